@@ -1,0 +1,1 @@
+"""Thinks: decides, predicts, renders. Standard library only, no I/O."""

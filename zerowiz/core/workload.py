@@ -1,0 +1,106 @@
+"""Describe what one optimizer step trains, and in which number formats."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zerowiz.errors import UsageError
+
+
+class Precision(StrEnum):
+    """The number format of weights and gradients on the GPU."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one value."""
+        return 4 if self is Precision.FP32 else 2
+
+
+class StateDtype(StrEnum):
+    """The number format of the optimizer's master weights and moments."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class Optimizer(StrEnum):
+    """The optimizers whose states the ledger knows."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    SGD = "sgd"
+
+
+class Method(StrEnum):
+    """Which parameters train."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+class Attention(StrEnum):
+    """Which attention kernel transformers is asked for."""
+
+    SDPA = "sdpa"
+    FLASH = "flash"
+    EAGER = "eager"
+
+
+class Integration(StrEnum):
+    """Who hands the config to DeepSpeed."""
+
+    HF = "hf"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+
+
+class Accounting(StrEnum):
+    """Whose arithmetic: what DeepSpeed allocates, or what is usually told."""
+
+    REAL = "real"
+    TEXTBOOK = "textbook"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """One optimizer step of one rank."""
+
+    micro_batch: int = 1
+    """Sequences per GPU in one forward pass."""
+    sequence_tokens: int = 2048
+    accumulation_steps: int = 1
+    """Micro-steps per optimizer step."""
+    precision: Precision = Precision.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    optimizer_state_dtype: StateDtype = StateDtype.FP32
+    method: Method = Method.FULL
+    lora_rank: int = 16
+    gradient_checkpointing: bool = False
+    attention: Attention = Attention.SDPA
+
+    def __post_init__(self) -> None:
+        """Refuse a step that nobody can take."""
+        for flag, count in (
+            ("--micro-batch", self.micro_batch),
+            ("--seq-len", self.sequence_tokens),
+            ("--grad-accum", self.accumulation_steps),
+            ("--lora-rank", self.lora_rank),
+        ):
+            if count < 1:
+                raise UsageError(f"`{flag}` must be at least 1, not {count}")
+        if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
+            raise UsageError(
+                f"`--optimizer-state-dtype bf16` needs `--precision bf16`, not `{self.precision}`",
+                "DeepSpeed's switch for it lives in the config's `bf16` section",
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-step on one rank."""
+        return self.micro_batch * self.sequence_tokens

@@ -1,0 +1,1 @@
+"""Changes the world: writes files, starts processes."""

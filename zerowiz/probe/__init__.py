@@ -1,0 +1,1 @@
+"""Reads the world: NVML, the host, model folders, scripts, templates."""
