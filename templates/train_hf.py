@@ -1,0 +1,138 @@
+"""Train a small causal language model with the Hugging Face Trainer.
+
+Run it with `deepspeed train_hf.py --deepspeed ds_config.json --bf16`, or without DeepSpeed with
+`python train_hf.py`; every option of TrainingArguments works here.
+Copy it, and put your own model and data in `build_model` and `read_windows`.
+"""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import TensorDataset
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    HfArgumentParser,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class ScriptArguments:
+    """What this script adds to TrainingArguments."""
+
+    model_config: str = field(default=str(HERE / "model"), metadata={"help": "config.json or its folder"})
+    corpus: Path = HERE / "corpus.txt"
+    seq_len: int = 128
+    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint"})
+
+
+@dataclass
+class Arguments(TrainingArguments):
+    """TrainingArguments with defaults that suit this small model."""
+
+    output_dir: str = "out"
+    max_steps: int = 30
+    per_device_train_batch_size: int = 4
+    learning_rate: float = 1e-3
+    lr_scheduler_type: str = "constant"
+    logging_steps: float = 5
+    logging_first_step: bool = True
+    report_to: str = "none"
+    disable_tqdm: bool = True
+
+
+class Print(TrainerCallback):
+    """Print the losses, one readable line each."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float],
+        **kwargs: object,
+    ) -> None:
+        """Rank 0 tells the loss of the step."""
+        if state.is_world_process_zero and "loss" in logs:
+            print(f"step {state.global_step}  loss {float(logs['loss']):.3f}", flush=True)
+
+
+def read_windows(path: Path, seq_len: int) -> tuple[list[dict], list[dict]]:
+    """The corpus as bytes, one token each, in windows: what to train on, and the last tenth."""
+    tokens = torch.tensor(list(path.read_bytes()))
+    split = len(tokens) * 9 // 10
+    train, held_out = (
+        [{"input_ids": window, "labels": window} for window in part.split(seq_len)]
+        for part in (tokens[:split], tokens[split:])
+    )
+    return train[:-1], held_out[:-1]
+
+
+def build_model(script: ScriptArguments, args: TrainingArguments) -> PreTrainedModel:
+    """Build the model from its config.json with fresh weights; at stage 3 already sharded.
+
+    DeepSpeed keeps an fp32 master copy of its own, so its ranks start from 16-bit weights; the
+    Trainer's autocast alone needs fp32 ones.
+    """
+    dtype = torch.float32
+    if args.deepspeed_plugin is not None and args.bf16:
+        dtype = torch.bfloat16
+    elif args.deepspeed_plugin is not None and args.fp16:
+        dtype = torch.float16
+    config = AutoConfig.from_pretrained(script.model_config)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.config.use_cache = False
+    return model
+
+
+def leave(device: torch.device) -> None:
+    """End this rank when all have ended their work."""
+    if not dist.is_initialized():
+        return
+    dist.barrier()
+    if device.type == "cpu":
+        # gloo's thread wants the interpreter lock while Python finalises: one run in ten aborts
+        # there ("terminate called without an active exception") with all its work done and saved.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Train, save, evaluate."""
+    # TrainingArguments first: they set up DeepSpeed, which stage 3 needs before there is a model.
+    script, args = HfArgumentParser((ScriptArguments, Arguments)).parse_args_into_dataclasses()
+    torch.manual_seed(args.seed)
+    train, held_out = read_windows(script.corpus, script.seq_len)
+    trainer = Trainer(
+        model=build_model(script, args),
+        args=args,
+        train_dataset=train,
+        eval_dataset=held_out,
+        callbacks=[Print],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=script.resume and get_last_checkpoint(args.output_dir))
+    eval_loss = trainer.evaluate()["eval_loss"]
+    if trainer.is_world_process_zero():
+        print(f"eval_loss {eval_loss:.3f}", flush=True)
+    leave(args.device)
+
+
+if __name__ == "__main__":
+    main()

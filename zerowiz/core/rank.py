@@ -1,0 +1,117 @@
+"""The letters of the memory formulas, for one rank of one job.
+
+N trainable and F frozen parameters, d ranks, P = N/d the rank's share, w bytes of a weight,
+M the largest tensor, b the bucket, V h the embedding, t tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.activations import Activations, activations
+from zerowiz.core.buffers import Buffers
+from zerowiz.core.model import Model
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.workload import Method, Optimizer, StateDtype, Workload
+
+# Values of optimizer state per trainable parameter, beside the master weights.
+# torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
+# (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus columns.
+_STATE_VALUES: Mapping[Optimizer, float] = {
+    Optimizer.ADAMW: 2,
+    Optimizer.ADAMW_8BIT: 0.5,
+    Optimizer.ADAFACTOR: 0,
+    Optimizer.LION: 1,
+    Optimizer.SGD: 0,
+}
+
+# Dettmers et al. 2023, section 3: 4 bits a weight, 0.127 bits of double-quantized constants.
+_QLORA_BASE_BITS = 4.127
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rank:
+    """One rank; counts are elements unless the name says bytes."""
+
+    strategy: Strategy
+    buffers: Buffers
+    activations: Activations
+    ranks: int
+    weight_bytes: int
+    trainable: int
+    frozen_bytes: int
+    largest: int
+    """The largest trainable tensor."""
+    block_largest: int
+    """The largest trainable tensor of a transformer block."""
+    block: int
+    """All trainable parameters of one block."""
+    embedding: int
+    tied: bool
+    master_bytes: int
+    """Of one parameter, in the optimizer's own copy of the weights."""
+    state_bytes: float
+    """Of one parameter, in the optimizer's moments."""
+    accumulating: bool
+
+    @property
+    def share(self) -> int:
+        """P: the parameters whose optimizer states this rank keeps."""
+        return -(-self.trainable // self.ranks)
+
+    @property
+    def held_share(self) -> int:
+        """Elements of all tensors that reach into this rank's share.
+
+        stage_1_and_2.py, get_flat_partition: a tensor on the border is held whole, so half of one
+        is expected; an embedding wider than the share is held whole by each rank it reaches.
+        """
+        border = self.block_largest // 2 if self.ranks > 1 else 0
+        return max(self.share + border, self.largest)
+
+    @property
+    def largest_slice(self) -> int:
+        """The part of the largest tensor that lies in this rank's share."""
+        return min(self.largest, self.share)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the optimizer lives on the host."""
+        return self.strategy.offload is not Offload.NONE
+
+
+def place_rank(
+    model: Model, workload: Workload, ranks: int, strategy: Strategy, buffers: Buffers
+) -> Rank:
+    """Fill in the letters for one rank of this job."""
+    architecture, weight_bytes = model.architecture, workload.precision.size_bytes
+    adapters = workload.method is not Method.FULL
+    in_block = [t for t in model.tensors if t.copies >= architecture.layers]
+    if adapters:
+        trainable = model.lora_params(workload.lora_rank)
+        widest = max(max(t.shape) for t in model.tensors if t.linear) * workload.lora_rank
+        largest = block_largest = min(widest, trainable)
+    else:
+        trainable = model.params
+        largest = min(model.largest_param, trainable)
+        block_largest = max(tensor.numel for tensor in in_block)
+    frozen_bits = _QLORA_BASE_BITS if workload.method is Method.QLORA else 8 * weight_bytes
+    # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
+    half = workload.optimizer_state_dtype is StateDtype.BF16 and strategy.stage > 0
+    value_bytes = 2 if half else 4
+    return Rank(
+        strategy=strategy,
+        buffers=buffers,
+        activations=activations(architecture, workload),
+        ranks=ranks,
+        weight_bytes=weight_bytes,
+        trainable=trainable,
+        frozen_bytes=int(model.params * frozen_bits / 8) if adapters else 0,
+        largest=largest,
+        block_largest=block_largest,
+        block=trainable // architecture.layers if adapters else model.layer_params,
+        embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
+        tied=architecture.tied_embeddings,
+        master_bytes=value_bytes,
+        state_bytes=value_bytes * _STATE_VALUES[workload.optimizer],
+        accumulating=workload.accumulation_steps > 1,
+    )

@@ -1,0 +1,199 @@
+"""What each of DeepSpeed's optimizer wrappers holds on the GPU, moment by moment.
+
+Theory: DeepSpeed has one wrapper per regime, and each fills the phases in its own way. A phase has
+moments that compete for its peak: backward opens with the loss, runs through the blocks, closes
+with the embedding and the reduction. Each moment lists everything alive in it.
+The letters are those of `rank.py`; sources name DeepSpeed 0.19.8's file and function; ids such as
+e4-000 name the run of tests/measured/h200.jsonl that settled a line.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from zerowiz.core.ledger import Phase
+from zerowiz.core.rank import Rank
+from zerowiz.core.strategy import Offload
+
+Held = tuple[str, int, str]
+"""A line without its phase: part, bytes, formula."""
+Moments = Mapping[Phase, Sequence[tuple[Held, ...]]]
+
+_NORM_BYTES = 8
+"""stage_1_and_2.py, complete_grad_norm_calculation_for_cpu_offload: the norm in double."""
+
+
+def _weights(r: Rank) -> tuple[Held, ...]:
+    return (
+        ("parameters", r.weight_bytes * r.trainable, "w N"),
+        ("frozen parameters", r.frozen_bytes, "F"),
+    )
+
+
+def _optimizer(r: Rank, params: int, letter: str) -> tuple[Held, ...]:
+    return (
+        ("master weights", r.master_bytes * params, f"{r.master_bytes} {letter}"),
+        ("optimizer states", int(r.state_bytes * params), f"{r.state_bytes:g} {letter}"),
+    )
+
+
+def _untied_head(r: Rank) -> tuple[Held, ...]:
+    # transformers builds a head and then ties it: both stand for a moment (b4-000).
+    return (("head before tying", r.tied * r.weight_bytes * r.embedding, "w V h"),)
+
+
+def _saved(r: Rank) -> tuple[Held, ...]:
+    return (
+        ("activations", r.activations.saved_bytes, r.activations.saved_formula),
+        ("loss, saved", r.activations.head_bytes, r.activations.head_formula),
+    )
+
+
+def _forward(r: Rank) -> tuple[Held, ...]:
+    logits = ("loss, logits", r.activations.loss_forward_bytes, "logits in w and in fp32")
+    return (*_saved(r), logits)
+
+
+def _opening(r: Rank) -> tuple[Held, ...]:
+    return (*_saved(r), ("loss, gradients", r.activations.loss_backward_bytes, "8 V t"))
+
+
+def _one_block(r: Rank) -> tuple[Held, ...]:
+    return (
+        ("one block", r.activations.block_bytes, "recomputed activations, temporaries"),
+        ("gradient in flight", r.weight_bytes * r.block_largest, "w M of a block"),
+    )
+
+
+def _first_block(r: Rank) -> tuple[Held, ...]:
+    # A tied head's gradient waits for the embedding's (b4-002).
+    head = ("head gradient", r.tied * r.weight_bytes * r.embedding, "w V h")
+    return (*_saved(r)[:1], head, *_one_block(r))
+
+
+def _embedding(r: Rank) -> tuple[Held, ...]:
+    # A tied weight's two gradients and their sum stand side by side (acts-000, acts-033).
+    times = 2 if r.tied else 1
+    size_bytes = times * r.weight_bytes * r.embedding
+    return (("embedding gradient", size_bytes, f"{times} w V h"),)
+
+
+def _stage0(r: Rank) -> Moments:
+    w, n = r.weight_bytes, r.trainable
+    # fp16/unfused_optimizer.py, __init__: an fp32 master of each tensor; fp32 needs none.
+    lasting = (*_weights(r), *_optimizer(r, n, "N")[w == 4 :])
+    gradients = ("gradients", w * n, "w N")
+    fp32_gradients = ("fp32 gradients", 0 if w == 4 else 4 * n, "4 N")
+    # unfused_optimizer.py, initialize_optimizer_states: one step on zero gradients (b4-000).
+    init = _weights(r) if w == 4 else (*lasting, gradients, fp32_gradients)
+    later = max(0, n - r.block - (0 if r.tied else r.embedding))
+    # engine.py, allreduce_bucket: a flat copy of up to 5e8 gradients.
+    all_reduce = ("all-reduce bucket", w * min(n, 500_000_000), "w min(N, 5e8)")
+    return {
+        Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
+        Phase.INIT: (init,),
+        Phase.FORWARD: ((*lasting, *_forward(r)),),
+        Phase.BACKWARD: (
+            (*lasting, *_opening(r)),
+            (*lasting, *_first_block(r)),
+            (*lasting, ("gradients", w * later, "w (N - first block)"), *_one_block(r)),
+            (*lasting, gradients, *(_embedding(r) if r.tied else ())),
+            (*lasting, gradients, all_reduce),
+        ),
+        Phase.STEP: ((*lasting, gradients, fp32_gradients),),
+    }
+
+
+def _stages_1_2(r: Rank) -> Moments:
+    w, n, p = r.weight_bytes, r.trainable, r.share
+    whole = r.strategy.stage == 1
+    # stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__; the moments appear at the first step.
+    # With offload: temp_grad_gpu_buffer_for_param_offload instead, and gradients leave at once.
+    staging = ("offload staging", w * r.largest, "w M")
+    lasting = (*_weights(r), *((staging,) if r.offloaded else _optimizer(r, p, "P")))
+    size_bytes = w * r.buffers.reduce_bucket_size * (1 + r.buffers.overlap_comm)
+    bucket = ("reduce bucket", size_bytes, "w b (1 + overlap)")
+    full = ("gradients", w * n, "w N")
+    shares = ("gradients of the share", 0 if r.offloaded else w * r.held_share, "w S")
+    # stage 1 keeps all gradients and its bucket between micro-steps; stage 2 its share, twice
+    # while the next one is reduced (set_none_gradients_to_zero, get_gradient_for_partition).
+    kept = (full, bucket) if whole else (("accumulated gradients", shares[1], "w S"),)
+    carried = kept if r.accumulating else ()
+    reducing = (full, bucket) if whole else (*carried, shares, bucket)
+    # A bucket's gradients are freed as they are copied in, but a tensor larger than the bucket
+    # goes alone (e4-000 against b4-008).
+    alone = r.largest > r.buffers.reduce_bucket_size
+    fill_bytes = 0 if alone else min(size_bytes, w * n)
+    boundary = (full, shares, ("reduce bucket", size_bytes - fill_bytes, "w b - fill"))
+    # stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu: norm and overflow, slice by slice.
+    sliced = ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
+    moved = (sliced,) if r.offloaded else ()
+    copied = 0 if r.master_bytes == w else 4 * p
+    step = (
+        # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
+        (*lasting, shares, ("flat gradients", w * p, "w P"), ("fp32 gradients", copied, "4 P")),
+        (*lasting, shares, sliced),
+    )
+    zero_moments = ("zero gradients", 0 if r.offloaded else 4 * p, "4 P")
+    return {
+        Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
+        Phase.INIT: (
+            (*_weights(r), ("flattening copy", w * n, "w N")),
+            (*lasting, zero_moments),
+        ),
+        Phase.FORWARD: ((*lasting, *carried, *_forward(r)),),
+        Phase.BACKWARD: (
+            (*lasting, *carried, *_opening(r)),
+            (*lasting, *carried, *_first_block(r), *(() if r.accumulating and whole else (bucket,))),
+            (*lasting, *reducing, *_one_block(r), *moved),
+            (*lasting, *reducing, *(() if whole and not r.tied else _embedding(r)), *moved),
+            *(((*lasting, *boundary),) if whole else ()),
+        ),
+        Phase.STEP: (lasting,) if r.offloaded else step,
+    }
+
+
+def _stage3(r: Rank) -> Moments:
+    w, n, p = r.weight_bytes, r.trainable, r.share
+    sharded = (
+        ("parameters, sharded", 0 if r.strategy.offload is Offload.ALL else w * p, "w P"),
+        ("frozen parameters, sharded", r.frozen_bytes // r.ranks, "F / d"),
+    )
+    # stage3.py, grad_partitions_flat_buffer and __setup_for_real_optimizer: both allocated once.
+    bucket = ("reduce bucket", w * r.buffers.reduce_bucket_size, "w b")
+    gradients = ("gradients, sharded", 0 if r.offloaded else w * p, "w P")
+    held = (*sharded, gradients, bucket)
+    lasting = held if r.offloaded else (*held, *_optimizer(r, p, "P"))
+    # partitioned_param_coordinator.py, fetch_sub_module: prefetch goes on until max_live; a lone
+    # rank gathers nothing.
+    live = min(n + r.frozen_bytes // w, r.buffers.stage3_max_live_parameters) if r.ranks > 1 else 0
+    gathered = ("gathered parameters", w * live, "w min(N, max_live)")
+    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
+    flush_bytes = w * min(n, r.buffers.reduce_bucket_size)
+    flush = ("reduce-scatter copy", flush_bytes, "w min(N, b)")
+    group = min(p, r.buffers.sub_group_size)
+    copied = 0 if r.master_bytes == w == 4 else r.master_bytes
+    step_bytes = 0 if r.offloaded else (w + copied) * group
+    sliced = ("slice in fp32", 4 * r.largest_slice if r.offloaded else 0, "4 M/d")
+    built = (*sharded, ("largest tensor", w * r.largest, "w M"))
+    return {
+        # partition_parameters.py, Init: each tensor is built whole, then sharded.
+        Phase.MODEL: (built,),
+        Phase.INIT: ((*held, *_optimizer(r, p, "P")[:1], built[-1]) if not r.offloaded else built,),
+        Phase.FORWARD: ((*lasting, gathered, *_forward(r)),),
+        Phase.BACKWARD: (
+            (*lasting, gathered, *_opening(r)),
+            (*lasting, gathered, *_first_block(r), flush, sliced),
+            (*lasting, gathered, *_one_block(r), flush, sliced),
+            (*lasting, gathered, *_embedding(r), sliced),
+        ),
+        # stage3.py, _prepare_sub_group: gradients flat and in the master's format (d4-015).
+        Phase.STEP: ((*lasting, ("sub-group gradients", step_bytes, "(w + master) S")),),
+    }
+
+
+# Rule: which wrapper a stage uses is said here and nowhere else (engine.py, _configure_optimizer).
+WRAPPERS: Mapping[int, Callable[[Rank], Moments]] = {
+    0: _stage0,
+    1: _stages_1_2,
+    2: _stages_1_2,
+    3: _stage3,
+}
