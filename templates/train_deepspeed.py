@@ -1,8 +1,8 @@
 """Train a small causal language model with a plain `deepspeed.initialize` loop.
 
-Run it with `deepspeed train_deepspeed.py --deepspeed --deepspeed_config ds_config.json`.
-The config decides the ZeRO stage, the micro-batch, the accumulation and the precision; the options
-here decide the rest. Copy it, and put your own model and data in `build_model` and `read_tokens`.
+Run it with `deepspeed train_deepspeed.py --deepspeed --deepspeed_config ds_config.json`: the config
+decides the ZeRO stage, the batch, the precision; the options below decide the rest.
+Copy it, and put your own model and data in `build_model` and `read_tokens`.
 """
 
 import argparse
@@ -21,18 +21,19 @@ HERE = Path(__file__).parent
 
 def parse_args() -> argparse.Namespace:
     """Read the command line; `--deepspeed_config` is DeepSpeed's own option."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Train a small causal language model")
     parser.add_argument("--model_config", default=HERE / "model", help="config.json or its folder")
     parser.add_argument("--corpus", type=Path, default=HERE / "corpus.txt")
     parser.add_argument("--output_dir", type=Path, default=Path("out"))
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     parser.add_argument("--seq_len", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=30, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps in all")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gradient_checkpointing", action="store_true")
     parser.add_argument("--local_rank", type=int, default=0, help="passed by the launcher")
-    args = deepspeed.add_config_arguments(parser).parse_args()
+    deepspeed.add_config_arguments(parser)
+    args = parser.parse_args()
     if args.deepspeed_config is None:
         parser.error("--deepspeed_config FILE is missing: it decides the stage and the batch")
     return args
@@ -41,33 +42,26 @@ def parse_args() -> argparse.Namespace:
 def read_tokens(path: Path, seq_len: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The corpus as bytes, one token each: what to train on, and the last tenth in windows."""
     tokens = torch.tensor(list(path.read_bytes()))
-    split = len(tokens) * 9 // 10
-    held_out = tokens[split:]
-    if len(held_out) < seq_len:
+    windows = len(tokens) // 10 // seq_len
+    if windows == 0:
         sys.exit(f"{path} is too short for --seq_len {seq_len}")
-    return tokens[:split], held_out[: len(held_out) // seq_len * seq_len].view(-1, seq_len)
-
-
-def draw(tokens: torch.Tensor, rows: int, seq_len: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw `rows` windows of the corpus at random places."""
-    starts = torch.randint(len(tokens) - seq_len + 1, (rows,), generator=generator)
-    return torch.stack([tokens[start : start + seq_len] for start in starts])
+    held_out = windows * seq_len
+    return tokens[:-held_out], tokens[-held_out:].view(windows, seq_len)
 
 
 def build_model(args: argparse.Namespace, ds_config: HfDeepSpeedConfig) -> PreTrainedModel:
-    """Build the model from its config.json with fresh weights, in the precision of the config.
+    """Build the model from its config.json, with fresh weights in the config's precision.
 
-    transformers looks for a living HfDeepSpeedConfig: at stage 3 it then builds under
-    `deepspeed.zero.Init`, so that no rank ever holds the whole model.
+    transformers sees the living `ds_config`: at stage 3 it builds under `deepspeed.zero.Init`, so
+    that no rank ever holds the whole model.
     """
     dtype = torch.float32
     if ds_config.is_true("bf16.enabled"):
         dtype = torch.bfloat16
     elif ds_config.is_true("fp16.enabled"):
         dtype = torch.float16
-    config = AutoConfig.from_pretrained(args.model_config)
+    config = AutoConfig.from_pretrained(args.model_config, use_cache=False)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.config.use_cache = False
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
@@ -79,47 +73,49 @@ def build_optimizer(
     """AdamW where its states live; None when the config's `optimizer` section builds it."""
     if ds_config.get_value("optimizer") is not None:
         return None
-    if ds_config.get_value("zero_optimization.offload_optimizer.device", "none") != "none":
-        bf16_states = ds_config.is_true("bf16.bf16_optimizer_states")
-        return deepspeed.ops.adam.DeepSpeedCPUAdam(
-            model.parameters(), lr=lr, fp32_optimizer_states=not bf16_states
-        )
-    return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    if ds_config.get_value("zero_optimization.offload_optimizer.device", "none") == "none":
+        return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    fp32_states = not ds_config.is_true("bf16.bf16_optimizer_states")
+    return deepspeed.ops.adam.DeepSpeedCPUAdam(
+        model.parameters(), lr=lr, fp32_optimizer_states=fp32_states
+    )
 
 
-def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argparse.Namespace) -> None:
+def train(
+    engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argparse.Namespace
+) -> None:
     """Take the steps that are left, then save; a resumed run draws what an unbroken one would."""
-    state = engine.load_checkpoint(args.output_dir)[1] if args.resume else None
+    _, state = engine.load_checkpoint(args.output_dir) if args.resume else (None, None)
     done = state["step"] if state else 0
-    rank = dist.get_rank()
-    if done and rank == 0:
-        print(f"resumed after step {done}")
-    rows, micro_steps = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
+    shape = (engine.train_micro_batch_size_per_gpu(), 1)
+    micro_steps = engine.gradient_accumulation_steps()
     for step in range(done + 1, args.steps + 1):
-        generator = torch.Generator().manual_seed(args.seed + 1_000_003 * step + rank)
-        step_loss = torch.zeros((), device=engine.device)
+        generator = torch.Generator().manual_seed(args.seed + 1_000_003 * step + dist.get_rank())
+        mean_loss = torch.zeros((), device=engine.device)
         for _ in range(micro_steps):
-            batch = draw(tokens, rows, args.seq_len, generator).to(engine.device)
+            starts = torch.randint(len(tokens) - args.seq_len, shape, generator=generator)
+            batch = tokens[starts + torch.arange(args.seq_len)].to(engine.device)
             loss = engine(input_ids=batch, labels=batch).loss
             engine.backward(loss)
             engine.step()
-            step_loss += loss.detach() / micro_steps
-        if rank == 0 and (step % 5 == 0 or step in {done + 1, args.steps}):
-            print(f"step {step}  loss {step_loss.item():.3f}", flush=True)
-    engine.save_checkpoint(args.output_dir, client_state={"step": max(done, args.steps)})
+            mean_loss += loss.detach() / micro_steps
+        if dist.get_rank() == 0 and (step % 5 == 0 or step in {done + 1, args.steps}):
+            print(f"step {step}  loss {mean_loss.item():.3f}", flush=True)
+    if done < args.steps:
+        engine.save_checkpoint(args.output_dir, client_state={"step": args.steps})
 
 
-@torch.no_grad()
 def evaluate(engine: deepspeed.DeepSpeedEngine, held_out: torch.Tensor) -> float:
-    """Mean loss over the held-out windows; every rank sees them all, as ZeRO-3 needs."""
+    """Mean loss over the held-out windows; every rank runs them all, as stage 3 needs."""
     engine.eval()
     batches = held_out.to(engine.device).split(engine.train_micro_batch_size_per_gpu())
-    losses = [engine(input_ids=batch, labels=batch).loss * len(batch) for batch in batches]
+    with torch.no_grad():
+        losses = [engine(input_ids=batch, labels=batch).loss * len(batch) for batch in batches]
     return float(sum(losses)) / len(held_out)
 
 
 def leave() -> None:
-    """End this rank when all have ended their work."""
+    """End this rank once every rank has done its work."""
     dist.barrier()
     if deepspeed.get_accelerator().device_name() == "cpu":
         # gloo's thread wants the interpreter lock while Python finalises: one run in ten aborts
@@ -137,11 +133,9 @@ def main() -> None:
     deepspeed.init_distributed()
     ds_config = HfDeepSpeedConfig(args.deepspeed_config)
     model = build_model(args, ds_config)
+    optimizer = build_optimizer(model, ds_config, args.lr)
     engine, *_ = deepspeed.initialize(
-        args=args,
-        model=model,
-        model_parameters=model.parameters(),
-        optimizer=build_optimizer(model, ds_config, args.lr),
+        args=args, model=model, model_parameters=model.parameters(), optimizer=optimizer
     )
     tokens, held_out = read_tokens(args.corpus, args.seq_len)
     train(engine, tokens, args)

@@ -7,12 +7,11 @@ Copy it, and put your own model and data in `build_model` and `read_windows`.
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import distributed as dist
-from torch.utils.data import TensorDataset
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,10 +33,12 @@ HERE = Path(__file__).parent
 class ScriptArguments:
     """What this script adds to TrainingArguments."""
 
-    model_config: str = field(default=str(HERE / "model"), metadata={"help": "config.json or its folder"})
+    model_config: str = str(HERE / "model")
+    """config.json or its folder"""
     corpus: Path = HERE / "corpus.txt"
     seq_len: int = 128
-    resume: bool = field(default=False, metadata={"help": "go on from the last checkpoint"})
+    resume: bool = False
+    """go on from the last checkpoint in the output folder"""
 
 
 @dataclass
@@ -55,31 +56,33 @@ class Arguments(TrainingArguments):
     disable_tqdm: bool = True
 
 
-class Print(TrainerCallback):
-    """Print the losses, one readable line each."""
+class PrintLoss(TrainerCallback):
+    """Print the loss in one plain line."""
 
     def on_log(
         self,
-        args: TrainingArguments,
+        _args: TrainingArguments,
         state: TrainerState,
-        control: TrainerControl,
+        _control: TrainerControl,
         logs: dict[str, float],
-        **kwargs: object,
+        **_: object,
     ) -> None:
-        """Rank 0 tells the loss of the step."""
+        """Rank 0 tells the loss since the line before."""
         if state.is_world_process_zero and "loss" in logs:
             print(f"step {state.global_step}  loss {float(logs['loss']):.3f}", flush=True)
 
 
-def read_windows(path: Path, seq_len: int) -> tuple[list[dict], list[dict]]:
+Windows = list[dict[str, torch.Tensor]]
+
+
+def read_windows(path: Path, seq_len: int) -> tuple[Windows, Windows]:
     """The corpus as bytes, one token each, in windows: what to train on, and the last tenth."""
-    tokens = torch.tensor(list(path.read_bytes()))
-    split = len(tokens) * 9 // 10
-    train, held_out = (
-        [{"input_ids": window, "labels": window} for window in part.split(seq_len)]
-        for part in (tokens[:split], tokens[split:])
-    )
-    return train[:-1], held_out[:-1]
+    windows = torch.tensor(list(path.read_bytes())).split(seq_len)[:-1]
+    examples = [{"input_ids": window, "labels": window} for window in windows]
+    split = len(examples) * 9 // 10
+    if split == 0:
+        sys.exit(f"{path} is too short for --seq_len {seq_len}")
+    return examples[:split], examples[split:]
 
 
 def build_model(script: ScriptArguments, args: TrainingArguments) -> PreTrainedModel:
@@ -93,14 +96,12 @@ def build_model(script: ScriptArguments, args: TrainingArguments) -> PreTrainedM
         dtype = torch.bfloat16
     elif args.deepspeed_plugin is not None and args.fp16:
         dtype = torch.float16
-    config = AutoConfig.from_pretrained(script.model_config)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.config.use_cache = False
-    return model
+    config = AutoConfig.from_pretrained(script.model_config, use_cache=False)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 def leave(device: torch.device) -> None:
-    """End this rank when all have ended their work."""
+    """End this rank once every rank has done its work."""
     if not dist.is_initialized():
         return
     dist.barrier()
@@ -115,19 +116,18 @@ def leave(device: torch.device) -> None:
 
 def main() -> None:
     """Train, save, evaluate."""
-    # TrainingArguments first: they set up DeepSpeed, which stage 3 needs before there is a model.
+    # The arguments come first: they set DeepSpeed up, and stage 3 must know it before the model.
     script, args = HfArgumentParser((ScriptArguments, Arguments)).parse_args_into_dataclasses()
     torch.manual_seed(args.seed)
+    model = build_model(script, args)
     train, held_out = read_windows(script.corpus, script.seq_len)
     trainer = Trainer(
-        model=build_model(script, args),
-        args=args,
-        train_dataset=train,
-        eval_dataset=held_out,
-        callbacks=[Print],
+        model=model, args=args, train_dataset=train, eval_dataset=held_out, callbacks=[PrintLoss]
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=script.resume and get_last_checkpoint(args.output_dir))
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    checkpoint = get_last_checkpoint(args.output_dir) if script.resume else None
+    trainer.train(resume_from_checkpoint=checkpoint)
     eval_loss = trainer.evaluate()["eval_loss"]
     if trainer.is_world_process_zero():
         print(f"eval_loss {eval_loss:.3f}", flush=True)

@@ -23,18 +23,29 @@ MODELS = Path(__file__).parents[1] / "models"
 MEASURED = sorted(folder.name for folder in MODELS.iterdir())
 
 # Small and awkward on purpose: nothing divides anything, so a swapped axis changes the count.
-SMALL = {
+SMALL: dict[str, object] = {
     "vocab_size": 77,
     "hidden_size": 60,
     "intermediate_size": 101,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
 }
-GROUPED = {**SMALL, "num_key_value_heads": 2, "head_dim": 14}
-TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
-BIASED = {"attention_bias": True, "mlp_bias": True}
-EXPERTS = {"moe_intermediate_size": 35, "num_experts": 5, "num_experts_per_tok": 2}
-SMALL_GPT2 = {"vocab_size": 77, "n_embd": 60, "n_layer": 3, "n_head": 6, "n_positions": 31}
+GROUPED: dict[str, object] = {**SMALL, "num_key_value_heads": 2, "head_dim": 14}
+TIED: dict[str, object] = {"tie_word_embeddings": True}
+UNTIED: dict[str, object] = {"tie_word_embeddings": False}
+BIASED: dict[str, object] = {"attention_bias": True, "mlp_bias": True}
+EXPERTS: dict[str, object] = {
+    "moe_intermediate_size": 35,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+SMALL_GPT2: dict[str, object] = {
+    "vocab_size": 77,
+    "n_embd": 60,
+    "n_layer": 3,
+    "n_head": 6,
+    "n_positions": 31,
+}
 
 # A row of FAMILIES is right when transformers builds the same; an empty config takes every default.
 CONFIGS: Mapping[str, list[Mapping[str, object]]] = {
@@ -48,7 +59,7 @@ CONFIGS: Mapping[str, list[Mapping[str, object]]] = {
         {},
         SMALL | BIASED,
         GROUPED | TIED,
-        SMALL | {"num_key_value_heads": None, "head_dim": None},
+        SMALL | {"num_key_value_heads": 3, "head_dim": None},
     ],
     "qwen2": [{}, SMALL | {"num_key_value_heads": 3} | BIASED, GROUPED | TIED],
     "qwen3": [{}, SMALL | BIASED, GROUPED | TIED],
@@ -259,7 +270,7 @@ def test_a_told_size_has_the_proportions_of_a_transformer(exponent: float) -> No
     a = model_from_size("told", round(10**exponent)).architecture
     assert a.hidden_size == a.query_size == a.kv_size
     assert 1 <= a.intermediate_size / a.hidden_size <= 6
-    assert 16 <= a.hidden_size / a.layers <= 160
+    assert 32 <= a.hidden_size / a.layers <= 208
 
 
 # Touvron et al. 2023a table 2; OpenLLaMA 3B; Llama 3 8B, 70B; Llama 3.2 1B; Qwen2.5 14B, 32B.

@@ -55,7 +55,9 @@ class Gpu:
             raise UsageError(f"a GPU's index cannot be negative: {self.index}")
         for label, size_bytes in (("total", self.total_bytes), ("free", self.free_bytes)):
             if size_bytes is not None and size_bytes < 0:
-                raise UsageError(f"GPU {self.index} cannot have {size_bytes} bytes of {label} memory")
+                raise UsageError(
+                    f"GPU {self.index} cannot have {size_bytes} bytes of {label} memory"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,3 +140,36 @@ def with_nodes(machine: Machine, nodes: int) -> Machine:
     if nodes > 1:
         link = Interconnect(link_class=LinkClass.UNKNOWN)
     return replace(machine, nodes=nodes, interconnect=link)
+
+
+def with_gpus(machine: Machine, count: int) -> Machine:
+    """The machine with this many GPUs on each node.
+
+    Raises:
+        UsageError: A real machine has fewer.
+    """
+    gpus = machine.gpus
+    if count < 1:
+        raise UsageError(f"`--gpus-per-node` must be at least 1, not {count}")
+    if count <= len(gpus):
+        link = machine.interconnect
+        if count == 1:
+            link = Interconnect(link_class=LinkClass.NONE)
+        return replace(machine, gpus=gpus[:count], interconnect=link)
+    if machine.source is not MachineSource.SPEC:
+        raise UsageError(
+            f"`--gpus-per-node {count}`: this machine has {len(gpus)}",
+            f"`--machine {count}xNAME` plans for another one",
+        )
+    return widen(machine, count)
+
+
+def widen(machine: Machine, count: int) -> Machine:
+    """What the machine would be with more GPUs like its last one."""
+    last, link = machine.gpus[-1], machine.interconnect
+    if link.link_class is LinkClass.NONE:
+        link = Interconnect(link_class=LinkClass.UNKNOWN)
+    extra = (
+        replace(last, index=last.index + 1 + i, uuid=None) for i in range(count - len(machine.gpus))
+    )
+    return replace(machine, gpus=(*machine.gpus, *extra), interconnect=link)

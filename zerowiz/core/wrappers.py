@@ -142,7 +142,12 @@ def _stages_1_2(r: Rank) -> Moments:
         Phase.FORWARD: ((*lasting, *carried, *_forward(r)),),
         Phase.BACKWARD: (
             (*lasting, *carried, *_opening(r)),
-            (*lasting, *carried, *_first_block(r), *(() if r.accumulating and whole else (bucket,))),
+            (
+                *lasting,
+                *carried,
+                *_first_block(r),
+                *(() if r.accumulating and whole else (bucket,)),
+            ),
             (*lasting, *reducing, *_one_block(r), *moved),
             (*lasting, *reducing, *(() if whole and not r.tied else _embedding(r)), *moved),
             *(((*lasting, *boundary),) if whole else ()),

@@ -1,0 +1,144 @@
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.codec import decode_machine, encode_machine
+from zerowiz.core.machine import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+)
+from zerowiz.errors import UsageError
+
+sizes = st.none() | st.integers(0, 2**60)
+pairs = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99))
+gpus = st.builds(
+    Gpu,
+    index=st.integers(0, 99),
+    name=st.text(),
+    uuid=st.none() | st.text(),
+    total_bytes=sizes,
+    free_bytes=sizes,
+    compute_capability=pairs,
+)
+machines = st.builds(
+    Machine,
+    source=st.sampled_from(MachineSource),
+    accelerator=st.sampled_from(Accelerator),
+    nodes=st.integers(1, 999),
+    gpus=st.lists(gpus, min_size=1, max_size=4, unique_by=lambda gpu: gpu.index).map(tuple),
+    interconnect=st.builds(
+        Interconnect,
+        link_class=st.sampled_from(LinkClass),
+        bytes_per_s=sizes,
+        weakest_pair=pairs,
+    ),
+    host=st.builds(Host, total_bytes=sizes, available_bytes=sizes),
+    notes=st.lists(st.text(), max_size=3).map(tuple),
+)
+
+WHOLE: dict[str, Any] = {
+    "source": "nvml",
+    "accelerator": "cuda",
+    "nodes": 2,
+    "gpus": [
+        {
+            "index": 0,
+            "name": "NVIDIA H200",
+            "uuid": "GPU-182dd796",
+            "total_bytes": 150754820096,
+            "free_bytes": 150109880320,
+            "compute_capability": [9, 0],
+        },
+        {
+            "index": 1,
+            "name": "NVIDIA H200",
+            "uuid": None,
+            "total_bytes": None,
+            "free_bytes": None,
+            "compute_capability": None,
+        },
+    ],
+    "interconnect": {"class": "nvlink_all", "bytes_per_s": 450000000000, "weakest_pair": [0, 1]},
+    "host": {"total_bytes": 2**40, "available_bytes": None},
+    "notes": ["GPU 2 is left out: it has to be reset"],
+}
+
+
+@given(machines)
+def test_a_machine_comes_back_from_json_as_it_went(machine: Machine) -> None:
+    assert machine == decode_machine(json.loads(json.dumps(encode_machine(machine))))
+
+
+def test_the_json_has_the_shape_of_the_contract() -> None:
+    assert WHOLE == encode_machine(decode_machine(copy.deepcopy(WHOLE)))
+
+
+def test_what_a_person_leaves_out_is_unknown() -> None:
+    expected = Machine(
+        source=MachineSource.FILE,
+        gpus=(Gpu(index=0, name="mine"),),
+        interconnect=Interconnect(link_class=LinkClass.UNKNOWN),
+        host=Host(),
+    )
+    assert expected == decode_machine({"gpus": [{"index": 0, "name": "mine"}], "comment": "hi"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "bad", "named"),
+    [
+        (("source",), "guess", "machine.source"),
+        (("accelerator",), 1, "machine.accelerator"),
+        (("nodes",), 0, "machine.nodes"),
+        (("nodes",), True, "machine.nodes"),
+        (("nodes",), "2", "machine.nodes"),
+        (("gpus",), [], "machine.gpus"),
+        (("gpus",), {}, "machine.gpus"),
+        (("gpus", 1), None, "machine.gpus[1]"),
+        (("gpus", 1, "index"), 0, "machine.gpus"),
+        (("gpus", 0, "index"), -1, "machine.gpus[0].index"),
+        (("gpus", 0, "name"), None, "machine.gpus[0].name"),
+        (("gpus", 0, "uuid"), 7, "machine.gpus[0].uuid"),
+        (("gpus", 0, "total_bytes"), 1.5, "machine.gpus[0].total_bytes"),
+        (("gpus", 0, "free_bytes"), "80GB", "machine.gpus[0].free_bytes"),
+        (("gpus", 0, "compute_capability"), [9], "machine.gpus[0].compute_capability"),
+        (("gpus", 0, "compute_capability"), "9.0", "machine.gpus[0].compute_capability"),
+        (("interconnect",), "nvlink_all", "machine.interconnect"),
+        (("interconnect", "class"), "NVLINK", "machine.interconnect.class"),
+        (("interconnect", "class"), [], "machine.interconnect.class"),
+        (("interconnect", "bytes_per_s"), -1, "machine.interconnect.bytes_per_s"),
+        (("interconnect", "weakest_pair"), [0, "1"], "machine.interconnect.weakest_pair"),
+        (("host", "available_bytes"), False, "machine.host.available_bytes"),
+        (("notes",), "note", "machine.notes"),
+        (("notes",), [1], "machine.notes"),
+    ],
+)
+def test_bad_content_is_refused_naming_its_key(
+    keys: tuple[str | int, ...], bad: object, named: str
+) -> None:
+    content: Any = copy.deepcopy(WHOLE)
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = bad
+    with pytest.raises(UsageError) as caught:
+        decode_machine(content)
+    assert f"`{named}`" in caught.value.message
+
+
+def test_a_missing_key_is_said_to_be_missing() -> None:
+    with pytest.raises(UsageError, match=r"`machine\.gpus` is missing"):
+        decode_machine({})
+
+
+def test_a_machine_that_is_no_object_is_refused() -> None:
+    with pytest.raises(UsageError, match="`machine` is 'h100', not an object"):
+        decode_machine("h100")

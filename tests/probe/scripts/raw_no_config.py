@@ -1,0 +1,5 @@
+import deepspeed
+
+from cli import get_args
+
+engine, _, _, _ = deepspeed.initialize(args=get_args(), model=net())

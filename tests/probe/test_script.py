@@ -1,0 +1,442 @@
+"""Hold the reading of scripts to real-looking ones, one per convention, and to hard cases."""
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from zerowiz.core.script import Binding, Convention, Obstacle, ScriptFacts, deliver, settle
+from zerowiz.core.workload import Attention, Integration, Optimizer, Precision
+from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.probe.script import parse_script, read_script
+
+SCRIPTS = Path(__file__).parent / "scripts"
+HF, RAW, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
+
+
+def facts_of(name: str) -> ScriptFacts:
+    return parse_script((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"), "train.py")
+
+
+CONVENTIONS = {
+    "accelerate_bare": (Convention.ACCELERATOR, ACCELERATE),
+    "accelerate_plugin": (Convention.CONFIG_LITERAL, ACCELERATE),
+    "accelerate_plugin_stage": (Convention.ACCELERATOR, ACCELERATE),
+    "hf_arguments_elsewhere": (Convention.UNKNOWN, HF),
+    "hf_dict": (Convention.CONFIG_DICT, HF),
+    "hf_hidden": (Convention.UNKNOWN, HF),
+    "hf_in_code": (Convention.HF_IN_CODE, HF),
+    "hf_in_code_trl": (Convention.HF_IN_CODE, HF),
+    "hf_kwargs": (Convention.HF_IN_CODE, HF),
+    "hf_literal": (Convention.HF_LITERAL, HF),
+    "hf_own_flag": (Convention.OWN_FLAG, HF),
+    "hf_parser": (Convention.HF_PARSER, HF),
+    "hf_parser_elsewhere": (Convention.HF_PARSER, HF),
+    "hf_parser_subclass": (Convention.HF_PARSER, HF),
+    "hf_parser_trl": (Convention.HF_PARSER, HF),
+    "hf_two_arguments": (Convention.HF_IN_CODE, HF),
+    "lightning": (Convention.UNKNOWN, None),
+    "raw_add_config_arguments": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "raw_arguments_and_own_flag": (Convention.OWN_FLAG, RAW),
+    "raw_deepspeed_config_flag": (Convention.OWN_FLAG, RAW),
+    "raw_dict": (Convention.CONFIG_DICT, RAW),
+    "raw_literal": (Convention.CONFIG_LITERAL, RAW),
+    "raw_no_config": (Convention.UNKNOWN, RAW),
+    "raw_own_flag": (Convention.OWN_FLAG, RAW),
+    "raw_own_flag_opened": (Convention.OWN_FLAG, RAW),
+    "raw_positional": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "raw_two_configs": (Convention.UNKNOWN, RAW),
+}
+
+
+def test_every_script_beside_this_test_has_its_convention() -> None:
+    assert sorted(CONVENTIONS) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", sorted(CONVENTIONS))
+def test_a_script_shows_its_convention(name: str) -> None:
+    facts = facts_of(name)
+    assert CONVENTIONS[name] == (facts.convention, facts.integration)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf_own_flag", "--ds"),
+        ("raw_own_flag", "--ds_config_path"),
+        ("raw_own_flag_opened", "--ds_file"),
+        ("raw_deepspeed_config_flag", "--deepspeed_config"),
+        ("raw_arguments_and_own_flag", "--cfg"),
+    ],
+)
+def test_the_own_flag_is_followed_to_its_option(name: str, expected: str) -> None:
+    assert expected == facts_of(name).own_flag
+
+
+@pytest.mark.parametrize(
+    ("name", "literal", "line"),
+    [
+        ("hf_literal", "ds_config_zero2.json", 11),
+        ("raw_literal", "./ds_config_zero3_offload.json", 5),
+        ("accelerate_plugin", "ds_config.json", 3),
+    ],
+)
+def test_a_literal_config_is_named_with_its_line(name: str, literal: str, line: int) -> None:
+    facts = facts_of(name)
+    assert (literal, line) == (facts.literal_config, facts.config_line)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf_dict", Obstacle.BUILT_HF),
+        ("hf_hidden", Obstacle.HIDDEN_HF),
+        ("hf_arguments_elsewhere", Obstacle.HIDDEN_HF),
+        ("raw_dict", Obstacle.BUILT),
+        ("raw_no_config", Obstacle.NO_CONFIG),
+        ("raw_two_configs", Obstacle.TWO_CONFIGS),
+        ("lightning", Obstacle.NO_ENGINE),
+    ],
+)
+def test_a_script_that_no_config_can_reach_is_refused(name: str, expected: Obstacle) -> None:
+    facts = facts_of(name)
+    assert expected == facts.obstacle
+    with pytest.raises(PreflightError):
+        deliver(facts, (), "ds_config_zero2.json")
+
+
+def values(name: str, *words: str) -> dict[str, object]:
+    settings = settle(facts_of(name), words)
+    said = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {name: each.value for name, each in said.items() if each is not None}
+
+
+ALL_DEFAULT = {
+    "micro_batch": 8,
+    "accumulation_steps": 1,
+    "precision": Precision.FP32,
+    "gradient_checkpointing": False,
+    "optimizer": Optimizer.ADAMW,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "hf_parser",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 1024,
+                "attention": Attention.SDPA,
+                "model": "gpt2-medium",
+            },
+        ),
+        (
+            "hf_parser_subclass",
+            {
+                **ALL_DEFAULT,
+                "micro_batch": 2,
+                "precision": Precision.BF16,
+                "sequence_tokens": 512,
+                "model": "facebook/opt-125m",
+            },
+        ),
+        (
+            "hf_parser_trl",
+            {
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+            },
+        ),
+        ("hf_parser_elsewhere", {}),
+        (
+            "hf_in_code",
+            {
+                "micro_batch": 4,
+                "accumulation_steps": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "attention": Attention.FLASH,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_in_code_trl",
+            {
+                "micro_batch": 2,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_kwargs",
+            {
+                **ALL_DEFAULT,
+                "micro_batch": 16,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": True,
+            },
+        ),
+        ("hf_hidden", {"micro_batch": 2}),
+        ("hf_arguments_elsewhere", {}),
+        (
+            "hf_two_arguments",
+            {
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "optimizer": Optimizer.ADAMW,
+            },
+        ),
+        (
+            "hf_own_flag",
+            {**ALL_DEFAULT, "gradient_checkpointing": True, "model": "google/flan-t5-xl"},
+        ),
+        (
+            "raw_add_config_arguments",
+            {"gradient_checkpointing": False, "sequence_tokens": 2048, "model": "gpt2-medium"},
+        ),
+        (
+            "raw_positional",
+            {"micro_batch": 4, "gradient_checkpointing": True, "model": "huggyllama/llama-7b"},
+        ),
+        ("raw_own_flag", {"gradient_checkpointing": True}),
+        ("raw_own_flag_opened", {}),
+        ("raw_literal", {"micro_batch": 2, "sequence_tokens": 1024}),
+        (
+            "accelerate_bare",
+            {
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "model": "gpt2",
+            },
+        ),
+        ("accelerate_plugin_stage", {}),
+    ],
+)
+def test_a_script_settles_what_it_shows_and_nothing_more(
+    name: str, expected: dict[str, object]
+) -> None:
+    assert expected == values(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "field", "expected"),
+    [
+        ("hf_parser", ("--block-size", "256"), "sequence_tokens", 256),
+        ("hf_parser", ("--model_name", "gpt2"), "model", "gpt2"),
+        ("hf_parser_subclass", ("--no_bf16",), "precision", Precision.FP32),
+        ("hf_parser_trl", ("--bf16", "true"), "precision", Precision.BF16),
+        ("hf_parser_trl", ("--max_seq_length", "4096"), "sequence_tokens", 4096),
+        ("hf_own_flag", ("-b2",), "micro_batch", 2),
+        ("hf_own_flag", ("--bf16",), "precision", Precision.BF16),
+        # argparse's type=bool: the word False is true.
+        ("hf_own_flag", ("--gradient_checkpointing", "False"), "gradient_checkpointing", True),
+        ("raw_add_config_arguments", ("--gradient_checkp",), "gradient_checkpointing", True),
+        ("raw_add_config_arguments", ("--seq_len=512",), "sequence_tokens", 512),
+        ("raw_positional", ("--batch", "2"), "micro_batch", 4),  # allow_abbrev=False
+        ("raw_own_flag", ("--no-gradient-checkpointing",), "gradient_checkpointing", False),
+        ("accelerate_bare", ("--gradient_acc", "4"), "accumulation_steps", 4),
+    ],
+)
+def test_a_word_after_the_script_changes_what_it_settles(
+    name: str, words: tuple[str, ...], field: str, expected: object
+) -> None:
+    assert expected == values(name, *words)[field]
+
+
+@pytest.mark.parametrize("name", ["raw_add_config_arguments", "raw_own_flag_opened"])
+def test_a_batch_that_the_config_gives_cannot_disagree_with_it(name: str) -> None:
+    facts = facts_of(name)
+    assert (facts.micro_batch.from_config, facts.accumulation_steps.from_config) == (True, True)
+
+
+def test_an_optimizer_handed_to_initialize_is_seen_by_place() -> None:
+    assert facts_of("raw_positional").passes_optimizer
+    assert not facts_of("raw_add_config_arguments").passes_optimizer
+
+
+def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None:
+    delivery = deliver(facts_of("hf_parser"), ("run.json",), "ds_config_zero2.json")
+    assert delivery.script_args == ("run.json",)
+    assert delivery.env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == "ds_config_zero2.json"
+
+
+HF_CALL = "from transformers import TrainingArguments\n"
+RAW_HEAD = """import argparse, deepspeed
+from torch.utils.data import DataLoader
+p = deepspeed.add_config_arguments(argparse.ArgumentParser())
+p.add_argument("--batch", type=int, default=4)
+p.add_argument("--ckpt", action="store_true")
+args = p.parse_args()
+"""
+RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BATCH = 4\nBATCH = 8\nTrainingArguments(per_device_train_batch_size=BATCH)",
+        "TrainingArguments(per_device_train_batch_size=4 if big else 8)",
+        "def main(batch=4):\n    TrainingArguments(per_device_train_batch_size=batch)",
+        (
+            "k = {'per_device_train_batch_size': 4}\nk['per_device_train_batch_size'] = 2\n"
+            "TrainingArguments(**k, deepspeed='ds.json')"
+        ),
+        "a = TrainingArguments(per_device_train_batch_size=4)\na.per_device_train_batch_size = 2",
+        "TrainingArguments('out', 4, deepspeed='ds.json')",
+        "for n in (1, 2):\n    TrainingArguments(per_device_train_batch_size=n)",
+    ],
+)
+def test_what_cannot_be_told_is_unseen(text: str) -> None:
+    assert settle(parse_script(HF_CALL + text, "train.py"), ()).micro_batch is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("loader = DataLoader(data, batch_size=args.batch)", 4),
+        ("val_loader = DataLoader(val, batch_size=64); loader = DataLoader(data, args.batch)", 4),
+        ("a = DataLoader(one, batch_size=2); b = DataLoader(two, batch_size=4)", None),
+        ("args.batch = 2\nloader = DataLoader(data, batch_size=args.batch)", None),
+        ("self.batch = args.batch\nloader = DataLoader(data, batch_size=args.batch)", 4),
+        ("loader = DataLoader(data, batch_size=int(args.batch))", 4),
+    ],
+)
+def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | None) -> None:
+    said = settle(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).micro_batch
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("model.gradient_checkpointing_enable()", True),
+        ("if args.ckpt:\n    model.gradient_checkpointing_enable()", False),
+        ("if not args.ckpt:\n    model.gradient_checkpointing_enable()", None),
+        ("if args.ckpt:\n    pass\nelse:\n    model.gradient_checkpointing_enable()", None),
+        ("if args.ckpt:\n    if big:\n        model.gradient_checkpointing_enable()", None),
+        ("def on():\n    model.gradient_checkpointing_enable()\nif big:\n    on()", None),
+        ("model = build()", None),
+        ("import transformers\nmodel = transformers.LlamaForCausalLM.from_pretrained('x')", False),
+        ("model = prepare_model_for_kbit_training(model)", None),
+    ],
+)
+def test_checkpointing_is_seen_with_its_condition(lines: str, expected: bool | None) -> None:
+    facts = parse_script(f"{RAW_HEAD}{lines}{RAW_TAIL}", "train.py")
+    said = settle(facts, ()).gradient_checkpointing
+    assert expected == (said.value if said else None)
+
+
+def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
+    text = HF_CALL + "args = TrainingArguments('out')\nmodel.gradient_checkpointing_enable()"
+    said = settle(parse_script(text, "train.py"), ()).gradient_checkpointing
+    assert said is not None
+    assert said.said_by == "`model.gradient_checkpointing_enable()` in train.py line 3"
+
+
+def test_initialize_wins_over_the_trainer() -> None:
+    text = HF_CALL + "import deepspeed\nTrainingArguments('out')\ndeepspeed.initialize(config='a')"
+    facts = parse_script(text, "train.py")
+    assert (facts.convention, facts.literal_config) == (Convention.CONFIG_LITERAL, "a")
+
+
+def test_arguments_in_code_win_over_a_bare_accelerator() -> None:
+    text = HF_CALL + "from accelerate import Accelerator\nAccelerator()\nTrainingArguments('out')"
+    assert Convention.HF_IN_CODE is parse_script(text, "train.py").convention
+
+
+def test_a_parser_that_reads_no_command_line_takes_the_environment() -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "(args,) = HfArgumentParser(TrainingArguments).parse_json_file('run.json')\n"
+    )
+    facts = parse_script(text, "train.py")
+    assert Convention.HF_IN_CODE is facts.convention
+    assert Binding() == facts.micro_batch
+
+
+def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "class TrainingArguments(TrainingArguments):\n    per_device_train_batch_size: int = 3\n"
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    said = settle(parse_script(text, "train.py"), ()).micro_batch
+    assert said is not None
+    assert (
+        said.value,
+        said.said_by,
+    ) == (3, "the default of `--per_device_train_batch_size` in train.py line 3")
+
+
+def test_reading_a_script_runs_nothing_and_warns_of_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text('import sys\nsys.modules["ran"] = None\nPATTERN = "\\d"\n')
+    assert Convention.UNKNOWN is read_script(path).convention
+    assert "ran" not in sys.modules
+
+
+def test_an_encoding_cookie_a_shebang_and_a_bom_are_python(tmp_path: Path) -> None:
+    for name, data in (
+        ("cookie.py", b"#!/usr/bin/env python\n# -*- coding: latin-1 -*-\nname = '\xe9'\n"),
+        ("bom.py", b"\xef\xbb\xbfx = 1\n"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert str(tmp_path / name) == read_script(tmp_path / name).path
+
+
+def test_the_args_file_beside_the_script_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text((SCRIPTS / "hf_parser.py").read_text())
+    (tmp_path / "train.args").write_text("--per_device_train_batch_size 2\n--bf16\n")
+    said = settle(read_script(tmp_path / "train.py"), ()).micro_batch
+    assert said is not None
+    assert said.value == 2
+
+
+def test_a_missing_script_is_an_error_that_names_the_near_ones(tmp_path: Path) -> None:
+    (tmp_path / "train_hf.py").touch()
+    (tmp_path / "setup.py").touch()
+    with pytest.raises(PreflightError) as caught:
+        read_script(tmp_path / "train_fh.py")
+    assert f"there is no script `{tmp_path / 'train_fh.py'}`" == caught.value.message
+    assert (f"did you mean `{tmp_path / 'train_hf.py'}`?",) == caught.value.hints
+
+
+def test_a_folder_is_an_error_that_names_its_scripts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(PreflightError) as caught:
+        read_script(tmp_path)
+    assert f"`{tmp_path}` is a folder, not a script" == caught.value.message
+    assert (f"it holds `{tmp_path / 'train.py'}`",) == caught.value.hints
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"x = 1\ndef f(:\n", "line 2 is not Python"),
+        (b"x = 1\ny = 2\nz = 3\nname = '\xe9'\n", "line 4 is not utf-8 text"),
+        (b"# coding: klingon\n", "line 1 is not Python"),
+        (b"#!/bin/bash\npython train.py \\\n  --x\n", "is not Python"),
+        (b"x = 1\0", "is not Python"),
+    ],
+)
+def test_what_is_not_python_is_one_line_and_a_hint(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(data)
+    with pytest.raises(ZerowizError) as caught:
+        read_script(path)
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message

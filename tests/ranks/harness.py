@@ -1,0 +1,82 @@
+"""Run real DeepSpeed jobs on the CPU accelerator, and read what their ranks report."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OBSERVER = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+# The first job compiles DeepSpeed's shared-memory op (about 30 s) or CPUAdam (about 50 s).
+TIMEOUT_S = 280.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletedRun:
+    """What a job left behind."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+
+
+def rank_environ(reports: Path) -> dict[str, str]:
+    """The environment of a job on the CPU accelerator whose ranks report into a folder."""
+    reports.mkdir(parents=True, exist_ok=True)
+    # A hidden-GPU list of two fails on the CPU accelerator, whichever way it came to be set.
+    inherited = {key: os.environ[key] for key in os.environ if key != "CUDA_VISIBLE_DEVICES"}
+    return {
+        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
+        **inherited,
+        "DS_ACCELERATOR": "cpu",
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(OBSERVER), os.environ.get("PYTHONPATH")])),
+        "ZEROWIZ_RANK_REPORT": str(reports),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run(
+    argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, timeout_s: float = TIMEOUT_S
+) -> CompletedRun:
+    """Run a command in its own process group, and leave nothing of the group behind."""
+    with subprocess.Popen(
+        [str(word) for word in argv],
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            end_group(process.pid)
+            stdout, stderr = process.communicate()
+            message = f"no end after {timeout_s} s\n{stdout[-4000:]}\n{stderr[-4000:]}"
+            raise TimeoutError(message) from None
+        finally:
+            end_group(process.pid)
+    return CompletedRun(stdout=stdout, stderr=stderr, returncode=process.returncode)
+
+
+def end_group(group: int) -> None:
+    """End every process of a group that this harness started, if one is left."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def read_reports(folder: Path) -> list[dict[str, Any]]:
+    """The ranks' reports, by rank."""
+    reports = [json.loads(path.read_text()) for path in folder.glob("rank*.json")]
+    return sorted(reports, key=lambda report: int(report["rank"]))

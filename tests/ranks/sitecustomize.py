@@ -1,0 +1,122 @@
+"""Let every rank of a DeepSpeed job report what its engine really is.
+
+Python imports a module of this name at start-up when its folder is on PYTHONPATH. With
+ZEROWIZ_RANK_REPORT naming a folder, each rank writes `rankN.json` there after its first optimizer
+step; the launcher's own processes, which have no RANK, are left alone.
+"""
+
+import json
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+ENGINE_MODULE = "deepspeed.runtime.engine"
+
+
+class EngineFinder(MetaPathFinder):
+    """Find the engine's module where Python would, and watch its class once it is loaded."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Step in for one module only."""
+        if fullname != ENGINE_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            watch_after_load(spec.loader)
+        return spec
+
+
+def watch_after_load(loader: Loader) -> None:
+    """Have this one loader hand over the class as soon as the module is complete."""
+    load = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        load(module)
+        watch(module.DeepSpeedEngine)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def watch(engine_class: Any) -> None:
+    """Write one report after the first call of `step` that updated the weights."""
+    step = engine_class.step
+
+    def observed_step(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        result = step(engine, *args, **kwargs)
+        if engine.global_steps > 0 and engine_class.step is observed_step:
+            engine_class.step = step
+            write_report(describe(engine))
+        return result
+
+    engine_class.step = observed_step
+
+
+def describe(engine: Any) -> dict[str, Any]:
+    """What this rank's engine, its parameters and its optimizer are, as found in memory."""
+    zero = engine._config.zero_config
+    parameters = list(engine.module.parameters())
+    basic = engine.basic_optimizer
+    states = [
+        value
+        for per_parameter in basic.state.values()
+        for value in per_parameter.values()
+        if getattr(value, "ndim", 0) > 0
+    ]
+    # Stage 3 lends its master copy to the basic optimizer for the length of a step only.
+    masters = [parameter for group in basic.param_groups for parameter in group["params"]]
+    masters = masters or engine.optimizer.fp32_partitioned_groups_flat
+    return {
+        "rank": engine.global_rank,
+        "world_size": engine.world_size,
+        "stage": engine.zero_optimization_stage(),
+        "bf16_enabled": engine.bfloat16_enabled(),
+        "fp16_enabled": engine.fp16_enabled(),
+        "train_batch_size": engine.train_batch_size(),
+        "micro_batch": engine.train_micro_batch_size_per_gpu(),
+        "accumulation_steps": engine.gradient_accumulation_steps(),
+        "offload_optimizer": offload_device(zero.offload_optimizer),
+        "offload_param": offload_device(zero.offload_param),
+        "optimizer_classes": optimizer_classes(engine.optimizer),
+        "parameter_dtypes": dtypes(parameters),
+        "master_dtypes": dtypes(masters),
+        "state_dtypes": dtypes(states),
+        "parameters": sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
+        "resident_parameters": sum(p.numel() for p in parameters),
+        "state_elements": sum(state.numel() for state in states),
+    }
+
+
+def offload_device(section: Any) -> str | None:
+    """Where a state is offloaded to: `cpu`; None when it stays."""
+    device = getattr(section, "device", None)
+    return getattr(device, "value", device)
+
+
+def optimizer_classes(optimizer: Any) -> list[str]:
+    """The optimizer's class and those that it wraps, the outermost first."""
+    names = []
+    while optimizer is not None:
+        names.append(type(optimizer).__name__)
+        optimizer = getattr(optimizer, "optimizer", None)
+    return names
+
+
+def dtypes(tensors: list[Any]) -> list[str]:
+    """The number formats found, in order: `bfloat16`, `float32`."""
+    return sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+
+
+def write_report(report: dict[str, Any]) -> None:
+    """Put the report in place whole."""
+    path = Path(os.environ["ZEROWIZ_RANK_REPORT"]) / f"rank{report['rank']}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=2) + "\n")
+    partial.replace(path)
+
+
+if "ZEROWIZ_RANK_REPORT" in os.environ and "RANK" in os.environ:
+    sys.meta_path.insert(0, EngineFinder())

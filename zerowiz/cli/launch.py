@@ -1,0 +1,197 @@
+"""`zerowiz launch`: plan, write the config, become the DeepSpeed job."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.plan import require_a_rung, write_json, write_notes
+from zerowiz.cli.planning import (
+    Ask,
+    Brief,
+    answer,
+    by_default,
+    find_machine,
+    is_here,
+    make_brief,
+    open_questions,
+)
+from zerowiz.cli.record import read_record, recall
+from zerowiz.core.decide import Decision, decide
+from zerowiz.core.dsconfig import config_sections, config_values, render_config
+from zerowiz.core.launch import (
+    LaunchPlan,
+    PlannedFile,
+    launch_argv,
+    launch_env,
+    launcher_options,
+)
+from zerowiz.core.questions import Question
+from zerowiz.core.remedies import remedies
+from zerowiz.core.script import ScriptFacts, deliver, settle
+from zerowiz.core.strategy import Strategy
+from zerowiz.emit.run import execute
+from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
+from zerowiz.probe.programs import find_programs
+from zerowiz.probe.script import read_script
+from zerowiz.probe.templates import read_template
+from zerowiz.ui import show
+from zerowiz.ui.ask import ask, can_ask, confirm
+
+_DEFAULT_SCRIPT = "train.py"
+
+
+def config_file(options: Options, strategy: Strategy) -> str:
+    """Where the strategy's config is written."""
+    return str((options.output_dir or Path()) / strategy.template)
+
+
+def render(brief: Brief, strategy: Strategy) -> str:
+    """The config of this job under this strategy."""
+    return render_config(
+        read_template(strategy.template),
+        config_values(brief.job, strategy, brief.handover),
+        config_sections(strategy, brief.handover),
+    )
+
+
+def plan_launch(
+    options: Options, brief: Brief, facts: ScriptFacts, script_args: Sequence[str], rung: Strategy
+) -> LaunchPlan:
+    """The files, the command and the environment of this job.
+
+    Raises:
+        ZerowizError: The config cannot reach the script, or there is no `deepspeed`.
+    """
+    own = options.config
+    path = config_file(options, rung) if own is None else str(own)
+    delivery = deliver(facts, tuple(script_args), path)
+    programs = find_programs(os.environ)
+    machine = brief.job.machine
+    hostfile = None if options.hostfile is None else str(options.hostfile)
+    launcher = launcher_options(machine, hostfile)
+    files = () if own is not None else (PlannedFile(path=path, text=render(brief, rung)),)
+    return LaunchPlan(
+        files=files,
+        argv=launch_argv(programs, launcher, facts.path, delivery.script_args),
+        env=launch_env(machine, programs, os.environ, delivery.env),
+    )
+
+
+def _find_script(script: str | None, options: Options) -> tuple[str, Options]:
+    """The script to run, and the options that `init` recorded for it."""
+    if script is not None:
+        return script, options
+    record = read_record(options.output_dir or Path())
+    if record is not None:
+        return record.script, recall(options, record)
+    if Path(_DEFAULT_SCRIPT).is_file():
+        return _DEFAULT_SCRIPT, options
+    raise PreflightError(
+        f"no script to launch: none was named, `init` recorded none, no `./{_DEFAULT_SCRIPT}`",
+        "name it: `zerowiz launch train.py`",
+    )
+
+
+def _must_say(question: Question) -> str:
+    """Nobody is asked, and what the run is bound to is never guessed."""
+    if question.key == "micro_batch":
+        raise AnswerNeededError(
+            "the script's micro-batch cannot be seen, and nobody can be asked",
+            "say it with `--micro-batch`",
+        )
+    return by_default(question)
+
+
+def answer_for(
+    options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
+) -> Options:
+    """Close the open questions of this script: by a person, else by defaults where safe."""
+    answers = open_questions(options, settle(facts, tuple(script_args)))
+    if ask_person is None:
+        answers.pop("gradient_checkpointing")
+        answers.pop("seq_len")
+    if facts.micro_batch.from_config:
+        # The script asks the config, so zerowiz decides.
+        answers["micro_batch"] = answers["micro_batch"] or "1"
+    return answer(options, answers, ask_person or _must_say)
+
+
+def _check_options(options: Options) -> None:
+    if options.as_json and not options.dry_run:
+        raise UsageError(
+            "`launch --json` needs `--dry-run`: stdout belongs to the training",
+            "`zerowiz plan --json` prints the plan alone",
+        )
+
+
+def _check_place(options: Options, brief: Brief) -> None:
+    machine = brief.job.machine
+    if not is_here(machine) and not options.dry_run:
+        raise UsageError(
+            f"`--machine {options.machine}` plans for another machine; `launch` starts on this one",
+            "`--dry-run` shows the plan, and `zerowiz plan` the decision",
+        )
+    if machine.nodes > 1 and options.hostfile is None:
+        raise UsageError(
+            f"`--nodes {machine.nodes}`: which hosts?",
+            "name them: `--hostfile hosts`, one `host slots=N` a line",
+        )
+
+
+def _start(options: Options, decision: Decision, plan: LaunchPlan, asking: bool) -> None:
+    """Show what is about to run, and become it."""
+    if not options.quiet:
+        show.walk(decision, sys.stderr)
+        show.launch(plan, sys.stderr)
+    if asking and not confirm("Launch?"):
+        raise InterruptedByUserError("not launched; nothing was written")
+    execute(plan, os.environ, force=options.force)
+
+
+@takes_options
+def launch(
+    options: Options,
+    script: Annotated[
+        str | None, typer.Argument(help="Training script; default: what init recorded, train.py")
+    ] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+    ] = None,
+) -> None:
+    """Plan, write the config, and run the script under deepspeed"""
+    _check_options(options)
+    script_args = args or []
+    path, options = _find_script(script, options)
+    facts = read_script(Path(path))
+    asking = can_ask(os.environ, yes=options.yes or options.dry_run)
+    options = answer_for(options, facts, script_args, ask if asking else None)
+    machine = find_machine(options, os.environ)
+    brief = make_brief(options, machine, facts, script_args)
+    _check_place(options, brief)
+    decision = decide(brief.job, brief.wish)
+    cures = remedies(decision)
+    write_notes(machine, brief, options)
+    if decision.chosen is None:
+        show.walk(decision, sys.stderr)
+    require_a_rung(decision, cures)
+    rung = decision.chosen.strategy if decision.chosen else decision.closest.strategy
+    plan = plan_launch(options, brief, facts, script_args, rung)
+    if not options.dry_run:
+        _start(options, decision, plan, asking)
+    if options.as_json:
+        path = config_file(options, rung)
+        write_json(decision, cures, path, plan.argv, plan.env)
+    else:
+        show.walk(decision, sys.stderr)
+        show.launch(plan, sys.stdout, with_files=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command; from SCRIPT on, every word belongs to the script."""
+    settings = {"allow_interspersed_args": False}
+    app.command(name="launch", context_settings=settings)(launch)

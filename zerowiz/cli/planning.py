@@ -1,0 +1,291 @@
+"""Join what was said, what the script says and what the machine is into one job."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from zerowiz.cli.options import Options
+from zerowiz.core.amounts import parse_budget, solve_accumulation
+from zerowiz.core.decide import Wish
+from zerowiz.core.dsconfig import Handover
+from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
+from zerowiz.core.ownconfig import OwnConfig, read_own_config
+from zerowiz.core.questions import Question, answer_or_default, next_question
+from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
+from zerowiz.core.spec import parse_spec
+from zerowiz.core.weigh import Job
+from zerowiz.core.workload import (
+    Attention,
+    Integration,
+    Method,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
+from zerowiz.errors import UsageError
+from zerowiz.probe.cpu import cpu_machine
+from zerowiz.probe.gpu_table import read_gpu_table
+from zerowiz.probe.hf import read_model
+from zerowiz.probe.host import read_host
+from zerowiz.probe.hostfile import read_hostfile
+from zerowiz.probe.machine_file import read_machine_file
+from zerowiz.probe.nvml import read_machine
+
+T = TypeVar("T")
+Ask = Callable[[Question], str]
+"""How an open question gets its answer: from a person, or from its default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Brief:
+    """Everything a command decides with."""
+
+    job: Job
+    wish: Wish
+    handover: Handover
+    assumed: tuple[str, ...]
+    """What nobody said, one clause each."""
+
+
+def find_machine(options: Options, environ: Mapping[str, str]) -> Machine:
+    """The machine that the options name, else the one this runs on."""
+    hosts = None if options.hostfile is None else read_hostfile(options.hostfile)
+    per_node = options.gpus_per_node or (None if hosts is None else min(hosts.values()))
+    machine = _read_machine(options, environ, per_node)
+    if machine.accelerator is Accelerator.CUDA and per_node is not None:
+        machine = with_gpus(machine, per_node)
+    nodes = options.nodes or (machine.nodes if hosts is None else len(hosts))
+    return with_nodes(machine, nodes)
+
+
+def _read_machine(options: Options, environ: Mapping[str, str], ranks: int | None) -> Machine:
+    if options.machine == "cpu":
+        return cpu_machine(ranks or 1, read_host())
+    if options.machine is not None:
+        path = Path(options.machine)
+        named_file = path.is_file() or path.suffix == ".json"
+        return (
+            read_machine_file(path) if named_file else parse_spec(options.machine, read_gpu_table())
+        )
+    asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    if asked == Accelerator.CPU:
+        return cpu_machine(ranks or 1, read_host())
+    return read_machine(environ, gpus=options.gpus)
+
+
+def _said(flag: str, option: T | None, setting: Setting[T] | None) -> T | None:
+    """The option or the script's setting; one that contradicts the other is an error."""
+    if option is None or setting is None or option == setting.value:
+        return setting.value if setting is not None else option
+    words = f"{flag} {option}" if not isinstance(option, bool) else flag
+    raise UsageError(
+        f"`{words}` disagrees with the script: {setting.said_by} says {setting.value}",
+        setting.change.format(value=option),
+        f"or drop `{words}`",
+    )
+
+
+def _own(flag: str, config: Path | None, option: T | None, own: T | None) -> T | None:
+    """The option or what the person's own config says; they may not disagree."""
+    if option is not None and own is not None and option != own:
+        raise UsageError(f"`{flag} {option}` disagrees with `{config}`, which says {own}")
+    return option if own is None else own
+
+
+# The kernels' own rule: bf16 matrix units came with Ampere (CUDA programming guide, table 27).
+_BF16_CAPABILITY = (8, 0)
+
+
+def _fitting_precision(machine: Machine) -> Precision:
+    capability = machine.compute_capability
+    old = capability is not None and capability < _BF16_CAPABILITY
+    return Precision.FP16 if old else Precision.BF16
+
+
+def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
+    """The answers by key, None where neither an option nor the script says."""
+    known: dict[str, object] = {
+        "model": options.model or settings.model,
+        "micro_batch": options.micro_batch or settings.micro_batch,
+        "seq_len": options.seq_len or settings.sequence_tokens,
+        "gradient_checkpointing": (
+            settings.gradient_checkpointing
+            if options.gradient_checkpointing is None
+            else str(options.gradient_checkpointing)
+        ),
+    }
+    return {key: None if value is None else str(value) for key, value in known.items()}
+
+
+def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Options:
+    """Ask what is open, in order, and return the options with the answers in them."""
+    given: dict[str, object] = {}
+    while (question := next_question(answers)) is not None:
+        text = ask(question)
+        answers[question.key] = text
+        given[question.key] = int(text) if question.counts else text
+    if "gradient_checkpointing" in given:
+        given["gradient_checkpointing"] = given["gradient_checkpointing"] == "yes"
+    return replace(options, **given) if given else options  # type: ignore[arg-type]
+
+
+def by_default(question: Question) -> str:
+    """Nobody is asked: the default, or an error that names the flag."""
+    return answer_or_default(question)
+
+
+def read_config_file(path: Path) -> OwnConfig:
+    """The person's own ds_config.
+
+    Raises:
+        UsageError: There is none, or it is no JSON object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"config `{path}` does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"config `{path}` cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise UsageError(f"config `{path}` is not JSON: {error.msg} at {where}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"config `{path}` holds no JSON object")
+    return read_own_config(values)
+
+
+def _accumulation(
+    options: Options, said: int | None, settings: ScriptSettings, micro_batch: int, ranks: int
+) -> int:
+    """Micro-steps per optimizer step; `--global-batch` is solved for them."""
+    if options.global_batch is None:
+        return said or 1
+    solved = solve_accumulation(options.global_batch, micro_batch, ranks)
+    return _said("--global-batch", solved, _as_setting(said, settings)) or solved
+
+
+def _workload(
+    options: Options, settings: ScriptSettings, own: OwnConfig, machine: Machine
+) -> Workload:
+    config = options.config
+    batch = _said("--micro-batch", options.micro_batch, settings.micro_batch)
+    micro_batch = _own("--micro-batch", config, batch, own.micro_batch) or 1
+    steps = _said("--grad-accum", options.grad_accum, settings.accumulation_steps)
+    steps = _own("--grad-accum", config, steps, own.accumulation_steps)
+    precision = _said("--precision", options.precision, settings.precision)
+    precision = _own("--precision", config, precision, own.precision)
+    checkpointing = _said(
+        "--gradient-checkpointing", options.gradient_checkpointing, settings.gradient_checkpointing
+    )
+    return Workload(
+        micro_batch=micro_batch,
+        sequence_tokens=_said("--seq-len", options.seq_len, settings.sequence_tokens) or 2048,
+        accumulation_steps=_accumulation(options, steps, settings, micro_batch, machine.world_size),
+        precision=precision or _fitting_precision(machine),
+        optimizer=_said("--optimizer", options.optimizer, settings.optimizer) or Optimizer.ADAMW,
+        method=options.method or Method.FULL,
+        lora_rank=options.lora_rank or Workload().lora_rank,
+        gradient_checkpointing=bool(checkpointing),
+        attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
+    )
+
+
+def _as_setting(count: int | None, settings: ScriptSettings) -> Setting[int] | None:
+    """The accumulation that is settled already, to hold `--global-batch` against."""
+    if count is None:
+        return None
+    said = settings.accumulation_steps
+    by = said.said_by if said is not None else f"`--grad-accum {count}`"
+    change = said.change if said is not None else "drop `--grad-accum`"
+    return Setting(value=count, said_by=by, change=change)
+
+
+def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSettings) -> Handover:
+    seen = None if facts is None else facts.integration
+    if options.integration is not None and seen is not None and options.integration is not seen:
+        raise UsageError(
+            f"`--integration {options.integration}` disagrees with the script, which is `{seen}`",
+            f"drop `--integration {options.integration}`",
+        )
+    settled = {
+        "micro_batch": settings.micro_batch,
+        "accumulation_steps": settings.accumulation_steps,
+        "precision": settings.precision,
+    }
+    # Without a script the file is for the Trainer, which fills what it is asked to.
+    fields = settled if facts is None else {k: v for k, v in settled.items() if v is not None}
+    return Handover(
+        integration=options.integration or seen or Integration.HF,
+        settled=frozenset(fields),
+        script_has_optimizer=facts is None or facts.passes_optimizer,
+    )
+
+
+def _wish(options: Options, own: OwnConfig) -> Wish:
+    stage = int(options.stage) if options.stage not in {None, "auto"} else None
+    return Wish(
+        stage=_own("--stage", options.config, stage, own.stage),
+        offload=_own("--offload", options.config, options.offload, own.offload),
+        allow_slow=options.allow_slow,
+        force=options.force,
+    )
+
+
+def _assumed(options: Options, settings: ScriptSettings, job: Job) -> tuple[str, ...]:
+    """What nobody said and the plan rests on."""
+    w = job.workload
+    clauses = {
+        f"micro-batch {w.micro_batch} (`--micro-batch`)": (
+            options.micro_batch,
+            settings.micro_batch,
+        ),
+        f"{w.sequence_tokens} tokens a sequence (`--seq-len`)": (
+            options.seq_len,
+            settings.sequence_tokens,
+        ),
+        f"{w.precision} (`--precision`)": (options.precision, settings.precision),
+        "no gradient checkpointing (`--gradient-checkpointing`)": (
+            options.gradient_checkpointing,
+            settings.gradient_checkpointing,
+        ),
+    }
+    return tuple(
+        clause for clause, (said, seen) in clauses.items() if said is None and seen is None
+    )
+
+
+def make_brief(
+    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+) -> Brief:
+    """The job, what is wished for it, and how its config will travel."""
+    environ = os.environ
+    settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    own = OwnConfig() if options.config is None else read_config_file(options.config)
+    model = read_model(_said("--model", options.model, settings.model) or "", environ=environ)
+    budget = options.memory_budget
+    flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
+    state_dtype = _own(flag, options.config, said, own.state_dtype)
+    job = Job(
+        machine=machine,
+        model=model,
+        workload=_workload(options, settings, own, machine),
+        accounting=options.accounting,
+        state_dtype=state_dtype,
+        budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
+        own_buffers=own.buffers,
+    )
+    return Brief(
+        job=job,
+        wish=_wish(options, own),
+        handover=_handover(options, facts, settings),
+        assumed=_assumed(options, settings, job),
+    )
+
+
+def is_here(machine: Machine) -> bool:
+    """Whether a job planned for this machine can start on it."""
+    return machine.source in {MachineSource.NVML, MachineSource.CPU}

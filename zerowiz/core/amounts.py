@@ -1,0 +1,55 @@
+"""Parse amounts of memory that people type."""
+
+import re
+from collections.abc import Mapping
+
+from zerowiz.errors import UsageError
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
+_POWERS: Mapping[str, int] = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_budget(text: str, total_bytes: int | None) -> int:
+    """Bytes per GPU of `--memory-budget`: `30GiB`, `24GB`, `25769803776`, or a fraction `0.5`.
+
+    Args:
+        text: A number up to 1 is a fraction of the total; units are decimal unless they say `i`.
+        total_bytes: Memory of the smallest GPU.
+
+    Raises:
+        UsageError: The text is no amount, or a fraction of an unknown total.
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(
+            f"`--memory-budget {text}` is no amount of memory",
+            "write `30GiB`, `24GB`, bytes, or a fraction of the GPU such as `0.5`",
+        )
+    number, unit = float(match[1]), (match[2] or "").lower()
+    if unit:
+        return int(number * (1024 if "i" in unit else 1000) ** _POWERS[unit[0]])
+    if number > 1:
+        return int(number)
+    if total_bytes is None:
+        raise UsageError(
+            f"`--memory-budget {text}` is a fraction, and the GPU's total memory is unknown",
+            "write an amount such as `30GiB`",
+        )
+    return int(number * total_bytes)
+
+
+def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
+    """Micro-steps per optimizer step that make up the global batch.
+
+    Raises:
+        UsageError: It does not divide; the hints are the nearest batches that do.
+    """
+    unit = micro_batch * ranks
+    if global_batch >= unit and global_batch % unit == 0:
+        return global_batch // unit
+    below = global_batch // unit * unit
+    nearest = " or ".join(str(batch) for batch in (below, below + unit) if batch)
+    raise UsageError(
+        f"`--global-batch {global_batch}` is no multiple of {micro_batch} x {ranks} GPUs = {unit}",
+        f"the nearest that are: {nearest}",
+    )

@@ -1,0 +1,97 @@
+"""Read the facts that a plan needs out of a person's own ds_config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.decide import OffloadChoice
+from zerowiz.core.workload import Precision, StateDtype
+from zerowiz.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnConfig:
+    """What the file says; None where it says nothing, or "auto", or where there is no file."""
+
+    stage: int | None = None
+    offload: OffloadChoice | None = None
+    buffers: Buffers | None = None
+    micro_batch: int | None = None
+    accumulation_steps: int | None = None
+    precision: Precision | None = None
+    state_dtype: StateDtype | None = None
+
+
+def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(values: Mapping[str, object], *keys: str) -> int | None:
+    """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            return int(value)
+    return None
+
+
+def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
+    d = DEEPSPEED_DEFAULTS
+
+    def size(default: int, *keys: str) -> int:
+        value = _count(zero, *keys)
+        return default if value is None else value
+
+    threshold, live = "param_persistence_threshold", "max_live_parameters"
+    return Buffers(
+        reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
+        overlap_comm=zero.get("overlap_comm", stage == 3) is True,
+        stage3_prefetch_bucket_size=size(
+            d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
+        ),
+        stage3_param_persistence_threshold=size(
+            d.stage3_param_persistence_threshold, f"stage3_{threshold}", threshold
+        ),
+        stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
+        sub_group_size=size(d.sub_group_size, "sub_group_size"),
+    )
+
+
+def _offload(zero: Mapping[str, object]) -> OffloadChoice:
+    def leaves(key: str) -> bool:
+        return _section(zero, key).get("device") in {"cpu", "nvme"}
+
+    if leaves("offload_param"):
+        return OffloadChoice.ALL
+    return OffloadChoice.OPTIMIZER if leaves("offload_optimizer") else OffloadChoice.NONE
+
+
+def _precision(values: Mapping[str, object]) -> Precision | None:
+    enabled = {p: _section(values, p.value).get("enabled", False) for p in Precision}
+    for precision, said in enabled.items():
+        if said is True:
+            return precision
+    return None if "auto" in enabled.values() else Precision.FP32
+
+
+def read_own_config(values: Mapping[str, object]) -> OwnConfig:
+    """Parse the content of a ds_config.
+
+    Raises:
+        UsageError: Its stage is none of DeepSpeed's.
+    """
+    zero = _section(values, "zero_optimization")
+    stage = zero.get("stage", 0)
+    if stage not in (0, 1, 2, 3) or not isinstance(stage, int):
+        raise UsageError(f"`zero_optimization.stage` is `{stage}`, not a ZeRO stage")
+    half = _section(values, "bf16").get("bf16_optimizer_states") is True
+    return OwnConfig(
+        stage=stage,
+        offload=_offload(zero),
+        buffers=_buffers(zero, stage),
+        micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
+        accumulation_steps=_count(values, "gradient_accumulation_steps"),
+        precision=_precision(values),
+        state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
+    )

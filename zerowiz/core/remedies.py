@@ -1,0 +1,161 @@
+"""Compute what would make a rung fit: every remedy is a change that was weighed again."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from zerowiz.core.decide import Decision, OffloadChoice, Reason, Wish, decide
+from zerowiz.core.machine import Accelerator, widen
+from zerowiz.core.model import model_from_size
+from zerowiz.core.weigh import Job, Verdict
+from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
+from zerowiz.errors import UsageError
+
+Change = Mapping[str, int | str | bool]
+Trial = tuple[Change, Job, Wish]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """A change of options, the rung it leads to, and what it frees on each GPU."""
+
+    change: Change
+    strategy: str
+    frees_bytes: int
+
+
+def _checkpointing(job: Job, wish: Wish) -> Iterator[Trial]:
+    if not job.workload.gradient_checkpointing:
+        workload = replace(job.workload, gradient_checkpointing=True)
+        yield {"--gradient-checkpointing": True}, replace(job, workload=workload), wish
+
+
+def _bf16_states(job: Job, wish: Wish) -> Iterator[Trial]:
+    if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
+        yield {"--optimizer-state-dtype": "bf16"}, replace(job, state_dtype=StateDtype.BF16), wish
+
+
+def _halves(value: int, least: int) -> Iterator[int]:
+    while value // 2 >= least:
+        value //= 2
+        yield value
+
+
+def _micro_batch(job: Job, wish: Wish) -> Iterator[Trial]:
+    for micro_batch in _halves(job.workload.micro_batch, 1):
+        workload = replace(job.workload, micro_batch=micro_batch)
+        yield {"--micro-batch": micro_batch}, replace(job, workload=workload), wish
+
+
+def _sequence(job: Job, wish: Wish) -> Iterator[Trial]:
+    for tokens in _halves(job.workload.sequence_tokens, 256):
+        workload = replace(job.workload, sequence_tokens=tokens)
+        yield {"--seq-len": tokens}, replace(job, workload=workload), wish
+
+
+def _lean(job: Job, wish: Wish) -> Iterator[Trial]:
+    """The two that cost no quality of the batch, together."""
+    for first, middle, _ in _checkpointing(job, wish):
+        for second, last, _ in _bf16_states(middle, wish):
+            yield {**first, **second}, last, wish
+
+
+def _offload(job: Job, wish: Wish) -> Iterator[Trial]:
+    if wish.offload is not OffloadChoice.AUTO:
+        yield {"--offload": "auto"}, job, replace(wish, offload=OffloadChoice.AUTO)
+
+
+def _allow_slow(job: Job, wish: Wish) -> Iterator[Trial]:
+    if not wish.allow_slow:
+        yield {"--allow-slow": True}, job, replace(wish, allow_slow=True)
+
+
+# A node holds at most this many GPUs in one NVLink domain (HGX boards).
+_GPUS_OF_A_NODE = 8
+
+
+def _more_gpus(job: Job, wish: Wish) -> Iterator[Trial]:
+    machine = job.machine
+    if machine.nodes > 1 or machine.accelerator is Accelerator.CPU:
+        return
+    for count in range(len(machine.gpus) + 1, _GPUS_OF_A_NODE + 1):
+        wider = replace(job, machine=widen(machine, count))
+        yield {"--gpus-per-node": count}, wider, wish
+
+
+def _adapters(job: Job, wish: Wish) -> Iterator[Trial]:
+    for method in (Method.LORA, Method.QLORA):
+        if job.workload.method is Method.FULL:
+            workload = replace(job.workload, method=method)
+            yield {"--method": method.value}, replace(job, workload=workload), wish
+
+
+# Sizes that people train, from the largest.
+_SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
+_SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
+
+
+def _smaller_model(job: Job, wish: Wish) -> Iterator[Trial]:
+    for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True):
+        if params < job.model.params:
+            model = model_from_size(name, int(params))
+            yield {"--model": name}, replace(job, model=model), wish
+
+
+# The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
+_CURES: tuple[Callable[[Job, Wish], Iterator[Trial]], ...] = (
+    _checkpointing,
+    _bf16_states,
+    _lean,
+    _micro_batch,
+    _sequence,
+    _more_gpus,
+    _offload,
+    _allow_slow,
+    _adapters,
+    _smaller_model,
+)
+
+
+def _first_that_fits(decision: Decision, trials: Iterator[Trial]) -> Remedy | None:
+    job = decision.job
+    before = decision.closest
+    for change, changed_job, wish in trials:
+        try:
+            chosen = decide(changed_job, wish).chosen
+        except UsageError:
+            continue
+        if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT:
+            continue
+        # Told against the same rung, so that a changed strategy does not count as freed memory.
+        same = decision.of(chosen.strategy) if job.accounting is Accounting.REAL else before
+        return Remedy(
+            change=change,
+            strategy=chosen.strategy.name,
+            frees_bytes=max(0, same.device_bytes - chosen.device_bytes),
+        )
+    return None
+
+
+def remedies(decision: Decision) -> tuple[Remedy, ...]:
+    """The changes that would lead to a rung, the cheapest first; none when one was chosen well.
+
+    A tight choice is given the next rung that fits without being tight.
+    """
+    if decision.chosen is None:
+        found = (_first_that_fits(decision, cure(decision.job, decision.wish)) for cure in _CURES)
+        return tuple(remedy for remedy in found if remedy is not None)
+    if Reason.TIGHT not in decision.reasons:
+        return ()
+    roomier = [
+        w
+        for w in decision.weighed
+        if w.verdict is Verdict.FITS and w.strategy.stage > decision.chosen.strategy.stage
+    ]
+    return tuple(
+        Remedy(
+            change={"--stage": w.strategy.stage, "--offload": w.strategy.offload.value},
+            strategy=w.strategy.name,
+            frees_bytes=max(0, decision.chosen.device_bytes - w.device_bytes),
+        )
+        for w in roomier[:1]
+    )

@@ -1,0 +1,159 @@
+"""Weigh each rung against the machine: what it needs, what there is, and a verdict."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from zerowiz.core.buffers import Buffers, fit_buffers
+from zerowiz.core.ledger import Estimate
+from zerowiz.core.machine import Accelerator, Machine
+from zerowiz.core.memory import estimate
+from zerowiz.core.model import Model
+from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.textbook import textbook_estimate
+from zerowiz.core.traffic import wire_bytes_per_step
+from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+
+
+class Verdict(StrEnum):
+    """Whether a rung lives on this machine."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does_not_fit"
+
+
+# What a job takes on the device beside its tensors: CUDA context, NCCL, library handles.
+# device_used_outside_allocator_bytes of tests/measured/h200.jsonl: at most 2.25 GB with NCCL,
+# 1.80 GB alone.
+_OUTSIDE_BYTES = 2_250_000_000
+_OUTSIDE_ALONE_BYTES = 1_800_000_000
+# On the CPU accelerator: the interpreter with torch, DeepSpeed and transformers loaded.
+_CPU_OUTSIDE_BYTES = 600_000_000
+# Runs d4-015 to d4-026, capped: with expandable_segments ZeRO-2 and ZeRO-3 lived at 1.03 x their
+# allocated peak and died at 1.00 x; without it a model was seen to die at 1.10 x.
+_SLACK_FRACTION = 0.03
+_TIGHT_FRACTION = 0.07
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Everything a rung is weighed with."""
+
+    machine: Machine
+    model: Model
+    workload: Workload
+    accounting: Accounting = Accounting.REAL
+    state_dtype: StateDtype | None = None
+    """What the person said; None leaves each accounting its own default."""
+    budget_bytes: int | None = None
+    """Of each GPU; None takes what is free."""
+    own_buffers: Buffers | None = None
+    """Of the person's own config; None fits them to the model."""
+
+    @property
+    def buffers(self) -> Buffers:
+        """The communication buffers of the config that the job runs with."""
+        if self.own_buffers is not None:
+            return self.own_buffers
+        full = self.workload.method is Method.FULL
+        params = self.model.params
+        trainable = params if full else self.model.lora_params(self.workload.lora_rank)
+        return fit_buffers(self.model, trainable)
+
+    @property
+    def gpu_budget_bytes(self) -> int | None:
+        """What a rank may take on its device; never more than is free."""
+        free_bytes = self.machine.free_bytes
+        if self.budget_bytes is None or free_bytes is None:
+            return free_bytes if self.budget_bytes is None else self.budget_bytes
+        return min(self.budget_bytes, free_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weighed:
+    """One rung against one machine."""
+
+    estimate: Estimate
+    verdict: Verdict
+    device_bytes: int
+    """The predicted peak and what else the job takes on the device."""
+    budget_bytes: int | None
+    host_bytes: int
+    """All ranks of one node together, beyond their interpreters."""
+    host_budget_bytes: int | None
+    wire_bytes_per_step: int
+
+    @property
+    def strategy(self) -> Strategy:
+        """The rung."""
+        return self.estimate.strategy
+
+    @property
+    def runs(self) -> bool:
+        """A tight rung counts as a yes."""
+        return self.verdict is not Verdict.DOES_NOT_FIT
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """Left on the tightest GPU; negative when it lacks."""
+        return None if self.budget_bytes is None else self.budget_bytes - self.device_bytes
+
+    @property
+    def host_headroom_bytes(self) -> int | None:
+        """Left in host memory; negative when it lacks, None when nobody knows."""
+        if self.host_bytes == 0:
+            return 0
+        return None if self.host_budget_bytes is None else self.host_budget_bytes - self.host_bytes
+
+    @property
+    def lacking_bytes(self) -> int:
+        """How much is known to be missing, on the GPU or on the host; 0 when nothing is."""
+        rooms = (self.headroom_bytes, self.host_headroom_bytes)
+        return max(0, *(-room for room in rooms if room is not None), 0)
+
+
+def _outside_bytes(machine: Machine) -> int:
+    if machine.accelerator is Accelerator.CPU:
+        return _CPU_OUTSIDE_BYTES
+    return _OUTSIDE_BYTES if machine.world_size > 1 else _OUTSIDE_ALONE_BYTES
+
+
+def _verdict(need_bytes: int, spare_bytes: int, budget_bytes: int | None) -> Verdict:
+    """An unknown budget could be nothing at all."""
+    if budget_bytes is None or need_bytes > budget_bytes:
+        return Verdict.DOES_NOT_FIT
+    return Verdict.FITS if need_bytes + spare_bytes <= budget_bytes else Verdict.TIGHT
+
+
+def weigh(job: Job, strategy: Strategy) -> Weighed:
+    """Predict the rung and compare it with what the machine has."""
+    ranks, budget_bytes = job.machine.world_size, job.gpu_budget_bytes
+    if job.accounting is Accounting.TEXTBOOK:
+        told = textbook_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
+        predicted, device_bytes, spare_bytes = told, told.peak_bytes, 0
+    else:
+        dtype = job.state_dtype or StateDtype.FP32
+        workload = replace(job.workload, optimizer_state_dtype=dtype)
+        predicted = estimate(job.model, workload, ranks, strategy, job.buffers)
+        peak_bytes = predicted.peak_bytes
+        device_bytes = peak_bytes + int(_SLACK_FRACTION * peak_bytes) + _outside_bytes(job.machine)
+        spare_bytes = int(_TIGHT_FRACTION * peak_bytes)
+    host_bytes = predicted.host_peak_bytes * len(job.machine.gpus)
+    host_budget_bytes = job.machine.host.available_bytes
+    verdict = _verdict(device_bytes, spare_bytes, budget_bytes)
+    if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
+        verdict = Verdict.DOES_NOT_FIT
+    return Weighed(
+        estimate=predicted,
+        verdict=verdict,
+        device_bytes=device_bytes,
+        budget_bytes=budget_bytes,
+        host_bytes=host_bytes,
+        host_budget_bytes=host_budget_bytes,
+        wire_bytes_per_step=wire_bytes_per_step(job.model, job.workload, ranks, strategy),
+    )
+
+
+def weigh_all(job: Job) -> tuple[Weighed, ...]:
+    """Every strategy, in the order of the ladder."""
+    return tuple(weigh(job, strategy) for strategy in STRATEGIES)

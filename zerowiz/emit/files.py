@@ -1,0 +1,74 @@
+"""Write files whole or not at all, and never over somebody's work unasked."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from zerowiz.core.launch import PlannedFile
+from zerowiz.errors import ZerowizError
+
+# Beside the configs lies one empty file for each content that zerowiz wrote. Marks are only ever
+# added, so racing jobs cannot contradict each other: a config is ours as long as its mark exists.
+RECORDS = ".zerowiz"
+
+
+def _mark(path: Path, content: bytes) -> Path:
+    return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
+
+
+def is_somebodys_work(path: Path, text: str) -> bool:
+    """Whether writing `text` would lose something: a file that zerowiz did not write so."""
+    try:
+        there = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return there != text.encode() and not _mark(path, there).exists()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        # mkstemp makes private files; a config is for the whole job's user group.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_file(file: PlannedFile, *, force: bool = False) -> None:
+    """Write one planned file and leave its mark.
+
+    Raises:
+        ZerowizError: The file was changed by hand, or its folder cannot be written.
+    """
+    path, content = Path(file.path), file.text.encode()
+    try:
+        if not force and is_somebodys_work(path, file.text):
+            raise ZerowizError(
+                f"`{path}` exists and zerowiz did not write it like this; it is left as it is",
+                "`--force` overwrites it",
+                f"`--config {path}` launches with it as it is",
+                "`--output-dir` writes elsewhere",
+            )
+        mark = _mark(path, content)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        _replace(path, content)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ZerowizError(
+            f"cannot write `{path}`: {reason.lower()}", "`--output-dir` writes elsewhere"
+        ) from error

@@ -1,0 +1,27 @@
+"""Do a LaunchPlan: write its files, then become the job."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from zerowiz.core.launch import LaunchPlan
+from zerowiz.emit.files import write_file
+from zerowiz.errors import PreflightError
+
+
+def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False) -> NoReturn:
+    """Write the plan's files and replace this process by its command.
+
+    Raises:
+        ZerowizError: A file could not be written, or the command could not be started.
+    """
+    for file in plan.files:
+        write_file(file, force=force)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    program, *_ = plan.argv
+    try:
+        os.execvpe(program, plan.argv, {**environ, **plan.env})  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise PreflightError(f"cannot start `{program}`: {error.strerror}") from error

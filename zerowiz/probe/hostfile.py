@@ -1,0 +1,45 @@
+"""Read a DeepSpeed hostfile."""
+
+import re
+from pathlib import Path
+
+from zerowiz.errors import UsageError
+
+# deepspeed/launcher/runner.py, _parse_hostfile (0.19.8): the rest of a line is ignored.
+_LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
+
+
+def parse_hostfile(text: str, name: str) -> dict[str, int]:
+    """Slots by host, in the file's order.
+
+    Raises:
+        UsageError: A line is none of `host slots=N`, a host stands twice, or there is no host.
+    """
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.match(line.strip())
+        if match is None or match[1] in slots or int(match[2]) < 1:
+            raise UsageError(
+                f"hostfile `{name}` line {number}: `{line.strip()}` is not taken",
+                "each host stands once, as `host slots=N`",
+            )
+        slots[match[1]] = int(match[2])
+    if not slots:
+        raise UsageError(f"hostfile `{name}` names no host", "one `host slots=N` a line")
+    return slots
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """Slots by host.
+
+    Raises:
+        UsageError: The file cannot be read or parsed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"hostfile `{path}` cannot be read: {reason.lower()}") from None
+    return parse_hostfile(text, str(path))

@@ -1,0 +1,112 @@
+"""Fetch a model's config.json from the Hugging Face Hub.
+
+Imported where the network is needed and nowhere else: urllib takes longer to load than a plan.
+"""
+
+from http.client import HTTPException, HTTPMessage
+from typing import IO, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from zerowiz import __version__
+from zerowiz.errors import UsageError, ZerowizError
+
+# huggingface_hub, constants.py: DEFAULT_DOWNLOAD_TIMEOUT.
+_TIMEOUT_S = 10
+# The largest config.json on the Hub are some 100 kB (long `id2label` tables).
+_LARGEST_CONFIG_BYTES = 1 << 22
+
+ELSEWHERE = "give a folder with config.json, or a size such as `--model 7b`"
+
+
+class _Refusal(NamedTuple):
+    """An answer of the Hub other than the file."""
+
+    error: type[ZerowizError]
+    message: str
+    hints: tuple[str, ...]
+
+
+_GATED = _Refusal(
+    ZerowizError,
+    "`{model_id}` is gated or private, and {endpoint} did not let you in",
+    ("accept its terms at {endpoint}/{model_id}, then set `HF_TOKEN` to your token", ELSEWHERE),
+)
+_ABSENT = _Refusal(
+    UsageError,
+    "`{model_id}` is neither a folder here nor a model on {endpoint}",
+    ("check the spelling; if it is private, set `HF_TOKEN` to your token", ELSEWHERE),
+)
+_NO_CONFIG = _Refusal(
+    UsageError,
+    "`{model_id}` on {endpoint} has no config.json",
+    ("an adapter or GGUF repository has none: give the model that it was made from", ELSEWHERE),
+)
+# The `X-Error-Code` header where the Hub sends one (huggingface_hub, utils/_http.py,
+# hf_raise_for_status), else the status.
+_REFUSALS = {
+    "GatedRepo": _GATED,
+    "RepoNotFound": _ABSENT,
+    "EntryNotFound": _NO_CONFIG,
+    "401": _GATED,
+    "403": _GATED,
+    "404": _ABSENT,
+}
+
+
+class _TokenStaysHome(HTTPRedirectHandler):
+    """Follows a redirect, but shows the token to no other host than the one it is for."""
+
+    def redirect_request(  # noqa: PLR0917 - urllib's signature
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        """The next request."""
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following and (following.type, following.host) != (req.type, req.host):
+            following.remove_header("Authorization")
+        return following
+
+
+def _refuse(error: HTTPError, model_id: str, endpoint: str) -> ZerowizError:
+    """Say what the Hub's answer means."""
+    code, status = error.headers.get("X-Error-Code", ""), str(error.code)
+    refusal = _REFUSALS.get(code) or _REFUSALS.get(status)
+    if refusal is None:
+        return ZerowizError(
+            f"{endpoint} answered {status} when asked for the config.json of `{model_id}`",
+            ELSEWHERE,
+        )
+    facts = {"model_id": model_id, "endpoint": endpoint}
+    hints = (hint.format_map(facts) for hint in refusal.hints)
+    return refusal.error(refusal.message.format_map(facts), *hints)
+
+
+def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
+    """The content of the main revision's config.json.
+
+    Raises:
+        ZerowizError: The Hub cannot be reached, or refuses.
+    """
+    if urlsplit(endpoint).scheme not in {"http", "https"}:
+        raise UsageError(f"`HF_ENDPOINT` is no http address: `{endpoint}`")
+    headers = {"User-Agent": f"zerowiz/{__version__}"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    address = f"{endpoint}/{model_id}/resolve/main/config.json"
+    try:
+        request = Request(address, headers=headers)  # noqa: S310 - the scheme is checked above
+        with build_opener(_TokenStaysHome()).open(request, timeout=_TIMEOUT_S) as answer:
+            content: bytes = answer.read(_LARGEST_CONFIG_BYTES)
+    except HTTPError as error:
+        with error:
+            raise _refuse(error, model_id, endpoint) from error
+    except (URLError, HTTPException, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ZerowizError(
+            f"cannot reach {endpoint} for the config.json of `{model_id}`: {reason}", ELSEWHERE
+        ) from error
+    except ValueError as error:
+        # Its text would show the token.
+        raise UsageError(f"`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}") from error
+    return content

@@ -1,0 +1,129 @@
+"""Make sentences of the values that core decided with."""
+
+import shlex
+from collections.abc import Mapping
+
+from zerowiz.core.decide import Answer, Decision, Question, Reason
+from zerowiz.core.machine import Interconnect, LinkClass
+from zerowiz.core.remedies import Remedy
+from zerowiz.core.strategy import Offload
+from zerowiz.core.weigh import Verdict, Weighed
+from zerowiz.core.workload import Accounting
+from zerowiz.ui.units import gib, gpus, small, told_gb
+
+_QUESTIONS: Mapping[Question, str] = {
+    Question.FITS_ONE_GPU: "Does it fit on one GPU, everything replicated?",
+    Question.FITS_ZERO1: "The link is slow: does it fit with ZeRO-1?",
+    Question.FITS_ZERO2: "Does it fit with ZeRO-2?",
+    Question.FAST_INTERCONNECT: "Is the interconnect fast?",
+    Question.FITS_ZERO3: "Does it fit with ZeRO-3?",
+    Question.FITS_OFFLOAD: "Does it fit with offload to the host?",
+}
+
+_LINKS: Mapping[LinkClass, str] = {
+    LinkClass.NVLINK_ALL: "NVLink between every pair",
+    LinkClass.NVLINK_PARTIAL: "NVLink between some pairs only",
+    LinkClass.PCIE: "PCIe between the GPUs",
+    LinkClass.NONE: "one GPU, no link",
+    LinkClass.UNKNOWN: "an unknown link, taken as slow",
+}
+
+_REASONS: Mapping[Reason, str] = {
+    Reason.REPLICATED_FITS: "a full replica fits each GPU, so nothing needs to be sharded",
+    Reason.SLOW_LINK_ZERO1: (
+        "only the optimizer states were in the way, and over a slow link ZeRO-1 reduces once per"
+        " optimizer step where ZeRO-2 reduces at every micro-step"
+    ),
+    Reason.MIDDLE_FITS: "gradients and optimizer states sharded is enough",
+    Reason.FAST_LINK_ZERO3: "only sharded parameters fit, and the link is fast enough to gather them",
+    Reason.SLOW_ALLOWED: "ZeRO-3 gathers every layer over a slow link, which `--allow-slow` accepts",
+    Reason.ONLY_OFFLOAD_FITS: "the GPUs alone are too small; the host has the memory",
+    Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers the host to ZeRO-3 over a slow link",
+    Reason.SLOW_LINK_REFUSES_ZERO3: (
+        "only ZeRO-3 fits, and over this link it would be several times slower"
+    ),
+    Reason.ASKED_FOR: "it was asked for, and it fits",
+    Reason.FORCED: "it was asked for with `--force`, and it does not fit",
+    Reason.TIGHT: "it is tight: expect slower steps near the limit, or an out-of-memory",
+    Reason.NOTHING_FITS: "no strategy that may be chosen fits",
+    Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
+}
+
+
+def reason(value: Reason) -> str:
+    """Why the walk ended where it did."""
+    return _REASONS[value]
+
+
+def question(value: Question) -> str:
+    """A question of the flowchart."""
+    return _QUESTIONS[value]
+
+
+def link(interconnect: Interconnect) -> str:
+    """The link in words, with its nominal rate one way where it is known."""
+    words = _LINKS[interconnect.link_class]
+    if interconnect.bytes_per_s:
+        words += f", {interconnect.bytes_per_s / 1e9:.0f} GB/s one way"
+    return words
+
+
+def answer(decision: Decision, value: Answer) -> str:
+    """The numbers behind one step of the walk."""
+    if value.strategy is None:
+        return link(decision.job.machine.interconnect)
+    if decision.job.accounting is Accounting.TEXTBOOK:
+        return f"{value.strategy}: {told_gb(value.need_bytes)} of {told_gb(value.have_bytes)}"
+    return f"{value.strategy}: {gib(value.need_bytes)} of {gib(value.have_bytes)}"
+
+
+def options(remedy: Remedy) -> str:
+    """A remedy as the options to type."""
+    words = [
+        flag if value is True else f"{flag} {shlex.quote(str(value))}"
+        for flag, value in remedy.change.items()
+        if value != Offload.NONE.value
+    ]
+    return " ".join(words)
+
+
+def remedy(value: Remedy) -> str:
+    """What to change, and what that leads to."""
+    frees = f", frees {small(value.frees_bytes)} on each GPU" if value.frees_bytes else ""
+    return f"`{options(value)}` leads to {value.strategy}{frees}"
+
+
+def lack(weighed: Weighed) -> str:
+    """What the closest rung lacks."""
+    room, host_room = weighed.headroom_bytes, weighed.host_headroom_bytes
+    if room is None:
+        return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
+    if host_room is None:
+        return f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
+    if room < 0:
+        return f"lacks {small(-room)} on each GPU"
+    return f"lacks {small(-host_room)} of host memory" if host_room < 0 else "fits"
+
+
+def nothing_fits(decision: Decision) -> str:
+    """The one line of the error."""
+    job, closest = decision.job, decision.closest
+    where = gpus(job.machine)
+    if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
+        return (
+            f"only ZeRO-3 fits {job.model.name} on {where}, and its link is slow"
+            f" ({link(job.machine.interconnect)})"
+        )
+    return (
+        f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name},"
+        f" {lack(closest)}"
+        if decision.wish.stage is None
+        else f"{closest.strategy.name} does not fit {job.model.name} on {where}: it {lack(closest)}"
+    )
+
+
+VERDICTS: Mapping[Verdict, str] = {
+    Verdict.FITS: "fits",
+    Verdict.TIGHT: "tight",
+    Verdict.DOES_NOT_FIT: "does not fit",
+}

@@ -1,0 +1,38 @@
+"""Write sizes as people read them; GiB lives only here."""
+
+from zerowiz.core.machine import Machine
+
+
+def gib(size_bytes: int | None) -> str:
+    """Binary gigabytes with one decimal: `47.3 GiB`."""
+    return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+
+
+def told_gb(size_bytes: int | None) -> str:
+    """Decimal gigabytes without idle decimals, as textbooks write them: `28.5 GB`."""
+    return "unknown" if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
+
+
+def small(size_bytes: int) -> str:
+    """A size of any magnitude: `0 B`, `12.0 MiB`, `3.1 GiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:  # noqa: PLR2004 - the unit itself
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def count(params: int) -> str:
+    """A parameter count: `6.74 B`, `10.5 M`."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if params >= size:
+            return f"{params / size:.3g} {unit}"
+    return str(params)
+
+
+def gpus(machine: Machine) -> str:
+    """The machine's devices in words: `2 nodes of 4 x NVIDIA H200`."""
+    names = list(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    node = f"{len(machine.gpus)} x {' + '.join(names)}"
+    return node if machine.nodes == 1 else f"{machine.nodes} nodes of {node}"
