@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,11 @@ def test_transformers_builds_what_is_counted(
     config = {"model_type": family, **keys}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert measure_with_transformers(tmp_path) == measure(model_from_config(family, config))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="`a` has no parameters"):
+        replace(model_from_config("a", {"model_type": "llama"}), params=0)
 
 
 def test_a_block_holds_no_embedding() -> None:

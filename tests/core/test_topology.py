@@ -124,6 +124,14 @@ def test_a_bridge_joins_its_two_cards() -> None:
     assert (LinkClass.NVLINK_ALL, 56_250_000_000) == (link.link_class, link.bytes_per_s)
 
 
+def test_a_bridge_counts_the_links_that_both_cards_see() -> None:
+    half_dead, whole = bridged(0, 1, 1), bridged(1, 0, 0, 0, 0)
+    assert (
+        28_125_000_000 == join(half_dead, whole).bytes_per_s == join(whole, half_dead).bytes_per_s
+    )
+    assert 28_125_000_000 == join(bridged(0, 1, 1, 1, 1), bridged(1, 0, 0)).bytes_per_s
+
+
 def test_two_bridged_islands_meet_over_pcie() -> None:
     expected = Interconnect(
         link_class=LinkClass.NVLINK_PARTIAL,

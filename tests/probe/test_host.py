@@ -102,6 +102,16 @@ def test_a_container_that_sees_its_own_cgroup_as_the_root_is_bounded_by_it(
     assert 3 * GIB == build(tmp_path, f"0::{path}\n", files).available_bytes
 
 
+def test_a_path_that_climbs_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "memory.max": 4 * GIB,
+        "memory.current": GIB,
+        "../stranger/memory.max": GIB,
+        "../stranger/memory.current": GIB,
+    }
+    assert 3 * GIB == build(tmp_path, "0::/../stranger\n", files).available_bytes
+
+
 def test_a_v1_cgroup_bounds_by_its_memory_controller(tmp_path: Path) -> None:
     cgroup = "12:cpu,cpuacct:/a\n5:memory:/docker/0123\n0::/unified\n"
     files: dict[str, str | int] = {

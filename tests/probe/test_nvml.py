@@ -307,6 +307,14 @@ def test_a_driver_without_field_values_is_asked_link_by_link(read: Read) -> None
     assert NVSWITCH_H200_BYTES_PER_S == read(old).interconnect.bytes_per_s
 
 
+def test_a_card_without_nvlink_on_such_a_driver_is_pcie_not_unknown(read: Read) -> None:
+    recording = read_recording("h200-x2")
+    for device in recording["devices"]:
+        device["nvlink"] = [{"state": {"err": 3}}] * 36
+    old = FakeNvmlLib(recording, missing=frozenset({"nvmlDeviceGetFieldValues"}))
+    assert LinkClass.PCIE is read(old).interconnect.link_class
+
+
 @pytest.mark.parametrize(
     "symbol",
     [

@@ -13,7 +13,7 @@ from zerowiz.cli.launch import answer_for, config_file, render
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import require_a_rung, write_json, write_notes
 from zerowiz.cli.planning import Ask, by_default, find_machine, make_brief
-from zerowiz.cli.record import encode_record, record_path
+from zerowiz.cli.record import encode_record
 from zerowiz.core.decide import decide
 from zerowiz.core.launch import PlannedFile
 from zerowiz.core.machine import Machine
@@ -22,6 +22,7 @@ from zerowiz.core.remedies import remedies
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import is_somebodys_work, write_file
 from zerowiz.errors import InterruptedByUserError, PreflightError
+from zerowiz.probe.record import record_path
 from zerowiz.probe.script import read_script
 from zerowiz.ui import show
 from zerowiz.ui.ask import ask, can_ask, confirm

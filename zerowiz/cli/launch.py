@@ -20,7 +20,7 @@ from zerowiz.cli.planning import (
     make_brief,
     open_questions,
 )
-from zerowiz.cli.record import read_record, recall
+from zerowiz.cli.record import recall
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.dsconfig import config_sections, config_values, render_config
 from zerowiz.core.launch import (
@@ -37,6 +37,7 @@ from zerowiz.core.strategy import Strategy
 from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.programs import find_programs
+from zerowiz.probe.record import read_record
 from zerowiz.probe.script import read_script
 from zerowiz.probe.templates import read_template
 from zerowiz.ui import show

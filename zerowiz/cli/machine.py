@@ -18,7 +18,7 @@ from zerowiz.probe.machine_file import SCHEMA_VERSION
 from zerowiz.ui import show
 
 
-def machine(  # noqa: D417 - typer's help says what each is
+def machine(
     spec: Annotated[
         str | None, typer.Option("--machine", help="Recorded file, or a spec: 4xA100-40GB")
     ] = None,

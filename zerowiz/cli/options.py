@@ -152,7 +152,7 @@ class Options:
 
 
 # How a run is shown or confirmed is no part of what was answered.
-_MANNERS = frozenset({"yes", "as_json", "dry_run", "force", "quiet"})
+MANNERS = frozenset({"yes", "as_json", "dry_run", "force", "quiet"})
 
 
 def as_words(options: Options) -> list[str]:
@@ -160,7 +160,7 @@ def as_words(options: Options) -> list[str]:
     words: list[str] = []
     for field in fields(Options):
         value = getattr(options, field.name)
-        if field.name in _MANNERS or value == field.default:
+        if field.name in MANNERS or value == field.default:
             continue
         on, _, off = _flag(field.type).partition("/")
         words += [on] if value is True else [off] if value is False else [on, str(value)]

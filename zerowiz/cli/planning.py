@@ -1,6 +1,5 @@
 """Join what was said, what the script says and what the machine is into one job."""
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
 from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
-from zerowiz.core.ownconfig import OwnConfig, read_own_config
+from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
 from zerowiz.core.spec import parse_spec
@@ -23,10 +22,10 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
-    StateDtype,
     Workload,
 )
 from zerowiz.errors import UsageError
+from zerowiz.probe.config_file import read_config_file
 from zerowiz.probe.cpu import cpu_machine
 from zerowiz.probe.gpu_table import read_gpu_table
 from zerowiz.probe.hf import read_model
@@ -84,7 +83,7 @@ def _said(flag: str, option: T | None, setting: Setting[T] | None) -> T | None:
     words = f"{flag} {option}" if not isinstance(option, bool) else flag
     raise UsageError(
         f"`{words}` disagrees with the script: {setting.said_by} says {setting.value}",
-        setting.change.format(value=option),
+        setting.change_to(option),
         f"or drop `{words}`",
     )
 
@@ -136,26 +135,6 @@ def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Option
 def by_default(question: Question) -> str:
     """Nobody is asked: the default, or an error that names the flag."""
     return answer_or_default(question)
-
-
-def read_config_file(path: Path) -> OwnConfig:
-    """The person's own ds_config.
-
-    Raises:
-        UsageError: There is none, or it is no JSON object.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"config `{path}` does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"config `{path}` cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise UsageError(f"config `{path}` is not JSON: {error.msg} at {where}") from None
-    if not isinstance(values, dict):
-        raise UsageError(f"config `{path}` holds no JSON object")
-    return read_own_config(values)
 
 
 def _accumulation(

@@ -15,7 +15,7 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 from dataclasses import dataclass
 
 from zerowiz.core.model import FAMILIES, Architecture
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Precision, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,11 @@ class Activations:
     """Held for a moment as backward opens: two fp32 gradients of the logits."""
     block_bytes: int
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
+
+
+def _with_fp32_copy(size_bytes: int) -> int:
+    """Of one value in w and in fp32; fp32 itself is not copied."""
+    return FP32_BYTES if size_bytes == FP32_BYTES else size_bytes + FP32_BYTES
 
 
 def _norm_bytes(architecture: Architecture, size_bytes: int) -> int:
@@ -55,7 +60,7 @@ def _attention_bytes(architecture: Architecture, workload: Workload) -> int:
     repeated_kv = 2 * w * a.query_size
     if workload.attention is Attention.EAGER:
         # fp32 softmax and its cast back (acts-039).
-        return 2 * w * a.query_size + repeated_kv + (4 + w if w < 4 else 4) * scores
+        return 2 * w * a.query_size + repeated_kv + _with_fp32_copy(w) * scores
     if workload.precision is Precision.FP32 and a.kv_heads < a.heads:
         # No fused kernel takes fp32 grouped queries: torch falls back to plain matmuls (acts-044).
         return 2 * w * a.query_size + repeated_kv + 4 * scores
@@ -100,7 +105,6 @@ def activations(architecture: Architecture, workload: Workload) -> Activations:
     saved = checkpoint if workload.gradient_checkpointing else block
     recomputed = block if workload.gradient_checkpointing else 0
     softcap = w * a.vocab_size if a.logit_softcap else 0
-    upcast = w + 4 if w < 4 else 4
     wide = a.intermediate_size * max(1, a.experts_per_token)
     # Backward of the MLP: gradients of product, activation and up, and two of the residual.
     temporaries = 3 * w * wide + 2 * w * a.hidden_size
@@ -110,7 +114,7 @@ def activations(architecture: Architecture, workload: Workload) -> Activations:
         saved_formula=f"{a.layers} layers x {name} x t",
         head_bytes=(4 * a.vocab_size + softcap + (4 + 2 * w) * a.hidden_size) * tokens,
         head_formula=f"({'4 + w' if softcap else '4'}) V t + (4 + 2w) h t",
-        loss_forward_bytes=upcast * a.vocab_size * tokens,
+        loss_forward_bytes=_with_fp32_copy(w) * a.vocab_size * tokens,
         loss_backward_bytes=8 * a.vocab_size * tokens,
         block_bytes=(recomputed + temporaries) * tokens,
     )

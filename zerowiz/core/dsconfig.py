@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -38,7 +38,7 @@ def _buffer_values(job: Job, strategy: Strategy) -> dict[str, Scalar]:
     values: dict[str, Scalar] = {
         "zero_optimization.reduce_bucket_size": buffers.reduce_bucket_size,
     }
-    if strategy.stage == 3:
+    if Part.PARAMETERS in strategy.sharded:
         persistence = buffers.stage3_param_persistence_threshold
         values |= {
             "zero_optimization.sub_group_size": buffers.sub_group_size,

@@ -6,7 +6,7 @@ from zerowiz.core.buffers import Buffers
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.model import Model
 from zerowiz.core.rank import Rank, place_rank
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.workload import Workload
 from zerowiz.core.wrappers import WRAPPERS, Held
 
@@ -33,8 +33,8 @@ def _host_lines(r: Rank) -> tuple[Held, ...]:
     params = ("parameters", w * p if r.strategy.offload is Offload.ALL else 0, "w P")
     states = ("optimizer states", int(r.state_bytes * p), f"{r.state_bytes:g} P")
     master_bytes, staging_bytes = r.master_bytes * p, w * p
-    if r.strategy.stage == 3:
-        # stage3.py: the master is not pinned, the gradients of each sub-group and the flat ones are.
+    if Part.PARAMETERS in r.strategy.sharded:
+        # stage3.py: the master is not pinned; both kinds of gradients are.
         group = r.master_bytes * min(p, r.buffers.sub_group_size)
         groups = -(-p // r.buffers.sub_group_size)
         return (

@@ -8,6 +8,9 @@ from zerowiz.core.decide import OffloadChoice
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 
+# runtime/zero/config.py: overlap_comm is on by default at this stage alone.
+_SHARDED_PARAMETERS = 3
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnConfig:
@@ -46,7 +49,7 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
     threshold, live = "param_persistence_threshold", "max_live_parameters"
     return Buffers(
         reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
-        overlap_comm=zero.get("overlap_comm", stage == 3) is True,
+        overlap_comm=zero.get("overlap_comm", stage == _SHARDED_PARAMETERS) is True,
         stage3_prefetch_bucket_size=size(
             d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
         ),

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from zerowiz.errors import UsageError
 
+FP32_BYTES = 4
+
 
 class Precision(StrEnum):
     """The number format of weights and gradients on the GPU."""
@@ -16,7 +18,7 @@ class Precision(StrEnum):
     @property
     def size_bytes(self) -> int:
         """Bytes of one value."""
-        return 4 if self is Precision.FP32 else 2
+        return FP32_BYTES if self is Precision.FP32 else 2
 
 
 class StateDtype(StrEnum):

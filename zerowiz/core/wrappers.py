@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from zerowiz.core.ledger import Phase
 from zerowiz.core.rank import Rank
 from zerowiz.core.strategy import Offload
+from zerowiz.core.workload import FP32_BYTES
 
 Held = tuple[str, int, str]
 """A line without its phase: part, bytes, formula."""
@@ -78,12 +79,13 @@ def _embedding(r: Rank) -> tuple[Held, ...]:
 
 def _stage0(r: Rank) -> Moments:
     w, n = r.weight_bytes, r.trainable
+    fp32 = w == FP32_BYTES
     # fp16/unfused_optimizer.py, __init__: an fp32 master of each tensor; fp32 needs none.
-    lasting = (*_weights(r), *_optimizer(r, n, "N")[w == 4 :])
+    lasting = (*_weights(r), *_optimizer(r, n, "N")[fp32:])
     gradients = ("gradients", w * n, "w N")
-    fp32_gradients = ("fp32 gradients", 0 if w == 4 else 4 * n, "4 N")
+    fp32_gradients = ("fp32 gradients", 0 if fp32 else 4 * n, "4 N")
     # unfused_optimizer.py, initialize_optimizer_states: one step on zero gradients (b4-000).
-    init = _weights(r) if w == 4 else (*lasting, gradients, fp32_gradients)
+    init = _weights(r) if fp32 else (*lasting, gradients, fp32_gradients)
     later = max(0, n - r.block - (0 if r.tied else r.embedding))
     # engine.py, allreduce_bucket: a flat copy of up to 5e8 gradients.
     all_reduce = ("all-reduce bucket", w * min(n, 500_000_000), "w min(N, 5e8)")
@@ -175,7 +177,7 @@ def _stage3(r: Rank) -> Moments:
     flush_bytes = w * min(n, r.buffers.reduce_bucket_size)
     flush = ("reduce-scatter copy", flush_bytes, "w min(N, b)")
     group = min(p, r.buffers.sub_group_size)
-    copied = 0 if r.master_bytes == w == 4 else r.master_bytes
+    copied = 0 if w == FP32_BYTES else r.master_bytes
     step_bytes = 0 if r.offloaded else (w + copied) * group
     sliced = ("slice in fp32", 4 * r.largest_slice if r.offloaded else 0, "4 M/d")
     built = (*sharded, ("largest tensor", w * r.largest, "w M"))

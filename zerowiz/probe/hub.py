@@ -58,7 +58,7 @@ _REFUSALS = {
 class _TokenStaysHome(HTTPRedirectHandler):
     """Follows a redirect, but shows the token to no other host than the one it is for."""
 
-    def redirect_request(  # noqa: PLR0917 - urllib's signature
+    def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         """The next request."""

@@ -924,17 +924,15 @@ def _keyword(read: _Reader, call: _Call, name: str) -> Binding:
 
 def _accelerated_steps(read: _Reader, call: _Call) -> Binding:
     """`Accelerator(gradient_accumulation_steps=)`, unless one of its plugins says it instead."""
-    if any("plugin" in (word.arg or "plugin") for word in call.node.keywords):
+    name = "gradient_accumulation_steps"
+    words = [word.arg for word in call.node.keywords]
+    said = call.keyword(name)
+    if any("plugin" in word for word in words if word) or (said is None and None in words):
         return UNSEEN
+    if said is not None:
+        return read.bind(said, call, name)
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
-    default = Binding(
-        value=1,
-        line=call.node.lineno,
-        keyword="gradient_accumulation_steps",
-        default_of="Accelerator",
-    )
-    said = call.keyword("gradient_accumulation_steps")
-    return default if said is None else read.bind(said, call, "gradient_accumulation_steps")
+    return Binding(value=1, line=call.node.lineno, keyword=name, default_of="Accelerator")
 
 
 # What the run uses

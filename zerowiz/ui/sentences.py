@@ -35,8 +35,8 @@ _REASONS: Mapping[Reason, str] = {
         " optimizer step where ZeRO-2 reduces at every micro-step"
     ),
     Reason.MIDDLE_FITS: "gradients and optimizer states sharded is enough",
-    Reason.FAST_LINK_ZERO3: "only sharded parameters fit, and the link is fast enough to gather them",
-    Reason.SLOW_ALLOWED: "ZeRO-3 gathers every layer over a slow link, which `--allow-slow` accepts",
+    Reason.FAST_LINK_ZERO3: "only sharded parameters fit, and the link can gather them",
+    Reason.SLOW_ALLOWED: "ZeRO-3 over a slow link, which `--allow-slow` accepts",
     Reason.ONLY_OFFLOAD_FITS: "the GPUs alone are too small; the host has the memory",
     Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers the host to ZeRO-3 over a slow link",
     Reason.SLOW_LINK_REFUSES_ZERO3: (

@@ -44,12 +44,15 @@ def _job_lines(job: Job) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     checkpointing = "with" if w.gradient_checkpointing else "without"
     states = (job.state_dtype or StateDtype.FP32).value
+    step = (
+        f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
+        f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
+        f" {checkpointing} gradient checkpointing"
+    )
     return (
         f"Machine  {gpus(machine)}; {sentences.link(machine.interconnect)}",
         f"Model    {job.model.name}, {count(job.model.params)} parameters ({job.model.source})",
-        f"Step     {w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
-        f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
-        f" {checkpointing} gradient checkpointing",
+        f"Step     {step}",
     )
 
 

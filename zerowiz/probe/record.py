@@ -1,0 +1,62 @@
+"""Read what an earlier `init` left behind."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerowiz.errors import ZerowizError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """The script and the options that `init` ended with, as plain JSON values."""
+
+    script: str
+    options: Mapping[str, object]
+
+
+def record_path(folder: Path) -> Path:
+    """Where `init` leaves its record."""
+    return folder / ".zerowiz" / "init.json"
+
+
+def parse_record(text: str, name: str) -> Record:
+    """The record in this text.
+
+    Raises:
+        ZerowizError: It is none of this version's.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if (
+        isinstance(content, dict)
+        and content.get("schema_version") == SCHEMA_VERSION
+        and isinstance(content.get("script"), str)
+        and isinstance(content.get("options"), dict)
+    ):
+        return Record(script=content["script"], options=content["options"])
+    raise ZerowizError(
+        f"`{name}` is no record of this version's `zerowiz init`",
+        "run `zerowiz init` again, or name the script: `zerowiz launch train.py`",
+    )
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of an earlier `init` here, or None.
+
+    Raises:
+        ZerowizError: There is one, and this version cannot read it.
+    """
+    path = record_path(folder)
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ZerowizError(f"`{path}` cannot be read: {error.strerror}") from None
+    return parse_record(text, str(path))
