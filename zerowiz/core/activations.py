@@ -80,7 +80,7 @@ def _mlp_bytes(architecture: Architecture, size_bytes: int) -> int:
 def _gpt2_block_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token: LayerNorm keeps input and output in w; tanh-GELU in Python keeps five tensors."""
     a, w = architecture, workload.precision.size_bytes
-    masks = 2 * a.hidden_size if a.dropout_rate else 0
+    masks = 2 * a.hidden_size if a.residual_dropout_rate else 0
     norms = 4 * w * a.hidden_size + 16
     attention = _attention_bytes(a, workload)
     return norms + attention + 5 * w * a.intermediate_size + masks

@@ -85,7 +85,7 @@ def place_rank(
     """Fill in the letters for one rank of this job."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
-    in_block = [t for t in model.tensors if t.copies >= architecture.layers]
+    in_block = [tensor for tensor in model.tensors if tensor.in_block]
     if adapters:
         trainable = model.lora_params(workload.lora_rank)
         widest = max(max(t.shape) for t in model.tensors if t.linear) * workload.lora_rank
