@@ -73,12 +73,11 @@ def build_optimizer(
     """AdamW where its states live; None when the config's `optimizer` section builds it."""
     if ds_config.get_value("optimizer") is not None:
         return None
+    settings = {"lr": lr, "weight_decay": 0.01}
     if ds_config.get_value("zero_optimization.offload_optimizer.device", "none") == "none":
-        return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-    fp32_states = not ds_config.is_true("bf16.bf16_optimizer_states")
-    return deepspeed.ops.adam.DeepSpeedCPUAdam(
-        model.parameters(), lr=lr, fp32_optimizer_states=fp32_states
-    )
+        return torch.optim.AdamW(model.parameters(), **settings, fused=True)
+    settings["fp32_optimizer_states"] = not ds_config.is_true("bf16.bf16_optimizer_states")
+    return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
 
 
 def train(

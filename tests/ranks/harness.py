@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,14 @@ def rank_environ(reports: Path) -> dict[str, str]:
         "ZEROWIZ_RANK_REPORT": str(reports),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def free_port() -> int:
+    """A port for `--master_port`, so that two jobs on one host do not meet at DeepSpeed's 29500."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def run(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import BIN, CompletedRun, rank_environ, read_reports, run
+from ranks.harness import BIN, CompletedRun, free_port, rank_environ, read_reports, run
 
 TESTS = Path(__file__).parents[1]
 TEMPLATES = TESTS.parent / "templates"
@@ -40,7 +40,7 @@ def launch(
     """Train on two ranks, and see that the job ended well; what it said and what its ranks were."""
     reports = folder / "reports"
     done = run(
-        [BIN / "deepspeed", "--num_gpus", "2", *argv],
+        [BIN / "deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), *argv],
         env={**rank_environ(reports), **(env or {})},
         cwd=folder,
     )
@@ -155,7 +155,7 @@ def test_arguments_built_in_code_take_the_config_from_the_environment(tmp_path: 
 
 
 def test_trainer_script_trains_without_deepspeed(tmp_path: Path) -> None:
-    env = {**rank_environ(tmp_path / "reports"), "OMP_NUM_THREADS": "2"}
+    env = rank_environ(tmp_path / "reports")
     options = ("--use_cpu", "--max_steps", "5", "--save_strategy", "no")
     done = run([sys.executable, TRAINER, *options], env=env, cwd=tmp_path)
     assert 0 == done.returncode, done.stderr[-4000:]

@@ -56,7 +56,7 @@ def render(brief: Brief, strategy: Strategy) -> str:
     return render_config(
         read_template(strategy.template),
         config_values(brief.job, strategy, brief.handover),
-        config_sections(strategy, brief.handover),
+        config_sections(brief.job, strategy, brief.handover),
     )
 
 

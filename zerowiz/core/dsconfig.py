@@ -89,12 +89,17 @@ def config_values(job: Job, strategy: Strategy, handover: Handover) -> dict[str,
     return values
 
 
-def config_sections(strategy: Strategy, handover: Handover) -> dict[str, object]:
-    """Sections that no template holds: the optimizer, when the script leaves it to DeepSpeed."""
+def config_sections(job: Job, strategy: Strategy, handover: Handover) -> dict[str, object]:
+    """Sections that no template holds: the optimizer, where the script brings none that fits."""
+    offloaded = strategy.offload is not Offload.NONE
+    half = job.state_dtype is StateDtype.BF16
+    if handover.integration is Integration.HF and offloaded and half:
+        # The Trainer's own swap builds a CPU Adam with fp32 moments, which DeepSpeed then refuses.
+        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(_ADAMW, AUTO)}}
     if handover.integration is not Integration.DEEPSPEED or handover.script_has_optimizer:
         return {}
     # torch's fused AdamW needs no compiler; under offload DeepSpeed builds its own CPU Adam.
-    torch_adam = {} if strategy.offload is not Offload.NONE else {"torch_adam": True, "fused": True}
+    torch_adam = {} if offloaded else {"torch_adam": True, "fused": True}
     return {"optimizer": {"type": "AdamW", "params": {**_ADAMW, **torch_adam}}}
 
 

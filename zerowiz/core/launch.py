@@ -31,6 +31,8 @@ class Programs:
     deepspeed: str
     bin_folder: str
     """Beside the interpreter; JIT builds look for ninja on PATH."""
+    master_port: int
+    """Free a moment ago: DeepSpeed's own default collides when two jobs share a host."""
     extensions_folder: str | None
     """Where compiled DeepSpeed ops stay apart per environment; None outside a virtual one."""
 
@@ -80,4 +82,5 @@ def launch_argv(
     programs: Programs, options: Sequence[str], script: str, script_args: Sequence[str]
 ) -> tuple[str, ...]:
     """The command: launcher options stand before the script, everything after it is its own."""
-    return (programs.deepspeed, *options, script, *script_args)
+    port = ("--master_port", str(programs.master_port))
+    return (programs.deepspeed, *options, *port, script, *script_args)

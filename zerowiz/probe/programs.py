@@ -1,13 +1,22 @@
-"""Find the programs and folders that a launch runs with."""
+"""Find what a launch runs with: programs, folders, a port."""
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.core.launch import Programs
 from zerowiz.errors import PreflightError
+
+
+def find_free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def find_programs(environ: Mapping[str, str]) -> Programs:
@@ -29,5 +38,6 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     return Programs(
         deepspeed=deepspeed,
         bin_folder=str(bin_folder),
+        master_port=find_free_port(),
         extensions_folder=str(Path(sys.prefix) / "torch_extensions") if virtual else None,
     )

@@ -1,0 +1,178 @@
+"""`zerowiz launch` trains on two real ranks, and each rank is what the plan said."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks.harness import CompletedRun, rank_environ, read_reports, run
+
+TESTS = Path(__file__).parents[1]
+TEMPLATES = TESTS.parent / "templates"
+MODEL = TEMPLATES / "model"
+
+pytestmark = pytest.mark.deepspeed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """A script, the options that launch it quickly, and the batch its ranks must report."""
+
+    path: Path
+    options: tuple[str, ...]
+    args: tuple[str, ...]
+    micro_batch: int
+    accumulation_steps: int
+
+
+SCRIPTS = {
+    "raw": Script(
+        path=TEMPLATES / "train_deepspeed.py",
+        options=("--model", str(MODEL), "--micro-batch", "2", "--grad-accum", "2"),
+        args=("--steps", "6", "--output_dir", "out"),
+        micro_batch=2,
+        accumulation_steps=2,
+    ),
+    "trainer": Script(
+        path=TEMPLATES / "train_hf.py",
+        options=("--model", str(MODEL)),
+        args=("--use_cpu", "--bf16", "--max_steps", "6", "--per_device_train_batch_size", "2")
+        + ("--gradient_accumulation_steps", "2", "--save_strategy", "no"),
+        micro_batch=2,
+        accumulation_steps=2,
+    ),
+    "no-parser": Script(
+        path=TESTS / "scripts" / "hf_in_code.py",
+        options=("--model", "1m"),
+        args=(),
+        micro_batch=2,
+        accumulation_steps=2,
+    ),
+}
+
+
+def launch(folder: Path, script: Script, *options: str) -> tuple[CompletedRun, list[Any]]:
+    """Launch on two CPU ranks, and see that the job ended well."""
+    reports = folder / "reports"
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes"]
+        + ["--accelerator", "cpu", "--gpus-per-node", "2", *script.options, *options]
+        + [script.path, *script.args],
+        env=rank_environ(reports),
+        cwd=folder,
+    )
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done, read_reports(reports)
+
+
+def losses(stdout: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^step \d+  loss ([\d.]+)", stdout, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_path: Path) -> None:
+    script = SCRIPTS[name]
+
+    done, reports = launch(tmp_path, script, "--stage", str(stage))
+
+    assert [0, 1] == [report["rank"] for report in reports]
+    for report in reports:
+        assert stage == report["stage"]
+        assert 2 == report["world_size"]
+        assert ["bfloat16"] == report["parameter_dtypes"]
+        assert ["float32"] == report["state_dtypes"]
+        assert script.micro_batch == report["micro_batch"]
+        assert script.accumulation_steps == report["accumulation_steps"]
+        assert 2 * script.micro_batch * script.accumulation_steps == report["train_batch_size"]
+        whole = 2 * report["parameters"]
+        held = report["state_elements"]
+        # Sharded moments are half of whole ones, but for the padding of the shares.
+        assert held == whole if stage == 0 else whole / 2 <= held < 0.52 * whole
+    config = json.loads((tmp_path / f"ds_config_zero{stage}.json").read_text())
+    assert stage == config["zero_optimization"]["stage"]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_walk_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Path) -> None:
+    script = SCRIPTS["raw"]
+
+    done, reports = launch(tmp_path, script, "--stage", "auto")
+
+    assert [0, 0] == [report["stage"] for report in reports]
+    assert "Chosen   ddp" in done.stderr
+    fallen = losses(done.stdout)
+    assert fallen[-1] < fallen[0] - 1
+
+
+def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
+    script = SCRIPTS["raw"]
+    planned = run(
+        [sys.executable, "-m", "zerowiz", "plan", "--json", "--accelerator", "cpu"]
+        + ["--gpus-per-node", "2", "--seq-len", "128", *script.options],
+        env=rank_environ(tmp_path / "planned"),
+        cwd=tmp_path,
+    )
+    needs = {s["name"]: s["gpu"]["device_bytes"] for s in json.loads(planned.stdout)["strategies"]}
+    budget_bytes = (needs["zero1"] + needs["zero2"]) // 2
+
+    done, reports = launch(tmp_path, script, "--memory-budget", str(budget_bytes))
+
+    assert [2, 2] == [report["stage"] for report in reports]
+    assert "Chosen   zero2" in done.stderr
+
+
+def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
+    _, reports = launch(
+        tmp_path, SCRIPTS["trainer"], "--stage", "2", "--optimizer-state-dtype", "bf16"
+    )
+
+    for report in reports:
+        assert 2 == report["stage"]
+        assert ["bfloat16"] == report["master_dtypes"]
+        assert ["bfloat16"] == report["state_dtypes"]
+
+
+def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> None:
+    _, reports = launch(tmp_path, SCRIPTS["raw"], "--stage", "3", "--offload", "all")
+
+    for report in reports:
+        assert 3 == report["stage"]
+        assert "cpu" == report["offload_optimizer"]
+        assert "cpu" == report["offload_param"]
+        assert "DeepSpeedCPUAdam" in report["optimizer_classes"]
+
+
+def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
+    script = SCRIPTS["raw"]
+    launch(tmp_path, script, "--stage", "2")
+    longer = Script(
+        path=script.path,
+        options=script.options,
+        args=("--steps", "8", "--output_dir", "out", "--resume"),
+        micro_batch=2,
+        accumulation_steps=2,
+    )
+
+    done, _ = launch(tmp_path, longer, "--stage", "2")
+
+    steps = [int(step) for step in re.findall(r"^step (\d+)", done.stdout, re.MULTILINE)]
+    assert 7 == min(steps)
+
+
+def test_the_trainings_own_failure_is_the_exit_status(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
+        + ["--gpus-per-node", "2", "--model", str(MODEL), "--micro-batch", "2", "--stage", "0"]
+        + [TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt"],
+        env=rank_environ(reports),
+        cwd=tmp_path,
+    )
+
+    assert done.returncode not in {0, 2, 3, 4, 5}
+    assert "no-such-corpus.txt" in done.stdout + done.stderr
