@@ -298,10 +298,104 @@ RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"
         "a = TrainingArguments(per_device_train_batch_size=4)\na.per_device_train_batch_size = 2",
         "TrainingArguments('out', 4, deepspeed='ds.json')",
         "for n in (1, 2):\n    TrainingArguments(per_device_train_batch_size=n)",
+        "n = 4\nn += 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "first, *n = sizes\nTrainingArguments(per_device_train_batch_size=n)",
+        "TrainingArguments(per_device_train_batch_size='a' * 2)",
     ],
 )
 def test_what_cannot_be_told_is_unseen(text: str) -> None:
     assert settle(parse_script(HF_CALL + text, "train.py"), ()).micro_batch is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n: int = 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "one, n = 1, 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "if (n := 4) > 2:\n    TrainingArguments(per_device_train_batch_size=n)",
+        "n = 2\nm = n\nTrainingArguments(per_device_train_batch_size=m * 2)",
+        "k = dict(per_device_train_batch_size=4)\nTrainingArguments(**k)",
+        "import transformers as t\nt.TrainingArguments(per_device_train_batch_size=4)",
+        "from transformers import *\nTrainingArguments(per_device_train_batch_size=4)",
+        "async def main():\n    TrainingArguments(per_device_train_batch_size=4)",
+    ],
+)
+def test_what_is_said_once_is_followed(text: str) -> None:
+    head = "" if "*\n" in text else HF_CALL
+    said = settle(parse_script(head + text, "train.py"), ()).micro_batch
+    assert said is not None
+    assert said.value == 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "words", "expected"),
+    [
+        ("'--n', type=int, nargs='?', const=2, default=4", ("--n",), 2),
+        ("'--n', type=int, nargs='?', const=2, default=4", ("--n", "8"), 8),
+        ("'--n', type=int, nargs='+', default=4", ("--n", "8"), None),
+        ("'--n', action='count', default=4", ("--n",), None),
+        ("'--n', type=power_of_two, default=4", ("--n", "8"), None),
+        ("'--batch-per-gpu', '-n', dest='n', type=int, default='4'", (), 4),
+        ("'n', type=int", (), None),
+    ],
+)
+def test_an_option_takes_its_words_as_argparse_does(
+    declared: str, words: tuple[str, ...], expected: int | None
+) -> None:
+    head = (
+        f"import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument({declared})\n"
+    )
+    loop = "args = p.parse_args()\nloader = DataLoader(data, batch_size=args.n)"
+    said = settle(parse_script(head + loop + RAW_TAIL, "train.py"), words).micro_batch
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize("annotation", ["int", "'int'", "int | None", "Optional[int]"])
+def test_a_field_reads_its_word_by_its_annotation(annotation: str) -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "class Mine(TrainingArguments):\n"
+        f"    per_device_train_batch_size: {annotation} = field(metadata={{}}, default=3)\n"
+        "HfArgumentParser((Mine,)).parse_args_into_dataclasses()\n"
+    )
+    facts = parse_script(text, "train.py")
+    said = [
+        settle(facts, words).micro_batch for words in ((), ("--per_device_train_batch_size", "2"))
+    ]
+    assert [each.value for each in said if each] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("args.ds", Convention.OWN_FLAG),
+        ("Path(args.ds).resolve()", Convention.OWN_FLAG),
+        ("json.load(open(args.ds))", Convention.OWN_FLAG),
+        ("json.loads(Path('ds.json').read_text())", Convention.CONFIG_LITERAL),
+        ("json.loads('{}')", Convention.CONFIG_DICT),
+        ("build(args.ds)", Convention.CONFIG_DICT),
+    ],
+)
+def test_a_config_is_traced_through_what_opens_it(config: str, expected: Convention) -> None:
+    text = (
+        "import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument('--ds')\n"
+        f"args = p.parse_args()\ndeepspeed.initialize(model=model, config={config})\n"
+    )
+    assert expected is parse_script(text, "train.py").convention
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["engine.train_micro_batch_size_per_gpu()", "config['train_micro_batch_size_per_gpu']"],
+)
+def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> None:
+    text = f"{RAW_HEAD}loader = DataLoader(data, batch_size={size}){RAW_TAIL}"
+    assert parse_script(text, "train.py").micro_batch.from_config
+
+
+def test_a_plugin_that_the_script_builds_itself_is_an_obstacle() -> None:
+    text = "from accelerate import Accelerator\nAccelerator(deepspeed_plugin=make_plugin())"
+    assert Obstacle.BUILT_ACCELERATE is parse_script(text, "train.py").obstacle
 
 
 @pytest.mark.parametrize(
@@ -421,6 +515,14 @@ def test_a_folder_is_an_error_that_names_its_scripts(tmp_path: Path) -> None:
         read_script(tmp_path)
     assert f"`{tmp_path}` is a folder, not a script" == caught.value.message
     assert (f"it holds `{tmp_path / 'train.py'}`",) == caught.value.hints
+
+
+def test_a_path_through_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "train.py" / "train.py"
+    with pytest.raises(PreflightError) as caught:
+        read_script(path)
+    assert f"`{path}` cannot be read: Not a directory" == caught.value.message
 
 
 @pytest.mark.parametrize(

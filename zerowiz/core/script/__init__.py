@@ -1,0 +1,45 @@
+"""Bind a plan to its training script: what the script settles, how a config reaches it."""
+
+from zerowiz.core.script.arguments import (
+    ARGUMENT_CLASSES,
+    FIELD_ALIASES,
+    TRAINING_CLASSES,
+    field_options,
+)
+from zerowiz.core.script.delivery import OBSTACLES, Delivery, deliver
+from zerowiz.core.script.facts import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.options import (
+    SWITCHES,
+    Option,
+    Reads,
+    Scalar,
+    ScriptParser,
+    Takes,
+    read_word,
+)
+from zerowiz.core.script.settings import ScriptSettings, Setting, settle
+
+__all__ = [
+    "ARGUMENT_CLASSES",
+    "FIELD_ALIASES",
+    "OBSTACLES",
+    "SWITCHES",
+    "TRAINING_CLASSES",
+    "UNSEEN",
+    "Binding",
+    "Convention",
+    "Delivery",
+    "Obstacle",
+    "Option",
+    "Reads",
+    "Scalar",
+    "ScriptFacts",
+    "ScriptParser",
+    "ScriptSettings",
+    "Setting",
+    "Takes",
+    "deliver",
+    "field_options",
+    "read_word",
+    "settle",
+]

@@ -1,0 +1,76 @@
+"""Tabulate the libraries' arguments classes, and the options that parsers make of their fields."""
+
+from collections.abc import Mapping
+
+from zerowiz.core.script.options import Option, Reads, Scalar, Takes
+
+# What TrainingArguments is asked about, with its defaults; None is one that cannot be seen.
+# transformers 5.23, training_args.py, class TrainingArguments.
+_TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
+    "per_device_train_batch_size": (Reads.INT, 8),
+    "gradient_accumulation_steps": (Reads.INT, 1),
+    "bf16": (Reads.TRUTH, False),
+    "fp16": (Reads.TRUTH, False),
+    "gradient_checkpointing": (Reads.TRUTH, False),
+    "optim": (Reads.STR, "adamw_torch_fused"),
+    "deepspeed": (Reads.STR, None),
+}
+# trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is, where older
+# releases stayed with fp32, so its default is not seen.
+_TRL_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
+    **_TRAINING_ARGUMENTS,
+    "bf16": (Reads.TRUTH, None),
+    "gradient_checkpointing": (Reads.TRUTH, True),
+}
+# The default changed between releases of trl.
+_PREFERENCE_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
+    **_TRL_CONFIG,
+    "max_length": (Reads.INT, None),
+}
+
+# Rule: an arguments class of a library is a row here, or it is not seen.
+ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
+    "TrainingArguments": _TRAINING_ARGUMENTS,
+    "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
+    "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
+    # trl 1.x, trainer/sft_config.py: max_length is 1024.
+    "SFTConfig": {**_TRL_CONFIG, "max_length": (Reads.INT, 1024)},
+    "DPOConfig": _PREFERENCE_CONFIG,
+    "KTOConfig": _PREFERENCE_CONFIG,
+    "RewardConfig": _PREFERENCE_CONFIG,
+    "ORPOConfig": _PREFERENCE_CONFIG,
+    "CPOConfig": _PREFERENCE_CONFIG,
+    # These generate, so that no one length is theirs.
+    "GRPOConfig": _TRL_CONFIG,
+    "RLOOConfig": _TRL_CONFIG,
+    "GKDConfig": _TRL_CONFIG,
+    "OnlineDPOConfig": _TRL_CONFIG,
+    # trl 1.x, trainer/model_config.py and scripts/utils.py.
+    "ModelConfig": {
+        "model_name_or_path": (Reads.STR, None),
+        "attn_implementation": (Reads.STR, None),
+    },
+    "ScriptArguments": {},
+}
+TRAINING_CLASSES = frozenset(name for name, row in ARGUMENT_CLASSES.items() if "deepspeed" in row)
+
+# A field's other names over the releases, the one that wins first: transformers 5.23,
+# training_args.py; trl 0.16, trainer/sft_config.py.
+FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "gradient_checkpointing": ("activation_checkpointing",),
+    "max_length": ("max_seq_length",),
+}
+
+
+def field_options(
+    name: str, reads: Reads, default: Scalar, line: int | None = None
+) -> tuple[Option, ...]:
+    """The options that HfArgumentParser makes of a dataclass field, `--no_x` included."""
+    names = (name, *FIELD_ALIASES.get(name, ()))
+    takes = Takes.PERHAPS if reads is Reads.TRUTH else Takes.VALUE
+    flags = dict.fromkeys(f"--{n}" for m in names for n in (m, m.replace("_", "-")))
+    on = Option(flags=tuple(flags), dest=name, default=default, takes=takes, reads=reads, line=line)
+    if default is not True:
+        return (on,)
+    off = (f"--no_{name}", f"--no-{name.replace('_', '-')}")
+    return (on, Option(flags=off, dest=name, default=True, takes=Takes.STORE_FALSE, line=line))

@@ -1,0 +1,173 @@
+"""Bring a config to its script by the script's own convention."""
+
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.options import read_words
+from zerowiz.core.strategy import STRATEGIES, Offload
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """How the config travels: the words after the script, and the environment."""
+
+    script_args: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """A script, the words after it, and the config that is to reach it."""
+
+    facts: ScriptFacts
+    script_args: tuple[str, ...]
+    config_path: str
+
+    def names(self, path: str) -> bool:
+        """Whether this path is the config's."""
+        return posixpath.normpath(path) == posixpath.normpath(self.config_path)
+
+    def append(self, *words: str) -> tuple[str, ...]:
+        """Add words at the end, but before a bare `--`, after which argparse reads no option."""
+        end = self.script_args.index("--") if "--" in self.script_args else len(self.script_args)
+        return (*self.script_args[:end], *words, *self.script_args[end:])
+
+
+def deliver(facts: ScriptFacts, script_args: tuple[str, ...], config_path: str) -> Delivery:
+    """How this config reaches this script.
+
+    Raises:
+        PreflightError: It cannot, and what to change in the script so that it can.
+        UsageError: The words after the script name another config.
+        ZerowizError: The script's own literal names another config.
+    """
+    run = _Run(facts=facts, script_args=script_args, config_path=config_path)
+    return _ROUTES[facts.convention](run)
+
+
+def _by_hf_flag(run: _Run) -> Delivery:
+    if run.facts.parser.takes_file(run.script_args):
+        return _by_environment(run)
+    return _by_flag(run, "--deepspeed")
+
+
+def _by_own_flag(run: _Run) -> Delivery:
+    return _by_flag(run, run.facts.own_flag or "--deepspeed_config")
+
+
+def _by_config_arguments(run: _Run) -> Delivery:
+    # deepspeed 0.19.8, __init__.py, _add_core_arguments: `--deepspeed` is a bare switch here.
+    if "deepspeed" not in read_words(run.facts.parser, run.script_args):
+        run = replace(run, script_args=run.append("--deepspeed"))
+    return _by_flag(run, "--deepspeed_config")
+
+
+def _by_flag(run: _Run, flag: str) -> Delivery:
+    options = run.facts.parser.find(flag)
+    words = read_words(run.facts.parser, run.script_args)
+    given = words.get(options[0].dest) if options else None
+    if given is None:
+        return Delivery(script_args=run.append(flag, run.config_path))
+    if isinstance(given.value, str) and run.names(given.value):
+        return Delivery(script_args=run.script_args)
+    path = run.facts.path
+    raise UsageError(
+        f"two configs for {path}: `{given.words}` after the script, and `{run.config_path}`",
+        f"`--config {given.value}` before {path} runs your own file as it is",
+        f"without `{given.words}` the run takes `{run.config_path}`",
+    )
+
+
+# accelerate 1.x, accelerator.py and utils/dataclasses.py: these two alone make a bare Accelerator,
+# the HF Trainer's one included, build its DeepSpeedPlugin from this file.
+def _by_environment(run: _Run) -> Delivery:
+    env = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": run.config_path,
+    }
+    return Delivery(script_args=run.script_args, env=env)
+
+
+def _by_literal(run: _Run) -> Delivery:
+    literal = run.facts.literal_config or ""
+    if run.names(literal):
+        return Delivery(script_args=run.script_args)
+    where = f"{run.facts.path} line {run.facts.config_line}"
+    raise ZerowizError(
+        f"{where} names `{literal}`, and the plan is `{run.config_path}`",
+        f"write `{run.config_path}` in {where}",
+        *_stage_hints(literal),
+        f"`--config {literal}` runs the script's own file as it is",
+    )
+
+
+def _stage_hints(literal: str) -> tuple[str, ...]:
+    """The options that make zerowiz write a file of that name."""
+    for strategy in STRATEGIES:
+        if strategy.template == posixpath.normpath(literal):
+            offload = f" --offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
+            return (f"`--stage {strategy.stage}{offload}` writes `{literal}`",)
+    return ()
+
+
+def _refuse(run: _Run) -> NoReturn:
+    facts = run.facts
+    reason, *hints = OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
+    words = {"path": facts.path, "line": str(facts.config_line), "config": run.config_path}
+    raise PreflightError(
+        f"no config can reach {facts.path}: {reason.format(**words)}",
+        *(hint.format(**words) for hint in hints),
+    )
+
+
+_ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
+    Convention.HF_PARSER: _by_hf_flag,
+    Convention.HF_IN_CODE: _by_environment,
+    Convention.HF_LITERAL: _by_literal,
+    Convention.ADD_CONFIG_ARGUMENTS: _by_config_arguments,
+    Convention.OWN_FLAG: _by_own_flag,
+    Convention.CONFIG_LITERAL: _by_literal,
+    Convention.CONFIG_DICT: _refuse,
+    Convention.ACCELERATOR: _by_environment,
+    Convention.UNKNOWN: _refuse,
+}
+
+# Obstacle -> the reason, then the lines to change; {path}, {line} and {config} are the run's.
+OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
+    Obstacle.NO_ENGINE: (
+        "it shows no `deepspeed.initialize`, no TrainingArguments and no `Accelerator()`",
+        "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then hand `args=args` on",
+        'HF Trainer: `TrainingArguments(..., deepspeed="{config}")`',
+    ),
+    Obstacle.NO_CONFIG: (
+        "`deepspeed.initialize` in line {line} gets no config that can be seen",
+        "call `deepspeed.add_config_arguments(parser)`, and hand `args=args` over in line {line}",
+    ),
+    # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
+    Obstacle.TWO_CONFIGS: (
+        "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as `config=`",
+        "drop `config=` in {path} line {line}: `args=` already carries it",
+    ),
+    Obstacle.BUILT: (
+        "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
+        "call `deepspeed.add_config_arguments(parser)`, and hand `args=args` over in line {line}",
+        "and drop `config=` there",
+    ),
+    Obstacle.BUILT_HF: (
+        "`deepspeed=` in line {line} is a value that the script builds itself",
+        "drop `deepspeed=` in {path} line {line}: zerowiz then hands its file over",
+        'or write `deepspeed="{config}"` there',
+    ),
+    Obstacle.BUILT_ACCELERATE: (
+        "the DeepSpeed plugin in line {line} is one that the script builds itself",
+        "drop `deepspeed_plugin=` in {path} line {line}: zerowiz then hands its file over",
+    ),
+    Obstacle.HIDDEN_HF: (
+        "its TrainingArguments come from where they cannot be seen (line {line})",
+        'write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself',
+    ),
+}

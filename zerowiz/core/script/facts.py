@@ -1,0 +1,101 @@
+"""State what a training script shows without being run."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zerowiz.core.script.options import Scalar, ScriptParser
+from zerowiz.core.workload import Integration
+
+
+class Convention(StrEnum):
+    """How a script takes its DeepSpeed config, by what its syntax tree shows."""
+
+    HF_PARSER = "hf_parser"
+    """HfArgumentParser or TrlParser over TrainingArguments."""
+    HF_IN_CODE = "hf_in_code"
+    """TrainingArguments built in the file, without `deepspeed=`."""
+    HF_LITERAL = "hf_literal"
+    """`TrainingArguments(deepspeed="x.json")`."""
+    ADD_CONFIG_ARGUMENTS = "add_config_arguments"
+    """`deepspeed.add_config_arguments(parser)`, then `initialize(args=args)`."""
+    OWN_FLAG = "own_flag"
+    """An option of the script's own carries the path."""
+    CONFIG_LITERAL = "config_literal"
+    """`deepspeed.initialize(config="x.json")`."""
+    CONFIG_DICT = "config_dict"
+    """A config that the script builds itself."""
+    ACCELERATOR = "accelerator"
+    """`Accelerator()`, configured from outside."""
+    UNKNOWN = "unknown"
+
+
+class Obstacle(StrEnum):
+    """Why no config can reach a script."""
+
+    NO_ENGINE = "no_engine"
+    NO_CONFIG = "no_config"
+    TWO_CONFIGS = "two_configs"
+    BUILT = "built"
+    BUILT_HF = "built_hf"
+    BUILT_ACCELERATE = "built_accelerate"
+    HIDDEN_HF = "hidden_hf"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Binding:
+    """What the script says of one setting; empty when that cannot be seen."""
+
+    value: Scalar = None
+    flag: str | None = None
+    """The script's own option that carries the setting, with `value` as its default."""
+    line: int | None = None
+    code: str | None = None
+    """The expression that says so."""
+    keyword: str | None = None
+    """The keyword that says so, or would."""
+    default_of: str | None = None
+    """The arguments class whose default `value` is."""
+    from_config: bool = False
+    """The script asks the DeepSpeed config, so nothing can disagree."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything is known."""
+        return self.value is not None or self.flag is not None or self.from_config
+
+
+UNSEEN = Binding()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptFacts:
+    """What a training script shows without being run."""
+
+    path: str
+    convention: Convention
+    integration: Integration | None
+    """Who hands the config over; None when nothing shows it."""
+    parser: ScriptParser = field(default_factory=ScriptParser)
+    own_flag: str | None = None
+    literal_config: str | None = None
+    config_line: int | None = None
+    """Where the script says, or would have to say, which config it takes."""
+    obstacle: Obstacle | None = None
+    passes_optimizer: bool = False
+    """A raw script hands `optimizer=` to `deepspeed.initialize`."""
+    args_file: str | None = None
+    """HfArgumentParser reads `train.args` beside `train.py` before the command line."""
+    args_file_words: tuple[str, ...] = ()
+
+    micro_batch: Binding = UNSEEN
+    accumulation_steps: Binding = UNSEEN
+    bf16: Binding = UNSEEN
+    fp16: Binding = UNSEEN
+    mixed_precision: Binding = UNSEEN
+    """`Accelerator(mixed_precision=...)`."""
+    gradient_checkpointing: Binding = UNSEEN
+    sequence_tokens: Binding = UNSEEN
+    optimizer: Binding = UNSEEN
+    """`optim` of TrainingArguments."""
+    attention: Binding = UNSEEN
+    model: Binding = UNSEEN

@@ -1,0 +1,176 @@
+"""Read words as the options of a script's own command line."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from typing import TypeAlias
+
+Scalar: TypeAlias = int | float | str | bool | None
+
+
+class Takes(StrEnum):
+    """What an option does with the word after it."""
+
+    VALUE = "value"
+    PERHAPS = "perhaps"
+    """argparse's `nargs="?"`: a value, or its `const` when none follows."""
+    STORE_TRUE = "store_true"
+    STORE_FALSE = "store_false"
+    UNSEEN = "unseen"
+    """Lists and actions that are not followed."""
+
+
+# The options that take no word, and the value that each stores.
+SWITCHES: Mapping[Takes, bool] = {Takes.STORE_TRUE: True, Takes.STORE_FALSE: False}
+
+
+class Reads(StrEnum):
+    """How an option turns its word into a value."""
+
+    INT = "int"
+    FLOAT = "float"
+    STR = "str"
+    TRUTH = "truth"
+    """yes or no, in words."""
+    NONEMPTY = "nonempty"
+    """argparse's `type=bool`: every word is true, `False` too."""
+    UNSEEN = "unseen"
+
+
+# transformers 5.23, hf_argparser.py, string_to_bool.
+_TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
+    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
+}
+_READERS: Mapping[Reads, Callable[[str], Scalar]] = {
+    Reads.INT: int,
+    Reads.FLOAT: float,
+    Reads.STR: str,
+    Reads.TRUTH: lambda word: _TRUTHS.get(word.lower()),
+    Reads.NONEMPTY: bool,
+    Reads.UNSEEN: lambda _: None,
+}
+
+
+def read_word(reads: Reads, word: str) -> Scalar:
+    """The value an option makes of a word, or None when the script would refuse it."""
+    try:
+        return _READERS[reads](word)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option of the script's own command line."""
+
+    flags: tuple[str, ...]
+    """Its spellings, such as `--batch_size`, `-b`."""
+    dest: str
+    default: Scalar = None
+    """None when there is none, or none that can be seen."""
+    takes: Takes = Takes.VALUE
+    reads: Reads = Reads.STR
+    const: Scalar = True
+    line: int | None = None
+
+    @property
+    def flag(self) -> str:
+        """The spelling to show: the first long one."""
+        return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptParser:
+    """The script's command line, as far as it is seen."""
+
+    options: tuple[Option, ...] = ()
+    abbreviates: bool = True
+    """argparse's `allow_abbrev`."""
+    complete: bool = True
+    """Whether every option is seen, so that a shortened spelling can be told."""
+    args_file_suffixes: tuple[str, ...] = ()
+    """A first argument that ends so is a file that holds all the others."""
+    config_flag: str | None = None
+    """TrlParser's `--config`: a file of defaults, which is not read."""
+
+    def spells(self, flag: str) -> bool:
+        """Whether an option is written exactly so."""
+        return any(flag in option.flags for option in self.options)
+
+    def find(self, flag: str) -> tuple[Option, ...]:
+        """The options that `flag` may mean; none or several when it cannot be told."""
+        exact = tuple(option for option in self.options if flag in option.flags)
+        if exact or not self.abbreviates or not flag.startswith("--") or flag == "--":
+            return exact[:1]
+        return tuple(o for o in self.options if any(f.startswith(flag) for f in o.flags))
+
+    def of(self, dest: str) -> tuple[Option, ...]:
+        """Every option that writes `dest`."""
+        return tuple(option for option in self.options if option.dest == dest)
+
+    def takes_file(self, script_args: tuple[str, ...]) -> bool:
+        """Whether the first word after the script is a file that holds all its arguments."""
+        first = script_args[0] if script_args else ""
+        return not first.startswith("-") and first.endswith(self.args_file_suffixes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """An option as it stands on the command line."""
+
+    words: str
+    value: Scalar
+    """None when it cannot be told."""
+
+
+def read_words(parser: ScriptParser, words: tuple[str, ...]) -> dict[str, Given]:
+    """What the words say of each destination; the last one wins, as in argparse."""
+    given: dict[str, Given] = {}
+    words = words[: words.index("--")] if "--" in words else words
+    for word, after in zip_longest(words, words[1:]):
+        if not word.startswith("-"):
+            continue
+        flag = word if parser.spells(word) else _split(word)[0]
+        meant = parser.find(flag)
+        one_meaning = len({option.dest for option in meant}) == 1
+        certain = one_meaning and (parser.complete or parser.spells(flag))
+        for option in meant:
+            given[option.dest] = (
+                _take(option, word, after) if certain else Given(words=word, value=None)
+            )
+    return given
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """The flag and the value joined to it: `--x=4`, `-x4`."""
+    if not word.startswith("--") and len(word) > len("-x") and "=" not in word:
+        return word[:2], word[2:]
+    flag, joined, value = word.partition("=")
+    return flag, value if joined else None
+
+
+def _take(option: Option, word: str, after: str | None) -> Given:
+    """Read one option and the word that belongs to it."""
+    flag, joined = (word, None) if word in option.flags else _split(word)
+    if option.takes in SWITCHES:
+        return Given(words=flag, value=SWITCHES[option.takes])
+    if joined is not None:
+        return Given(words=word, value=_value(option, joined))
+    if after is None or not _is_value(after):
+        return Given(words=word, value=option.const if option.takes is Takes.PERHAPS else None)
+    return Given(words=f"{word} {after}", value=_value(option, after))
+
+
+def _value(option: Option, word: str) -> Scalar:
+    return None if option.takes is Takes.UNSEEN else read_word(option.reads, word)
+
+
+# argparse, _negative_number_matcher: the one value that may start with a dash.
+_NEGATIVE_NUMBER = re.compile(r"-(\d+|\d*\.\d+)")
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word == "-" or bool(_NEGATIVE_NUMBER.fullmatch(word))

@@ -1,0 +1,107 @@
+"""Find the arguments classes that a script names, and the calls that build them."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from zerowiz.core.script import (
+    ARGUMENT_CLASSES,
+    FIELD_ALIASES,
+    TRAINING_CLASSES,
+    Option,
+    field_options,
+)
+from zerowiz.probe.script.options import dataclass_options
+from zerowiz.probe.script.source import HF_LIBRARIES, Call, Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """A dataclass of arguments, of a library or of the file."""
+
+    name: str
+    is_training: bool = False
+    """It is TrainingArguments or descends from it."""
+    complete: bool = True
+    """Whether every field, with its default, is seen."""
+    fields: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
+
+
+def find_arguments(
+    source: Source, expr: ast.expr, seen: frozenset[str] = frozenset()
+) -> Arguments | None:
+    """The arguments class that an expression names, or None when it is none that is known."""
+    if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
+        return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
+    library, name = source.imported(expr)
+    if library in HF_LIBRARIES and name in ARGUMENT_CLASSES:
+        return _library_arguments(name, defaults_seen=True)
+    name = source.origin(expr).rpartition(".")[2]
+    if name.endswith("TrainingArguments"):
+        hidden = _library_arguments("TrainingArguments", defaults_seen=False)
+        return replace(hidden, name=name)
+    return None
+
+
+def _library_arguments(name: str, *, defaults_seen: bool) -> Arguments:
+    return Arguments(
+        name=name,
+        is_training=name in TRAINING_CLASSES,
+        complete=defaults_seen,
+        fields={
+            key: field_options(key, reads, default if defaults_seen else None)
+            for key, (reads, default) in ARGUMENT_CLASSES[name].items()
+        },
+    )
+
+
+def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -> Arguments:
+    bases = [find_arguments(source, base, seen) for base in node.bases]
+    known = [base for base in bases if base is not None]
+    fields: dict[str, tuple[Option, ...]] = {}
+    for base in reversed(known):
+        fields |= base.fields
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = _field_name(statement.target.id, fields)
+            fields[name] = dataclass_options(name, statement, source.module)
+    return Arguments(
+        name=node.name,
+        is_training=any(base.is_training for base in known),
+        complete=len(known) == len(bases) and all(base.complete for base in known),
+        fields=fields,
+    )
+
+
+def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
+    """The inherited field that this is another name of, or itself."""
+    same = (own for own, also in FIELD_ALIASES.items() if name in also and own in fields)
+    return next(same, name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """One call that builds TrainingArguments in the file."""
+
+    call: Call
+    arguments: Arguments
+    keywords: Mapping[str, ast.expr]
+    hidden: bool
+    """A `**` whose keys cannot be seen, or arguments by place."""
+
+
+def built_arguments(source: Source) -> list[Built]:
+    """Every call that builds TrainingArguments, or a class descended from it."""
+    found = []
+    for call in source.calls:
+        arguments = find_arguments(source, call.node.func)
+        if arguments is None or not arguments.is_training:
+            continue
+        keywords: dict[str, ast.expr] = {}
+        hidden = len(call.node.args) > 1
+        for word in call.node.keywords:
+            entries = {word.arg: word.value} if word.arg else source.entries(word.value, call.scope)
+            keywords |= entries or {}
+            hidden = hidden or entries is None
+        found.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
+    return found

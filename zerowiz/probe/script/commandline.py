@@ -1,0 +1,96 @@
+"""Piece together the command line that a script parses."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.script import Option, ScriptParser, Takes
+from zerowiz.probe.script.arguments import Arguments, find_arguments
+from zerowiz.probe.script.expressions import follow, last_name
+from zerowiz.probe.script.options import argparse_options
+from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, Call, Source
+from zerowiz.probe.script.walk import PARSE_CALLS
+
+# deepspeed 0.19.8, __init__.py, _add_core_arguments.
+_CONFIG_ARGUMENTS = (
+    Option(flags=("--deepspeed",), dest="deepspeed", default=False, takes=Takes.STORE_TRUE),
+    Option(flags=("--deepspeed_config",), dest="deepspeed_config"),
+    Option(flags=("--deepscale",), dest="deepscale", default=False, takes=Takes.STORE_TRUE),
+    Option(flags=("--deepscale_config",), dest="deepscale_config"),
+)
+# The methods of HfArgumentParser that read every argument from one file.
+_FILE_READERS: Mapping[str, tuple[str, ...]] = {
+    "parse_json_file": (".json",),
+    "parse_yaml_file": (".yaml", ".yml"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLine:
+    """The script's parser, and the TrainingArguments among what it fills."""
+
+    parser: ScriptParser
+    reads_words: bool
+    """Whether it reads the command line at all, not only a file or a list in the code."""
+    training: Arguments | None = None
+
+
+def command_line(source: Source) -> CommandLine:
+    """The command line, as far as the source shows it."""
+    hf_calls = [call for call in source.calls if _is_hf_parser(source, call.node.func)]
+    classes = [found for call in hf_calls for found in _parsed_classes(source, call)]
+    known = [found for found in classes if found is not None]
+    reads_words = any(
+        call.method in PARSE_CALLS and not _parses_literal(call) for call in source.calls
+    )
+    suffixes = [suffix for call in source.calls for suffix in _FILE_READERS.get(call.method, ())]
+    parser = ScriptParser(
+        options=(*_added(source), *_fields(known)) if reads_words else (),
+        abbreviates=not any(_forbids_abbreviation(call) for call in source.calls),
+        complete=len(known) == len(classes) and all(found.complete for found in known),
+        args_file_suffixes=tuple(suffixes) if hf_calls else (),
+        config_flag="--config" if source.calls_to("trl", "TrlParser") else None,
+    )
+    training = next((found for found in known if found.is_training), None)
+    return CommandLine(parser=parser, reads_words=reads_words, training=training)
+
+
+def _added(source: Source) -> list[Option]:
+    """The options of argparse."""
+    calls = [call for call in source.calls if call.method == "add_argument"]
+    options = [option for call in calls for option in argparse_options(call)]
+    if source.calls_to("deepspeed", "add_config_arguments"):
+        options += _CONFIG_ARGUMENTS
+    return options
+
+
+def _fields(classes: list[Arguments]) -> list[Option]:
+    """The options of HfArgumentParser."""
+    return [option for each in classes for row in each.fields.values() for option in row]
+
+
+def _is_hf_parser(source: Source, expr: ast.expr) -> bool:
+    """Whether a class is HfArgumentParser, TrlParser, or one of the file's own built on them."""
+    if isinstance(expr, ast.Name) and expr.id in source.classes:
+        return any(last_name(base) in HF_PARSERS for base in source.classes[expr.id].bases)
+    library, name = source.imported(expr)
+    return library in HF_LIBRARIES and name in HF_PARSERS
+
+
+def _parsed_classes(source: Source, call: Call) -> list[Arguments | None]:
+    expr = call.argument("dataclass_types", 0)
+    if expr is None:
+        return []
+    expr = follow(expr, call.scope)
+    items = expr.elts if isinstance(expr, ast.Tuple | ast.List) else [expr]
+    return [find_arguments(source, item) for item in items]
+
+
+def _parses_literal(call: Call) -> bool:
+    """Whether `parse_args([...])` is given its words in the code."""
+    return isinstance(call.argument("args", 0), ast.List | ast.Tuple)
+
+
+def _forbids_abbreviation(call: Call) -> bool:
+    word = call.keyword("allow_abbrev")
+    return isinstance(word, ast.Constant) and word.value is False

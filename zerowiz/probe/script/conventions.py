@@ -1,0 +1,142 @@
+"""Tell by which convention a script takes its DeepSpeed config."""
+
+import ast
+from dataclasses import replace
+
+from zerowiz.core.script import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
+from zerowiz.core.workload import Integration
+from zerowiz.probe.script.arguments import built_arguments
+from zerowiz.probe.script.expressions import follow, last_name, unless_none
+from zerowiz.probe.script.reader import Reader, agree
+from zerowiz.probe.script.source import HF_LIBRARIES, Call
+
+# deepspeed 0.19.8, __init__.py, initialize: places of its positional arguments.
+_ARGS, _OPTIMIZER, _CONFIG, _CONFIG_PARAMS = 0, 2, 10, 12
+
+
+def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add how the config comes in, by the route that wins where several are there."""
+    for route in (_by_initialize, _by_arguments, _by_accelerator):
+        found = route(facts, read)
+        if found is not None:
+            return found
+    return replace(facts, obstacle=Obstacle.NO_ENGINE)
+
+
+def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """`deepspeed.initialize`, or the arguments that it takes."""
+    calls = read.source.calls_to("deepspeed", "initialize")
+    adds_arguments = bool(read.source.calls_to("deepspeed", "add_config_arguments"))
+    facts = replace(
+        facts, convention=Convention.ADD_CONFIG_ARGUMENTS, integration=Integration.DEEPSPEED
+    )
+    if not calls:
+        return facts if adds_arguments else None
+    facts = replace(
+        facts,
+        config_line=calls[0].line,
+        passes_optimizer=any(call.argument("optimizer", _OPTIMIZER) for call in calls),
+    )
+    configs = [
+        (expr, call)
+        for call in calls
+        for name, place in (("config", _CONFIG), ("config_params", _CONFIG_PARAMS))
+        if (expr := call.argument(name, place)) is not None
+    ]
+    has_args = calls[0].argument("args", _ARGS) is not None
+    if configs:
+        return _by_config(facts, read, configs, has_args=has_args)
+    if has_args and adds_arguments:
+        return facts
+    own = next(iter(read.line.parser.of("deepspeed_config")), None)
+    if has_args and own is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=own.flag)
+    return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_CONFIG)
+
+
+def _by_config(
+    facts: ScriptFacts, read: Reader, configs: list[tuple[ast.expr, Call]], *, has_args: bool
+) -> ScriptFacts:
+    """`initialize(config=...)`: a path, an option, or a dict."""
+    found = agree(read.config(expr, call) for expr, call in configs)
+    twice = has_args and any(
+        isinstance(expr, ast.Attribute) and expr.attr == "deepspeed_config" for expr, _ in configs
+    )
+    if twice and found.flag is not None:
+        return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.TWO_CONFIGS)
+    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT)
+
+
+def _by_source(
+    facts: ScriptFacts, found: Binding, literal: Convention, built: Obstacle
+) -> ScriptFacts:
+    """Name the convention by where the config comes from."""
+    if found.flag is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=found.flag)
+    if found.value is not None:
+        return replace(
+            facts, convention=literal, literal_config=str(found.value), config_line=found.line
+        )
+    return replace(facts, convention=Convention.CONFIG_DICT, obstacle=built)
+
+
+def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """TrainingArguments, built in the file, filled by a parser, or handed to a Trainer."""
+    facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
+    built = built_arguments(read.source)
+    if built:
+        facts = replace(facts, config_line=built[0].call.line)
+    configs = [(unless_none(each.keywords.get("deepspeed")), each.call) for each in built]
+    given = [expr for expr, _ in configs if expr is not None]
+    if given:
+        found = agree(read.config(expr, call) if expr else UNSEEN for expr, call in configs)
+        facts = replace(facts, config_line=given[0].lineno)
+        return _by_source(facts, found, Convention.HF_LITERAL, Obstacle.BUILT_HF)
+    parsed = read.line.training is not None
+    if parsed and read.line.reads_words:
+        return replace(facts, convention=Convention.HF_PARSER)
+    if any(each.hidden for each in built):
+        return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.HIDDEN_HF)
+    return facts if built or parsed else _by_trainer(facts, read)
+
+
+def _by_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """A Trainer whose arguments come from where they cannot be seen."""
+    for call in read.source.calls:
+        library, name = read.source.imported(call.node.func)
+        if library in HF_LIBRARIES and name.endswith("Trainer"):
+            return replace(
+                facts,
+                convention=Convention.UNKNOWN,
+                config_line=call.line,
+                obstacle=Obstacle.HIDDEN_HF,
+            )
+    return None
+
+
+def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """`Accelerator()`, configured from outside or by a plugin."""
+    calls = read.source.calls_to("accelerate", "Accelerator")
+    if not calls:
+        return None
+    facts = replace(
+        facts,
+        convention=Convention.ACCELERATOR,
+        integration=Integration.ACCELERATE,
+        config_line=calls[0].line,
+    )
+    given = (unless_none(call.keyword("deepspeed_plugin", "deepspeed_plugins")) for call in calls)
+    expr = next((expr for expr in given if expr is not None), None)
+    if expr is None:
+        return facts
+    plugin = follow(expr, calls[0].scope)
+    if not isinstance(plugin, ast.Call) or last_name(plugin) != "DeepSpeedPlugin":
+        return _by_source(facts, UNSEEN, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
+    built = replace(calls[0], node=plugin)
+    # accelerate 1.x, DeepSpeedPlugin: without `hf_ds_config` it reads the environment too.
+    config = built.argument("hf_ds_config", 0)
+    if config is None:
+        return facts
+    facts = replace(facts, config_line=built.line)
+    found = read.config(config, built)
+    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)

@@ -1,0 +1,87 @@
+"""Tell what an expression stands for, without running it."""
+
+import ast
+from collections.abc import Callable, Mapping
+
+from zerowiz.core.script import Scalar
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: int.__add__,
+    ast.Sub: int.__sub__,
+    ast.Mult: int.__mul__,
+}
+# A name that stands for a name, and so on; so many steps, as two may stand for each other.
+MOST_STEPS = 8
+
+
+class Scope:
+    """The names that one function, one class or the module binds."""
+
+    def __init__(self, parent: "Scope | None" = None, *, is_class: bool = False) -> None:
+        self.parent = parent
+        self.is_class = is_class
+        self.values: dict[str, list[ast.expr | None]] = {}
+        """None stands for a value that is not followed."""
+
+    def bind(self, name: str, value: ast.expr | None) -> None:
+        """Note one more value of a name."""
+        self.values.setdefault(name, []).append(value)
+
+    def value(self, name: str) -> ast.expr | None:
+        """What a name that is bound once stands for."""
+        if name not in self.values:
+            return self.parent.value(name) if self.parent is not None else None
+        values = self.values[name]
+        return values[0] if len(values) == 1 else None
+
+
+def last_name(expr: ast.expr | None) -> str:
+    """The last part of a dotted name, or of what is called by it."""
+    if isinstance(expr, ast.Call):
+        expr = expr.func
+    return expr.attr if isinstance(expr, ast.Attribute) else getattr(expr, "id", "")
+
+
+def unless_none(expr: ast.expr | None) -> ast.expr | None:
+    """An expression, but for a literal None, which counts as not given."""
+    return None if isinstance(expr, ast.Constant) and expr.value is None else expr
+
+
+def follow(expr: ast.expr, scope: Scope) -> ast.expr:
+    """Replace a name that is bound once by what it stands for."""
+    for _ in range(MOST_STEPS):
+        value = scope.value(expr.id) if isinstance(expr, ast.Name) else None
+        if value is None:
+            break
+        expr = value
+    return expr
+
+
+def literal(expr: ast.expr | None, scope: Scope) -> Scalar:
+    """The value of a constant, of a name for one, or of a product of them."""
+    match expr and follow(expr, scope):
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = literal(operand, scope)
+            return -number if isinstance(number, int | float) else None
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            one, other = literal(left, scope), literal(right, scope)
+            if isinstance(one, int) and isinstance(other, int):
+                return _ARITHMETIC[type(op)](one, other)
+        case _:
+            pass
+    return None
+
+
+def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
+    """A dict literal with constant keys, or None when the dict cannot be seen."""
+    match follow(expr, scope):
+        case ast.Dict(keys=keys, values=values):
+            names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+            return dict(zip(names, values, strict=True)) if len(names) == len(keys) else None
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
+            found = {word.arg: word.value for word in words if word.arg}
+            return found if len(found) == len(words) else None
+        case _:
+            return None

@@ -1,0 +1,105 @@
+"""Read the options that a script's own code declares: `add_argument` calls, dataclass fields."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zerowiz.core.script import SWITCHES, Option, Reads, Takes, field_options, read_word
+from zerowiz.probe.script.expressions import Scope, last_name, literal
+from zerowiz.probe.script.source import Call
+
+_READS: Mapping[str, Reads] = {
+    "int": Reads.INT,
+    "float": Reads.FLOAT,
+    "str": Reads.STR,
+    "bool": Reads.NONEMPTY,
+    # The names under which scripts carry the same helper.
+    "str2bool": Reads.TRUTH,
+    "str_to_bool": Reads.TRUTH,
+    "string_to_bool": Reads.TRUTH,
+    "strtobool": Reads.TRUTH,
+}
+# A dataclass field's `bool` is read as a word by HfArgumentParser.
+_FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
+
+
+def argparse_options(call: Call) -> tuple[Option, ...]:
+    """The options that one `add_argument` call makes."""
+    flags = tuple(
+        arg.value
+        for arg in call.node.args
+        if isinstance(arg, ast.Constant) and isinstance(arg.value, str) and arg.value[:1] == "-"
+    )
+    if not flags:
+        return ()
+    dest, default, const = (
+        literal(call.keyword(name), call.scope) for name in ("dest", "default", "const")
+    )
+    reader = call.keyword("type")
+    reads = _READS.get(last_name(reader), Reads.UNSEEN) if reader is not None else Reads.STR
+    longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
+    option = Option(
+        flags=flags,
+        dest=dest if isinstance(dest, str) else longest.lstrip("-").replace("-", "_"),
+        default=read_word(reads, default) if isinstance(default, str) else default,
+        takes=_takes(call),
+        reads=reads,
+        const=const,
+        line=call.line,
+    )
+    return _with_switches(option, call)
+
+
+def _action(call: Call) -> str:
+    action = call.keyword("action")
+    return str(action.value) if isinstance(action, ast.Constant) else last_name(action)
+
+
+def _takes(call: Call) -> Takes:
+    """What the words after an option are to argparse."""
+    action = _action(call)
+    if action in {"store_true", "store_false"}:
+        return Takes(action)
+    if action not in {"", "store", "BooleanOptionalAction"}:
+        return Takes.UNSEEN
+    match call.keyword("nargs"):
+        case None:
+            return Takes.VALUE
+        case ast.Constant(value="?"):
+            return Takes.PERHAPS
+        case _:
+            return Takes.UNSEEN
+
+
+def _with_switches(option: Option, call: Call) -> tuple[Option, ...]:
+    """Give a switch its default, and BooleanOptionalAction its `--no-` half."""
+    if _action(call) == "BooleanOptionalAction":
+        off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))
+        return (
+            replace(option, takes=Takes.STORE_TRUE),
+            replace(option, takes=Takes.STORE_FALSE, flags=off),
+        )
+    if option.takes in SWITCHES and call.keyword("default") is None:
+        return (replace(option, default=not SWITCHES[option.takes]),)
+    return (option,)
+
+
+def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Option, ...]:
+    """The options that HfArgumentParser makes of one field of a dataclass in the file."""
+    value = node.value
+    if isinstance(value, ast.Call) and last_name(value) in {"field", "HfArg"}:
+        value = next((word.value for word in value.keywords if word.arg == "default"), None)
+    return field_options(name, _annotation(node.annotation), literal(value, scope), node.lineno)
+
+
+def _annotation(expr: ast.expr) -> Reads:
+    """How a field of this type reads its word: `int`, `int | None`, `Optional[int]`."""
+    match expr:
+        case ast.Constant(value=str(text)):
+            return _FIELD_READS.get(text, Reads.UNSEEN)
+        case ast.BinOp(op=ast.BitOr(), left=left, right=ast.Constant(value=None)):
+            return _annotation(left)
+        case ast.Subscript(value=base, slice=inner) if last_name(base) == "Optional":
+            return _annotation(inner)
+        case _:
+            return _FIELD_READS.get(last_name(expr), Reads.UNSEEN)

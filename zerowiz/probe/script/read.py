@@ -1,0 +1,110 @@
+"""Read what a training script says of its own run, from its syntax tree."""
+
+import ast
+import difflib
+import io
+import tokenize
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.probe.script.commandline import command_line
+from zerowiz.probe.script.conventions import with_convention
+from zerowiz.probe.script.model import with_model
+from zerowiz.probe.script.reader import Reader
+from zerowiz.probe.script.source import Source
+from zerowiz.probe.script.training import with_training
+from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
+
+
+def parse_script(text: str, path_name: str) -> ScriptFacts:
+    """What a script says of its own run; it is never run.
+
+    Raises:
+        ZerowizError: The text is not Python.
+    """
+    source = walk(_parse(text, path_name))
+    read = Reader(source=source, line=command_line(source))
+    facts = ScriptFacts(
+        path=path_name,
+        convention=Convention.UNKNOWN,
+        integration=None,
+        parser=read.line.parser,
+    )
+    facts = with_convention(facts, read)
+    if facts.integration is None:
+        return facts
+    facts = replace(facts, args_file=_args_file(source, path_name))
+    return with_model(with_training(facts, read), read)
+
+
+def _parse(text: str, path_name: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own dubious escapes
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ZerowizError(
+            f"{path_name}{line} is not Python: {reason}",
+            "SCRIPT is the training script itself, not a shell script or a notebook that starts it",
+        ) from None
+
+
+# transformers 5.23, hf_argparser.py, parse_args_into_dataclasses, `look_for_args_file`.
+def _args_file(source: Source, path_name: str) -> str | None:
+    """The file beside the script whose words HfArgumentParser puts before the command line."""
+    path = Path(path_name)
+    reads = any(call.method in HF_PARSE_CALLS for call in source.calls)
+    return str(path.with_suffix(".args")) if reads and path.name else None
+
+
+def read_script(path: Path) -> ScriptFacts:
+    """Open a training script, and the `.args` file that HfArgumentParser reads beside it.
+
+    Raises:
+        PreflightError: There is no such file, or it cannot be opened.
+        ZerowizError: It is not Python text.
+    """
+    if path.is_dir():
+        scripts = sorted(child.name for child in path.glob("*.py"))
+        raise PreflightError(
+            f"`{path}` is a folder, not a script",
+            *(f"it holds `{path / name}`" for name in scripts[:3]),
+        )
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise PreflightError(f"there is no script `{path}`", *_near(path)) from None
+    except OSError as error:
+        raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
+    facts = parse_script(_decode(data, path), str(path))
+    if facts.args_file is None or not Path(facts.args_file).is_file():
+        return facts
+    words = Path(facts.args_file).read_text(encoding="utf-8").split()
+    return replace(facts, args_file_words=tuple(words))
+
+
+def _near(path: Path) -> tuple[str, ...]:
+    """Scripts with a name like it, else those beside it."""
+    beside = sorted(child.name for child in path.parent.glob("*.py"))
+    names = difflib.get_close_matches(path.name, beside, n=2) or beside[:3]
+    return tuple(f"did you mean `{path.parent / name}`?" for name in names)
+
+
+def _decode(data: bytes, path: Path) -> str:
+    """The text of Python source, by its encoding cookie or BOM."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ZerowizError(
+            f"{path} line {line} is not {error.encoding} text",
+            "save it as UTF-8, or name its encoding in line 1: `# -*- coding: latin-1 -*-`",
+        ) from None
+    except SyntaxError as error:
+        raise ZerowizError(f"{path} line 1 is not Python: {error.msg}") from None

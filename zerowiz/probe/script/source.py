@@ -1,0 +1,95 @@
+"""Answer what a script imports, defines and calls."""
+
+import ast
+from dataclasses import dataclass, field
+
+from zerowiz.core.script import ARGUMENT_CLASSES
+from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_none
+
+HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
+HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A call, where it stands and what it is under."""
+
+    node: ast.Call
+    scope: Scope
+    tests: tuple[ast.expr | None, ...]
+    """The conditions around it; None is one that is not followed, such as an `else`."""
+    target: str
+    """The names its result is assigned to."""
+    function: str
+    """The function it stands in."""
+
+    @property
+    def method(self) -> str:
+        """The last part of what is called."""
+        return last_name(self.node)
+
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return self.node.lineno
+
+    @property
+    def name(self) -> str:
+        """What is called, as it is written."""
+        return ast.unparse(self.node.func)
+
+    def keyword(self, *names: str) -> ast.expr | None:
+        """The value of the first of these keywords that is there."""
+        found = {word.arg: word.value for word in self.node.keywords}
+        return next((found[name] for name in names if name in found), None)
+
+    def argument(self, name: str, place: int) -> ast.expr | None:
+        """An argument by keyword or by place; a literal None counts as not given."""
+        value = self.keyword(name)
+        if value is None and len(self.node.args) > place:
+            value = self.node.args[place]
+        return unless_none(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What one walk over the syntax tree has seen; `walk` fills it."""
+
+    imports: dict[str, str] = field(default_factory=dict)
+    """A name -> the dotted name that it was imported as."""
+    stars: list[str] = field(default_factory=list)
+    """Modules of which everything is imported."""
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    altered: set[str] = field(default_factory=set)
+    """Attributes that are assigned, and containers that are changed, after their birth."""
+    namespaces: set[str] = field(default_factory=set)
+    """Names that may hold parsed arguments."""
+    opened: dict[ast.Call, ast.expr] = field(default_factory=dict)
+    """`json.load(f)` -> what the `with` around it opened as `f`."""
+    module: Scope = field(default_factory=Scope)
+
+    def origin(self, expr: ast.expr) -> str:
+        """The dotted name that an expression was imported as."""
+        if isinstance(expr, ast.Attribute):
+            base = self.origin(expr.value)
+            return f"{base}.{expr.attr}" if base else ""
+        if not isinstance(expr, ast.Name):
+            return ""
+        known = expr.id in ARGUMENT_CLASSES or expr.id in HF_PARSERS
+        star = f"{self.stars[0]}." if known and len(self.stars) == 1 else ""
+        return self.imports.get(expr.id, f"{star}{expr.id}")
+
+    def imported(self, expr: ast.expr) -> tuple[str, str]:
+        """The library and the name in it, wherever in it that was imported from."""
+        library, *rest = self.origin(expr).split(".")
+        return (library, rest[-1]) if rest else ("", "")
+
+    def calls_to(self, library: str, name: str) -> list[Call]:
+        """Calls of one name of one library."""
+        return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
+
+    def entries(self, expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
+        """A dict literal with constant keys that nothing changes, or None."""
+        changed = isinstance(expr, ast.Name) and expr.id in self.altered
+        return None if changed else entries(expr, scope)

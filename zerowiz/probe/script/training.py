@@ -1,0 +1,123 @@
+"""Bind what a script says of its training loop: batch, accumulation, precision, optimizer."""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, ScriptFacts
+from zerowiz.core.workload import Integration
+from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
+from zerowiz.probe.script.reader import Reader, agree
+from zerowiz.probe.script.source import Call
+
+# Names that scripts give to the setting; read only where no call shows it.
+_MICRO_BATCH_NAMES = frozenset(
+    {
+        "micro_batch",
+        "micro_batch_size",
+        "per_device_train_batch_size",
+        "train_micro_batch_size_per_gpu",
+    }
+)
+_EVALUATION_NAME = re.compile(r"(?<![a-z])(eval|val|test)")
+# deepspeed 0.19.8, __init__.py, initialize: the place of its positional argument.
+_TRAINING_DATA = 4
+
+
+def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add what the library that trains is told."""
+    if facts.integration is Integration.HF:
+        return _with_arguments(facts, read)
+    facts = replace(facts, micro_batch=_loader_batch(read))
+    if facts.integration is Integration.DEEPSPEED:
+        return replace(facts, accumulation_steps=Binding(from_config=True))
+    calls = read.source.calls_to("accelerate", "Accelerator")
+    return replace(
+        facts,
+        mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
+        accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
+    )
+
+
+# The HF Trainer
+
+
+def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """The settings that fields of TrainingArguments and its descendants carry."""
+    said = _said_by_arguments(facts, read)
+    return replace(
+        facts,
+        micro_batch=said("per_device_train_batch_size"),
+        accumulation_steps=said("gradient_accumulation_steps"),
+        bf16=said("bf16"),
+        fp16=said("fp16"),
+        gradient_checkpointing=said("gradient_checkpointing"),
+        optimizer=said("optim"),
+        sequence_tokens=said("max_length"),
+    )
+
+
+def _said_by_arguments(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
+    """What each field comes to: filled by a parser, or built in code where all calls agree."""
+    arguments = read.line.training
+    if facts.convention is Convention.HF_PARSER and arguments is not None:
+        return lambda name: _parsed_field(read, arguments, name)
+    built = built_arguments(read.source)
+    return lambda name: agree(_built_field(read, each, name) for each in built)
+
+
+def _parsed_field(read: Reader, arguments: Arguments, name: str) -> Binding:
+    options = arguments.fields.get(name)
+    return read.bind_option(options[0], arguments.name) if options else UNSEEN
+
+
+def _built_field(read: Reader, built: Built, name: str) -> Binding:
+    options = built.arguments.fields.get(name)
+    spellings = (*FIELD_ALIASES.get(name, ()), name)
+    if not options or read.source.altered & set(spellings):
+        return UNSEEN
+    for spelling in spellings:
+        if spelling in built.keywords:
+            return read.bind(built.keywords[spelling], built.call, spelling)
+    if built.hidden:
+        return UNSEEN
+    return Binding(
+        value=options[0].default,
+        line=built.call.line,
+        keyword=name,
+        default_of=built.arguments.name,
+    )
+
+
+# A loop of the script's own
+
+
+def _loader_batch(read: Reader) -> Binding:
+    """`batch_size=` of the training DataLoader."""
+    found = []
+    for call in read.source.calls:
+        size = call.argument("batch_size", 1)
+        if call.method != "DataLoader" or size is None:
+            continue
+        about = f"{call.target} {ast.unparse(call.node.args[0]) if call.node.args else ''}".lower()
+        if not _EVALUATION_NAME.search(about):
+            found.append(read.bind(size, call, "batch_size"))
+    if found:
+        return agree(found)
+    engines = read.source.calls_to("deepspeed", "initialize")
+    if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
+        return Binding(from_config=True)
+    return read.named(_MICRO_BATCH_NAMES)
+
+
+def _accelerated_steps(read: Reader, call: Call) -> Binding:
+    """`Accelerator(gradient_accumulation_steps=)`, unless one of its plugins says it instead."""
+    name = "gradient_accumulation_steps"
+    words = [word.arg for word in call.node.keywords]
+    said = read.keyword(call, name)
+    if any("plugin" in word for word in words if word) or (said is None and None in words):
+        return UNSEEN
+    # accelerate 1.x, accelerator.py, Accelerator.__init__.
+    default = Binding(value=1, line=call.line, keyword=name, default_of="Accelerator")
+    return said or default

@@ -1,0 +1,183 @@
+"""Walk over a script's syntax tree once, noting what is imported, bound and called."""
+
+import ast
+from collections.abc import Iterable
+
+from zerowiz.probe.script.expressions import Scope, last_name
+from zerowiz.probe.script.source import Call, Source
+
+# transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
+HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
+# Calls that turn the command line into values.
+PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermixed_args"}
+# Methods that change the dict they are called on.
+_CHANGING = frozenset({"update", "setdefault", "pop"})
+_SELF = frozenset({"self", "cls"})
+
+
+def walk(tree: ast.Module) -> Source:
+    """What a script imports, defines and calls."""
+    return _Walk(tree).source
+
+
+class _Walk(ast.NodeVisitor):
+    """The walk, with what is around the node it stands on."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.source = Source()
+        self._scope = self.source.module
+        self._function = ""
+        self._tests: tuple[ast.expr | None, ...] = ()
+        self._target = ""
+        self._files: dict[str, ast.expr] = {}
+        """What the `with` blocks around have opened, by name."""
+        self._results: list[tuple[list[str], ast.expr]] = []
+        self._parsing_functions: set[str] = set()
+        self.visit(tree)
+        self._find_namespaces()
+
+    def _find_namespaces(self) -> None:
+        """Note the names of what `parse_args()`, or a function that calls it, returns."""
+        for names, value in self._results:
+            if isinstance(value, ast.Call) and (
+                getattr(value.func, "attr", "") in PARSE_CALLS
+                or getattr(value.func, "id", "") in self._parsing_functions
+            ):
+                self.source.namespaces.update(names)
+
+    def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    # Names
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.source.imports[alias.asname or whole] = whole
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            if alias.name == "*":
+                self.source.stars.append(module)
+            self.source.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._scope.bind(node.name, None)
+        outer, function = self._scope, self._function
+        parent = outer.parent if outer.is_class else outer
+        self._scope, self._function = Scope(parent), node.name
+        spec = node.args
+        for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
+            if arg is not None:
+                self._scope.bind(arg.arg, None)
+                self.source.namespaces.update({arg.arg} - _SELF)
+        self._visit_all(node.body)
+        self._scope, self._function = outer, function
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.source.classes[node.name] = node
+        outer, self._scope = self._scope, Scope(self._scope, is_class=True)
+        self._visit_all(node.body)
+        self._scope = outer
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self._assign(node.targets, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._assign([node.target], node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._bind(node.target, None)
+        self._bind(node.target, None)  # twice, so that it is no name that is bound once
+        self.visit(node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._bind(node.target, node.value)
+        self.visit(node.value)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._bind(node.target, None)
+        self.generic_visit(node)
+
+    def visit_With(self, node: ast.With) -> None:
+        outer = self._files
+        for item in node.items:
+            self.visit(item.context_expr)
+            if isinstance(item.optional_vars, ast.Name):
+                self._files = {**self._files, item.optional_vars.id: item.context_expr}
+            if item.optional_vars is not None:
+                self._bind(item.optional_vars, None)
+        self._visit_all(node.body)
+        self._files = outer
+
+    def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
+        for target in targets:
+            self._bind(target, value)
+        names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
+        self._results.append((names, value))
+        outer, self._target = self._target, " ".join(names)
+        self.visit(value)
+        self._target = outer
+
+    def _bind(self, target: ast.expr, value: ast.expr | None) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._scope.bind(name, value)
+            case ast.Attribute(value=base, attr=attr) if last_name(base) not in _SELF:
+                self.source.altered.add(attr)
+            case ast.Subscript(value=ast.Name(id=name)):
+                self.source.altered.add(name)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                values: list[ast.expr | None] = [None] * len(targets)
+                if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
+                    values = [*value.elts]
+                for one, its in zip(targets, values, strict=True):
+                    self._bind(one, its)
+            case ast.Starred(value=inner):
+                self._bind(inner, None)
+            case _:
+                pass
+
+    # Conditions and calls
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        outer = self._tests
+        if not _is_main_guard(node.test):
+            self._tests = (*outer, node.test)
+        self._visit_all(node.body)
+        self._tests = (*outer, None)
+        self._visit_all(node.orelse)
+        self._tests = outer
+
+    def visit_Call(self, node: ast.Call) -> None:
+        call = Call(
+            node=node,
+            scope=self._scope,
+            tests=self._tests,
+            target=self._target,
+            function=self._function,
+        )
+        self.source.calls.append(call)
+        if call.method in PARSE_CALLS:
+            self._parsing_functions.add(self._function)
+        match node.func, node.args:
+            case ast.Attribute(value=ast.Name(id=name), attr=attr), _ if attr in _CHANGING:
+                self.source.altered.add(name)
+            case ast.Attribute(value=ast.Name(id=name), attr="read"), _ if name in self._files:
+                self.source.opened[node] = self._files[name]
+            case _, [ast.Name(id=name), *_] if name in self._files:
+                self.source.opened[node] = self._files[name]
+            case _:
+                pass
+        self.generic_visit(node)
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
