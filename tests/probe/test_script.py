@@ -542,3 +542,26 @@ def test_what_is_not_python_is_one_line_and_a_hint(tmp_path: Path, data: bytes, 
         read_script(path)
     assert said in caught.value.message
     assert "\n" not in caught.value.message
+
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+
+
+def test_the_shipped_raw_script_leaves_its_micro_batch_to_the_config() -> None:
+    facts = read_script(TEMPLATES / "train_deepspeed.py")
+
+    assert Convention.ADD_CONFIG_ARGUMENTS == facts.convention
+    assert facts.micro_batch.from_config
+    assert facts.passes_optimizer
+
+
+def test_the_shipped_trainer_script_settles_its_batch() -> None:
+    facts = read_script(TEMPLATES / "train_hf.py")
+
+    settings = settle(facts, ("--bf16", "--per_device_train_batch_size", "2"))
+
+    assert Convention.HF_PARSER == facts.convention
+    assert settings.micro_batch is not None
+    assert 2 == settings.micro_batch.value
+    assert settings.precision is not None
+    assert Precision.BF16 == settings.precision.value

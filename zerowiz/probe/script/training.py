@@ -93,6 +93,10 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
 # A loop of the script's own
 
 
+# deepspeed 0.19.8, runtime/engine.py: what the config says, asked of the engine.
+_MICRO_BATCH_OF_ENGINE = "train_micro_batch_size_per_gpu"
+
+
 def _loader_batch(read: Reader) -> Binding:
     """`batch_size=` of the training DataLoader."""
     found = []
@@ -108,7 +112,9 @@ def _loader_batch(read: Reader) -> Binding:
     engines = read.source.calls_to("deepspeed", "initialize")
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
         return Binding(from_config=True)
-    return read.named(_MICRO_BATCH_NAMES)
+    named = read.named(_MICRO_BATCH_NAMES)
+    asks = any(call.method == _MICRO_BATCH_OF_ENGINE for call in read.source.calls)
+    return Binding(from_config=True) if asks and not named.seen else named
 
 
 def _accelerated_steps(read: Reader, call: Call) -> Binding:
