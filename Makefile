@@ -1,5 +1,6 @@
 # make demo | test | check, each from a bare checkout: Python 3.11+, g++ and make are enough.
 
+SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types rooms golden constraints clean
+.PHONY: help demo test check lint types rooms golden bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -22,11 +23,38 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]" --group dev
 	@touch $@
 
-# NVIDIA GPUs where there are any, else DeepSpeed's CPU accelerator with 2 ranks.
-DEVICES := $(shell nvidia-smi -L >/dev/null 2>&1 || echo --accelerator cpu --gpus-per-node 2)
+# NVIDIA GPUs where there are any, else DeepSpeed's CPU accelerator with 2 ranks. The budget lies
+# between what ZeRO-2 and what ZeRO-1 need there; a CPU rank has no CUDA context to pay for.
+ifeq ($(shell nvidia-smi -L >/dev/null 2>&1 && echo yes),yes)
+DEVICES :=
+TRAINER :=
+BUDGET := 2520MB
+else
+DEVICES := --accelerator cpu --gpus-per-node 2
+TRAINER := --use_cpu
+BUDGET := 590MB
+endif
+LAUNCH = $(BIN)/zerowiz launch --stage auto --yes $(DEVICES) --model templates/model --output-dir demo
+
+# The last lines of a run: the loss from the first step to the last, the rung, its config.
+define SUMMARY
+@awk '/^step /{if (!first) first = $$4; last = $$4} /^Chosen/{rung = $$2} /^# writes/{file = $$3} \
+  END {printf "==> loss %s -> %s, rung %s config %s\n", first, last, rung, file; exit !(last < first)}'
+endef
 
 demo: $(STAMP)  ## train a small model twice: with room, and under a budget that needs ZeRO
-	@$(BIN)/python -m tests.demo $(DEVICES)
+	@rm -rf demo && mkdir demo
+	@echo "==> 1. There is room: the walk takes full replicas (a plain DeepSpeed loop)"
+	@set -o pipefail; $(LAUNCH) --micro-batch 4 \
+	  templates/train_deepspeed.py --output_dir demo/roomy 2>&1 | tee demo/roomy.log
+	$(SUMMARY) demo/roomy.log
+	@echo "==> 2. A budget of $(BUDGET) a rank: the walk takes ZeRO-2 (the Hugging Face Trainer)"
+	@set -o pipefail; $(LAUNCH) --memory-budget $(BUDGET) \
+	  templates/train_hf.py $(TRAINER) --bf16 --gradient_accumulation_steps 4 \
+	  --output_dir demo/tight 2>&1 | tee demo/tight.log
+	@echo
+	$(SUMMARY) demo/roomy.log
+	$(SUMMARY) demo/tight.log
 
 test: $(STAMP)  ## every test (the end-to-end ones start real DeepSpeed ranks)
 	@echo "==> tests, with real DeepSpeed on 2 CPU ranks where one is needed"
@@ -47,6 +75,9 @@ rooms: $(STAMP)
 golden: $(STAMP)  ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli
 	git diff --stat tests/golden
+
+bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, side by side
+	$(BIN)/python tests/bench/plan_speed.py
 
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo
