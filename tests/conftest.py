@@ -22,3 +22,23 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeNvmlLib], FakeNv
         return lib
 
     return install
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a person rewrite the golden files, and then read the diff."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Hold a text against a file of tests/golden."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.is_file(), f"{name} is missing; `make golden` writes it"
+        assert path.read_text(encoding="utf-8") == text
+
+    return compare

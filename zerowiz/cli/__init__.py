@@ -1,28 +1,28 @@
 """The commands, and the one place that prints an error and chooses an exit code."""
 
+import io
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from zerowiz import __version__
 from zerowiz.cli import init, launch, machine, plan
+from zerowiz.cli.usage import TyperError, as_usage_error
 from zerowiz.errors import ExitCode, ZerowizError
+from zerowiz.ui import show
 
 app = typer.Typer(
     name="zerowiz",
     help="From a training script, a model and these GPUs to a running DeepSpeed job",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 for command in (init, plan, launch, machine):
     command.register(app)
-
-# typer vendors click in newer releases; either way its own error is the ancestor of all of them.
-_TyperError: type[Exception] = next(
-    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
-)
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,8 +31,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def zerowiz(
+    context: typer.Context,
     *,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it")
@@ -40,28 +41,52 @@ def zerowiz(
 ) -> None:
     """From a training script, a model and these GPUs to a running DeepSpeed job"""
     del version
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
 
 
-def _fail(message: str, hints: tuple[str, ...], code: int) -> NoReturn:
+def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what to do next."""
-    lines = [f"error: {message}"]
-    if hints:
-        lines += ["", *(f"hint: {hint}" for hint in hints)]
-    sys.stderr.write("\n".join(lines) + "\n")
-    sys.exit(code)
+    show.error(error.message, error.hints, sys.stderr)
+    sys.exit(error.exit_code)
+
+
+def _run() -> int:
+    """Run one command; the exit code that it ends with."""
+    names = [command.name or "" for command in app.registered_commands]
+    try:
+        code = app(standalone_mode=False, prog_name="zerowiz")
+        sys.stdout.flush()
+    except ZerowizError as error:
+        _fail(error)
+    except TyperError as error:
+        _fail(as_usage_error(error, names))
+    except (KeyboardInterrupt, typer.Abort):
+        show.error("interrupted", (), sys.stderr)
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _mend_streams() -> None:
+    """A closed stream reads and writes nothing; odd bytes of a name never stop an output."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
+    _mend_streams()
     try:
-        code = app(standalone_mode=False)
-    except ZerowizError as error:
-        _fail(error.message, error.hints, error.exit_code)
-    except _TyperError as error:
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "zerowiz"
-        message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
-        _fail(message[:1].lower() + message[1:], (f"`{path} --help` lists what there is",), 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", (), ExitCode.INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+        code = _run()
+    except BrokenPipeError:
+        # The reader has what it wanted. The interpreter flushes once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.FAILED
+    except OSError as error:
+        what = f"`{error.filename}`" if error.filename else "the output"
+        _fail(ZerowizError(f"{what} cannot be used: {(error.strerror or str(error)).lower()}"))
+    sys.exit(code)

@@ -1,7 +1,6 @@
 """`zerowiz init`: the wizard; asks what it could not detect, writes the config."""
 
 import os
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,39 +8,39 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.cli.launch import answer_for, config_file, render
+from zerowiz.cli.asking import asker
+from zerowiz.cli.deciding import decide_with, require_a_rung
+from zerowiz.cli.launch import answer_for, render
 from zerowiz.cli.options import Options, as_words, takes_options
-from zerowiz.cli.plan import require_a_rung, write_json, write_notes
-from zerowiz.cli.planning import Ask, by_default, find_machine, make_brief
+from zerowiz.cli.plan import write_json
+from zerowiz.cli.planning import Ask, by_default, config_file, find_machine, is_here
 from zerowiz.cli.record import encode_record
-from zerowiz.core.decide import decide
+from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
-from zerowiz.core.machine import Machine
 from zerowiz.core.questions import QUESTIONS, Question
-from zerowiz.core.remedies import remedies
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import is_somebodys_work, write_file
 from zerowiz.errors import InterruptedByUserError, PreflightError
 from zerowiz.probe.record import record_path
 from zerowiz.probe.script import read_script
 from zerowiz.ui import show
-from zerowiz.ui.ask import ask, can_ask, confirm
+from zerowiz.ui.ask import can_ask, confirm
 
 
 def _question(key: str) -> Question:
     return next(question for question in QUESTIONS if question.key == key)
 
 
-def _find_machine(options: Options, ask_person: Ask | None) -> tuple[Machine, Options]:
-    """The machine here; where there is none, the one that the person names."""
+def _with_machine(options: Options, ask_person: Ask | None) -> Options:
+    """The options; where there is no machine to see, with one that the person names."""
     try:
-        return find_machine(options, os.environ), options
+        find_machine(options, os.environ)
     except PreflightError as error:
         if ask_person is None:
             raise
-        sys.stderr.write(f"note: {error.message}\n")
-        options = replace(options, machine=ask_person(_question("machine")))
-        return find_machine(options, os.environ), options
+        show.note(error.message, sys.stderr)
+        return replace(options, machine=ask_person(_question("machine")))
+    return options
 
 
 def _find_script(script: str | None, ask_person: Ask | None) -> str:
@@ -54,16 +53,45 @@ def _find_script(script: str | None, ask_person: Ask | None) -> str:
     return ask_person(question)
 
 
-def _write(path: str, text: str, record: str, options: Options, *, asking: bool) -> None:
+def _write(config: PlannedFile, record: str, options: Options, *, asking: bool) -> None:
     """The config, then the record; a file that somebody changed is asked about first."""
-    lost = is_somebodys_work(Path(path), text) and not options.force
+    lost = is_somebodys_work(Path(config.path), config.text) and not options.force
     if asking:
         doing = "was changed by hand; overwrite it" if lost else "will be written; go on"
-        if not confirm(f"{path} {doing}?", default=not lost):
+        if not confirm(f"{config.path} {doing}?", default=not lost):
             raise InterruptedByUserError("stopped; nothing was written")
-    write_file(PlannedFile(path=path, text=text), force=asking or options.force)
-    folder = options.output_dir or Path()
-    write_file(PlannedFile(path=str(record_path(folder)), text=record), force=True)
+    write_file(config, force=asking or options.force)
+    _write_record(record, options)
+    if not options.as_json:
+        sys.stdout.write(f"wrote {config.path}\n")
+
+
+def _write_record(record: str, options: Options) -> None:
+    path = record_path(options.output_dir or Path())
+    write_file(PlannedFile(path=str(path), text=record), force=True)
+
+
+def _show_file(config: PlannedFile, options: Options) -> None:
+    """What would be written; a person's own config is not."""
+    if not options.as_json and options.config is None:
+        sys.stdout.write(f"# writes {config.path}\n{config.text}")
+
+
+def _tell_next(script: str, options: Options, *, here: bool) -> None:
+    """The command that goes on from here, and the one that needs no wizard.
+
+    Args:
+        script: The training script.
+        options: With every answer in them.
+        here: Whether the job can start on this machine; elsewhere it looks around by itself.
+    """
+    options = options if here else replace(options, machine=None)
+    folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
+    show.next_steps(
+        ["zerowiz", "launch", *folder],
+        ["zerowiz", "launch", "--yes", *as_words(options), script],
+        sys.stdout,
+    )
 
 
 @takes_options
@@ -72,39 +100,33 @@ def init(
     script: Annotated[str | None, typer.Argument(help="Training script; default: train.py")] = None,
 ) -> None:
     """Ask what cannot be detected, decide, write the config"""
-    asking = can_ask(os.environ, yes=options.yes or options.as_json or options.dry_run)
-    ask_person = ask if asking else None
-    machine, options = _find_machine(options, ask_person)
+    asking = can_ask(os.environ, yes=options.yes or options.as_json)
+    ask_person = asker(options) if asking else None
+    options = _with_machine(options, ask_person)
     path = _find_script(script, ask_person)
     facts = read_script(Path(path))
     options = answer_for(options, facts, (), ask_person)
-    brief = make_brief(options, machine, facts, ())
-    decision = decide(brief.job, brief.wish)
-    cures = remedies(decision)
-    write_notes(machine, brief, options)
-    if not options.quiet:
-        show.plan(decision, cures, sys.stderr)
-    require_a_rung(decision, cures)
-    rung = decision.chosen.strategy if decision.chosen else decision.closest.strategy
-    config_path = config_file(options, rung)
+    outcome = decide_with(asking, options, facts, (), show.plan)
+    if outcome.rung is None and options.as_json:
+        write_json(outcome)
+    rung = require_a_rung(outcome)
+    options = outcome.options
+    config = PlannedFile(path=config_file(options, rung), text=render(outcome.brief, rung))
     # Refuse now what the launch would refuse later.
-    deliver(facts, (), config_path)
-    text = render(brief, rung)
+    deliver(facts, (), config.path)
+    record = encode_record(path, options)
     if options.dry_run:
-        sys.stdout.write(f"# writes {config_path}\n{text}")
+        _show_file(config, options)
+    elif options.config is None:
+        _write(config, record, options, asking=asking)
     else:
-        _write(config_path, text, encode_record(path, options), options, asking=asking)
+        _write_record(record, options)
     if options.as_json:
-        write_json(decision, cures, config_path)
-        return
-    if not options.dry_run:
-        sys.stdout.write(f"wrote {config_path}\n")
-    folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
-    same = shlex.join(["zerowiz", "launch", "--yes", *as_words(options), path])
-    sys.stdout.write(f"next: {shlex.join(['zerowiz', 'launch', *folder])}\n")
-    sys.stdout.write(f"the same in a job script: {same}\n")
+        write_json(outcome)
+    else:
+        _tell_next(path, options, here=is_here(outcome.brief.job.machine))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(name="init")(init)
+    app.command(name="init", cls=PlainCommand)(init)

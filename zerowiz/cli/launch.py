@@ -3,25 +3,30 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
+from zerowiz.cli.asking import asker
+from zerowiz.cli.deciding import Outcome, decide_with, require_a_rung
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.plan import require_a_rung, write_json, write_notes
+from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import (
+    CPU_MACHINE,
     Ask,
     Brief,
     answer,
     by_default,
+    config_file,
     find_machine,
     is_here,
-    make_brief,
     open_questions,
 )
 from zerowiz.cli.record import recall
-from zerowiz.core.decide import Decision, decide
+from zerowiz.cli.usage import PlainCommand
+from zerowiz.core.decide import Decision
 from zerowiz.core.dsconfig import config_sections, config_values, render_config
 from zerowiz.core.launch import (
     LaunchPlan,
@@ -30,8 +35,9 @@ from zerowiz.core.launch import (
     launch_env,
     launcher_options,
 )
+from zerowiz.core.machine import Machine
 from zerowiz.core.questions import Question
-from zerowiz.core.remedies import remedies
+from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import ScriptFacts, deliver, settle
 from zerowiz.core.strategy import Strategy
 from zerowiz.emit.run import execute
@@ -41,14 +47,9 @@ from zerowiz.probe.record import read_record
 from zerowiz.probe.script import read_script
 from zerowiz.probe.templates import read_template
 from zerowiz.ui import show
-from zerowiz.ui.ask import ask, can_ask, confirm
+from zerowiz.ui.ask import can_ask, confirm
 
 _DEFAULT_SCRIPT = "train.py"
-
-
-def config_file(options: Options, strategy: Strategy) -> str:
-    """Where the strategy's config is written."""
-    return str((options.output_dir or Path()) / strategy.template)
 
 
 def render(brief: Brief, strategy: Strategy) -> str:
@@ -69,7 +70,7 @@ def plan_launch(
         ZerowizError: The config cannot reach the script, or there is no `deepspeed`.
     """
     own = options.config
-    path = config_file(options, rung) if own is None else str(own)
+    path = config_file(options, rung)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
     machine = brief.job.machine
@@ -89,7 +90,11 @@ def _find_script(script: str | None, options: Options) -> tuple[str, Options]:
         return script, options
     record = read_record(options.output_dir or Path())
     if record is not None:
-        return record.script, recall(options, record)
+        recalled = recall(options, record)
+        if not options.dry_run and recalled.machine != CPU_MACHINE:
+            # A job starts where it is; what `init` planned for elsewhere was for this.
+            recalled = replace(recalled, machine=options.machine)
+        return record.script, recalled
     if Path(_DEFAULT_SCRIPT).is_file():
         return _DEFAULT_SCRIPT, options
     raise PreflightError(
@@ -130,8 +135,7 @@ def _check_options(options: Options) -> None:
         )
 
 
-def _check_place(options: Options, brief: Brief) -> None:
-    machine = brief.job.machine
+def _check_place(options: Options, machine: Machine) -> None:
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`--machine {options.machine}` plans for another machine; `launch` starts on this one",
@@ -144,14 +148,18 @@ def _check_place(options: Options, brief: Brief) -> None:
         )
 
 
-def _start(options: Options, decision: Decision, plan: LaunchPlan, asking: bool) -> None:
+def _start(outcome: Outcome, plan: LaunchPlan, *, asking: bool) -> NoReturn:
     """Show what is about to run, and become it."""
-    if not options.quiet:
-        show.walk(decision, sys.stderr)
+    if not outcome.options.quiet:
+        sys.stderr.write("\n")
         show.launch(plan, sys.stderr)
     if asking and not confirm("Launch?"):
         raise InterruptedByUserError("not launched; nothing was written")
-    execute(plan, os.environ, force=options.force)
+    execute(plan, os.environ, force=outcome.options.force)
+
+
+def _walk(decision: Decision, _cures: Sequence[Remedy], stream: TextIO) -> None:
+    show.walk(decision, stream)
 
 
 @takes_options
@@ -169,30 +177,23 @@ def launch(
     script_args = args or []
     path, options = _find_script(script, options)
     facts = read_script(Path(path))
-    asking = can_ask(os.environ, yes=options.yes or options.dry_run)
-    options = answer_for(options, facts, script_args, ask if asking else None)
-    machine = find_machine(options, os.environ)
-    brief = make_brief(options, machine, facts, script_args)
-    _check_place(options, brief)
-    decision = decide(brief.job, brief.wish)
-    cures = remedies(decision)
-    write_notes(machine, brief, options)
-    if decision.chosen is None:
-        show.walk(decision, sys.stderr)
-    require_a_rung(decision, cures)
-    rung = decision.chosen.strategy if decision.chosen else decision.closest.strategy
-    plan = plan_launch(options, brief, facts, script_args, rung)
+    _check_place(options, find_machine(options, os.environ))
+    asking = can_ask(os.environ, yes=options.yes or options.as_json)
+    options = answer_for(options, facts, script_args, asker(options) if asking else None)
+    outcome = decide_with(asking, options, facts, script_args, _walk)
+    if outcome.rung is None and options.as_json:
+        write_json(outcome)
+    rung = require_a_rung(outcome)
+    plan = plan_launch(outcome.options, outcome.brief, facts, script_args, rung)
     if not options.dry_run:
-        _start(options, decision, plan, asking)
+        _start(outcome, plan, asking=asking)
     if options.as_json:
-        path = config_file(options, rung)
-        write_json(decision, cures, path, plan.argv, plan.env)
+        write_json(outcome, plan.argv, plan.env)
     else:
-        show.walk(decision, sys.stderr)
         show.launch(plan, sys.stdout, with_files=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command; from SCRIPT on, every word belongs to the script."""
     settings = {"allow_interspersed_args": False}
-    app.command(name="launch", context_settings=settings)(launch)
+    app.command(name="launch", cls=PlainCommand, context_settings=settings)(launch)

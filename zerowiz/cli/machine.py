@@ -10,6 +10,7 @@ import typer
 
 from zerowiz.cli.options import Options
 from zerowiz.cli.planning import find_machine
+from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.launch import PlannedFile
 from zerowiz.core.machine import Accelerator
@@ -46,9 +47,10 @@ def machine(
         sys.stdout.write(text)
     else:
         show.machine(seen, sys.stdout)
-    sys.stderr.writelines(f"note: {note}\n" for note in seen.notes)
+    for note in seen.notes:
+        show.note(note, sys.stderr)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(name="machine")(machine)
+    app.command(name="machine", cls=PlainCommand)(machine)

@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -149,6 +149,10 @@ class Options:
             raise UsageError(
                 f"`--stage {self.stage}` is no ZeRO stage", "choose auto, 0, 1, 2 or 3"
             )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                raise UsageError(f"`{_flag(field.type)} {value}`: it is a whole number from 1 on")
 
 
 # How a run is shown or confirmed is no part of what was answered.
@@ -171,6 +175,41 @@ def _flag(annotation: object) -> str:
     """The first spelling of a field's option."""
     _, option = get_args(annotation)
     return str(option.default if isinstance(option.default, str) else option.param_decls[0])
+
+
+def with_values(options: Options, values: Mapping[str, object]) -> Options:
+    """The options with plain values, such as JSON has, put into these fields.
+
+    Raises:
+        UsageError: A value that its option does not take.
+    """
+    kinds = {field.name: _kind(field.type) for field in fields(Options)}
+    try:
+        typed = {name: _read(kinds[name], value) for name, value in values.items()}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return replace(options, **typed)  # type: ignore[arg-type]
+
+
+def with_flags(options: Options, change: Mapping[str, object]) -> Options:
+    """The options with a change that names them by their flags."""
+    names = {_flag(field.type).partition("/")[0]: field.name for field in fields(Options)}
+    return with_values(options, {names[flag]: value for flag, value in change.items()})
+
+
+def _kind(annotation: object) -> type:
+    """The type of a field's values, None aside."""
+    hint, _ = get_args(annotation)
+    kind: type = next(iter(get_args(hint)), hint)
+    return kind
+
+
+def _read(kind: type, value: object) -> object:
+    if kind not in (bool, int, str):
+        return kind(str(value))
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is no {kind.__name__}")
+    return value
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,6 +15,7 @@ from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
 from zerowiz.core.spec import parse_spec
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
     Attention,
@@ -35,6 +36,8 @@ from zerowiz.probe.machine_file import read_machine_file
 from zerowiz.probe.nvml import read_machine
 
 T = TypeVar("T")
+CPU_MACHINE = "cpu"
+"""The value of `--machine` that means this host without a GPU."""
 Ask = Callable[[Question], str]
 """How an open question gets its answer: from a person, or from its default."""
 
@@ -62,7 +65,7 @@ def find_machine(options: Options, environ: Mapping[str, str]) -> Machine:
 
 
 def _read_machine(options: Options, environ: Mapping[str, str], ranks: int | None) -> Machine:
-    if options.machine == "cpu":
+    if options.machine == CPU_MACHINE:
         return cpu_machine(ranks or 1, read_host())
     if options.machine is not None:
         path = Path(options.machine)
@@ -263,6 +266,12 @@ def make_brief(
         handover=_handover(options, facts, settings),
         assumed=_assumed(options, settings, job),
     )
+
+
+def config_file(options: Options, strategy: Strategy) -> str:
+    """The config that the job runs with: the person's own, or where the strategy's is written."""
+    own = options.config
+    return str((options.output_dir or Path()) / strategy.template if own is None else own)
 
 
 def is_here(machine: Machine) -> bool:

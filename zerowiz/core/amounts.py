@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from zerowiz.errors import UsageError
 
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 _POWERS: Mapping[str, int] = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

@@ -112,7 +112,12 @@ def _considered(wish: Wish) -> tuple[Strategy, ...]:
         OffloadChoice.ALL: (Offload.ALL,),
         OffloadChoice.AUTO: tuple(Offload),
     }[wish.offload]
-    rungs = tuple(s for s in STRATEGIES if wish.stage in (None, s.stage) and s.offload in offloads)
+    rungs = tuple(
+        strategy
+        for offload in offloads
+        for strategy in STRATEGIES
+        if strategy.offload is offload and wish.stage in (None, strategy.stage)
+    )
     if not rungs:
         raise UsageError(
             f"`--stage {wish.stage}` with `--offload {wish.offload}` is not a DeepSpeed setup",
@@ -130,7 +135,8 @@ class _Walk:
 
     def fits(self, question: Question, strategy: Strategy) -> bool:
         weighed = self.by_name[strategy.name]
-        on_host = weighed.runs is False and (weighed.headroom_bytes or -1) >= 0
+        room_bytes = weighed.headroom_bytes
+        on_host = not weighed.runs and room_bytes is not None and room_bytes >= 0
         self.answers.append(
             Answer(
                 question=question,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from zerowiz.core.buffers import Buffers
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
+from zerowiz.core.machine import Accelerator
 from zerowiz.core.model import Model
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Offload, Part, Strategy
@@ -57,13 +58,19 @@ def _host_lines(r: Rank) -> tuple[Held, ...]:
 
 
 def estimate(
-    model: Model, workload: Workload, ranks: int, strategy: Strategy, buffers: Buffers
+    model: Model,
+    workload: Workload,
+    ranks: int,
+    strategy: Strategy,
+    buffers: Buffers,
+    accelerator: Accelerator = Accelerator.CUDA,
 ) -> Estimate:
     """What one of `ranks` ranks holds; each phase by the moment that is largest in it."""
+    libraries = {Accelerator.CUDA: (_CUBLAS,), Accelerator.CPU: ()}[accelerator]
     rank = place_rank(model, workload, ranks, strategy, buffers)
     lines: list[Line] = []
     for phase, moments in WRAPPERS[strategy.stage](rank).items():
-        held = (*max(moments, key=_size), *((_CUBLAS,) if phase in _WITH_MATMULS else ()))
+        held = (*max(moments, key=_size), *(libraries if phase in _WITH_MATMULS else ()))
         host = () if phase is Phase.MODEL else _host_lines(rank)
         for where, entries in ((Where.GPU, held), (Where.HOST, host)):
             lines.extend(

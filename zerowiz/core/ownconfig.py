@@ -34,7 +34,9 @@ def _count(values: Mapping[str, object], *keys: str) -> int | None:
     """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
     for key in keys:
         value = values.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, float) and value.is_integer():
             return int(value)
     return None
 

@@ -25,6 +25,8 @@ class Question:
         """Why this answer cannot be taken, or None."""
         if self.counts and (not answer.isdecimal() or int(answer) < 1):
             return "a whole number from 1 on"
+        if self.choices and answer not in self.choices:
+            return f"one of {', '.join(self.choices)}"
         return None if answer.strip() else "an answer is needed"
 
 

@@ -41,6 +41,8 @@ class Rank:
     frozen_bytes: int
     largest: int
     """The largest trainable tensor."""
+    module: int
+    """All tensors of the module that holds most: the experts of one layer are one module."""
     block_largest: int
     """The largest trainable tensor of a transformer block."""
     block: int
@@ -86,6 +88,7 @@ def place_rank(
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
     in_block = [tensor for tensor in model.tensors if tensor.in_block]
+    experts = [tensor for tensor in in_block if tensor.name.startswith("experts.")]
     if adapters:
         trainable = model.lora_params(workload.lora_rank)
         widest = max(max(t.shape) for t in model.tensors if t.linear) * workload.lora_rank
@@ -107,6 +110,7 @@ def place_rank(
         trainable=trainable,
         frozen_bytes=int(model.params * frozen_bits / 8) if adapters else 0,
         largest=largest,
+        module=max(model.largest_param, sum(t.numel for t in experts)),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,

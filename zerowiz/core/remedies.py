@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from zerowiz.core.decide import Decision, OffloadChoice, Reason, Wish, decide
 from zerowiz.core.machine import Accelerator, widen
 from zerowiz.core.model import model_from_size
+from zerowiz.core.strategy import Offload
 from zerowiz.core.weigh import Job, Verdict
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -146,10 +147,12 @@ def remedies(decision: Decision) -> tuple[Remedy, ...]:
         return tuple(remedy for remedy in found if remedy is not None)
     if Reason.TIGHT not in decision.reasons:
         return ()
+    forbidden = decision.wish.offload is OffloadChoice.NONE
+    below = decision.weighed[decision.weighed.index(decision.chosen) + 1 :]
     roomier = [
         w
-        for w in decision.weighed
-        if w.verdict is Verdict.FITS and w.strategy.stage > decision.chosen.strategy.stage
+        for w in below
+        if w.verdict is Verdict.FITS and not (forbidden and w.strategy.offload is not Offload.NONE)
     ]
     return tuple(
         Remedy(

@@ -129,17 +129,21 @@ def _stages_1_2(r: Rank) -> Moments:
     sliced = ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
     moved = (sliced,) if r.offloaded else ()
     copied = 0 if r.master_bytes == w else 4 * p
+    # Stage 1 holds on to its bucket while it accumulates (d4-008).
+    held = (*lasting, bucket) if r.accumulating and whole else lasting
     step = (
         # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
-        (*lasting, shares, ("flat gradients", w * p, "w P"), ("fp32 gradients", copied, "4 P")),
-        (*lasting, shares, sliced),
+        (*held, shares, ("flat gradients", w * p, "w P"), ("fp32 gradients", copied, "4 P")),
+        (*held, shares, sliced),
     )
-    zero_moments = ("zero gradients", 0 if r.offloaded else 4 * p, "4 P")
+    # initialize_optimizer_states: a zero gradient beside each master; Adam's moments come later.
+    zeroed = ("zero gradients", r.master_bytes * p, f"{r.master_bytes} P")
+    masters = (staging,) if r.offloaded else (*_optimizer(r, p, "P")[:1], zeroed)
     return {
         Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
         Phase.INIT: (
             (*_weights(r), ("flattening copy", w * n, "w N")),
-            (*lasting, zero_moments),
+            (*_weights(r), *masters),
         ),
         Phase.FORWARD: ((*lasting, *carried, *_forward(r)),),
         Phase.BACKWARD: (
@@ -180,10 +184,11 @@ def _stage3(r: Rank) -> Moments:
     copied = 0 if w == FP32_BYTES else r.master_bytes
     step_bytes = 0 if r.offloaded else (w + copied) * group
     sliced = ("slice in fp32", 4 * r.largest_slice if r.offloaded else 0, "4 M/d")
+    untied = ("head before tying, sharded", r.tied * w * r.embedding // r.ranks, "w V h / d")
     built = (*sharded, ("largest tensor", w * r.largest, "w M"))
     return {
-        # partition_parameters.py, Init: each tensor is built whole, then sharded.
-        Phase.MODEL: (built,),
+        # partition_parameters.py, Init: each module is built whole, then sharded.
+        Phase.MODEL: ((*sharded, untied, ("largest module", w * r.module, "w M")),),
         Phase.INIT: ((*held, *_optimizer(r, p, "P")[:1], built[-1]) if not r.offloaded else built,),
         Phase.FORWARD: ((*lasting, gathered, *_forward(r)),),
         Phase.BACKWARD: (

@@ -17,17 +17,31 @@ def _mark(path: Path, content: bytes) -> Path:
     return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
 
 
+def _cannot_write(path: Path, error: OSError) -> ZerowizError:
+    reason = error.strerror or str(error)
+    return ZerowizError(
+        f"cannot write `{path}`: {reason.lower()}", "`--output-dir` writes elsewhere"
+    )
+
+
 def is_somebodys_work(path: Path, text: str) -> bool:
-    """Whether writing `text` would lose something: a file that zerowiz did not write so."""
+    """Whether writing `text` would lose something: a file that zerowiz did not write so.
+
+    Raises:
+        ZerowizError: What is there cannot be read.
+    """
     try:
         there = path.read_bytes()
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise _cannot_write(path, error) from None
     return there != text.encode() and not _mark(path, there).exists()
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new, never half."""
+def _replace(link: Path, content: bytes) -> None:
+    """Readers see the old content or the new, never half; a link stays, and its file changes."""
+    path = Path(os.path.realpath(link))  # Path.resolve() raises no OSError on a loop before 3.13
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
@@ -68,7 +82,4 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         mark.touch()
         _replace(path, content)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ZerowizError(
-            f"cannot write `{path}`: {reason.lower()}", "`--output-dir` writes elsewhere"
-        ) from error
+        raise _cannot_write(path, error) from error

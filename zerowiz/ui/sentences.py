@@ -12,12 +12,12 @@ from zerowiz.core.workload import Accounting
 from zerowiz.ui.units import gib, gpus, small, told_gb
 
 _QUESTIONS: Mapping[Question, str] = {
-    Question.FITS_ONE_GPU: "Does it fit on one GPU, everything replicated?",
-    Question.FITS_ZERO1: "The link is slow: does it fit with ZeRO-1?",
+    Question.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
+    Question.FITS_ZERO1: "Slow link: does it fit with ZeRO-1?",
     Question.FITS_ZERO2: "Does it fit with ZeRO-2?",
     Question.FAST_INTERCONNECT: "Is the interconnect fast?",
     Question.FITS_ZERO3: "Does it fit with ZeRO-3?",
-    Question.FITS_OFFLOAD: "Does it fit with offload to the host?",
+    Question.FITS_OFFLOAD: "Does it fit with offload?",
 }
 
 _LINKS: Mapping[LinkClass, str] = {
@@ -71,10 +71,18 @@ def link(interconnect: Interconnect) -> str:
 def answer(decision: Decision, value: Answer) -> str:
     """The numbers behind one step of the walk."""
     if value.strategy is None:
-        return link(decision.job.machine.interconnect)
-    if decision.job.accounting is Accounting.TEXTBOOK:
-        return f"{value.strategy}: {told_gb(value.need_bytes)} of {told_gb(value.have_bytes)}"
-    return f"{value.strategy}: {gib(value.need_bytes)} of {gib(value.have_bytes)}"
+        return _LINKS[decision.job.machine.interconnect.link_class]
+    told = decision.job.accounting is Accounting.TEXTBOOK
+    size, unit = (told_gb, "GB") if told else (gib, "GiB")
+    need, have = (size(b).removesuffix(f" {unit}") for b in (value.need_bytes, value.have_bytes))
+    return f"{value.strategy}: {need} of {have} {unit}{_whose(decision, value)}"
+
+
+def _whose(decision: Decision, value: Answer) -> str:
+    """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
+    weighed = next(w for w in decision.weighed if w.strategy.name == value.strategy)
+    on_host = value.need_bytes == weighed.host_bytes != weighed.device_bytes
+    return " host RAM" if on_host else ""
 
 
 def options(remedy: Remedy) -> str:
@@ -91,6 +99,11 @@ def remedy(value: Remedy) -> str:
     """What to change, and what that leads to."""
     frees = f", frees {small(value.frees_bytes)} on each GPU" if value.frees_bytes else ""
     return f"`{options(value)}` leads to {value.strategy}{frees}"
+
+
+def change(value: Remedy) -> str:
+    """A remedy in the words of a list to choose from."""
+    return f"{options(value)}: {value.strategy}"
 
 
 def lack(weighed: Weighed) -> str:
@@ -125,5 +138,5 @@ def nothing_fits(decision: Decision) -> str:
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "tight",
-    Verdict.DOES_NOT_FIT: "does not fit",
+    Verdict.DOES_NOT_FIT: "too big",
 }

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.decide import Decision
 from zerowiz.core.launch import LaunchPlan
@@ -12,31 +12,43 @@ from zerowiz.core.remedies import Remedy
 from zerowiz.core.weigh import Job, Verdict, Weighed
 from zerowiz.core.workload import Accounting, StateDtype
 from zerowiz.ui import sentences
-from zerowiz.ui.units import count, gib, gpus, small, told_gb
+from zerowiz.ui.fold import columns, fold, fold_command
+from zerowiz.ui.units import bare_gib, count, gib, gpus, told_gb
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 _COLOURS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}
 
 
-def _console(stream: TextIO) -> "Console":
+# Tables of a file or a pipe are not cut to a terminal that is not there.
+_FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
+
+
+def _print(table: "Table", stream: TextIO) -> None:
     from rich.console import Console
 
-    # Files and pipes get whole lines, not lines folded at a guessed 80 columns.
-    width = None if stream.isatty() else 120
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    console = Console(file=stream, width=columns(stream) or _FILE_COLUMNS, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-def _grid(*columns: str) -> "Table":
-    from rich import box
+def _say(stream: TextIO, *lines: str, hang: int = 0) -> None:
+    stream.writelines(fold(line, stream, hang=hang) + "\n" for line in lines)
+
+
+_WORDS = frozenset({"strategy", "verdict", "peak in", "GPU", "name"})
+
+
+def _grid(stream: TextIO, *headings: str) -> "Table":
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        right = column not in {"strategy", "verdict", "peak in", "GPU", "name"}
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    gap = 2 if (columns(stream) or _FILE_COLUMNS) > _NARROW_COLUMNS else 1
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    for heading in headings:
+        justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     return table
 
 
@@ -56,6 +68,15 @@ def _job_lines(job: Job) -> tuple[str, ...]:
     )
 
 
+# `Machine  `, `Model    `, `Chosen   `.
+_LABEL_COLUMNS = 9
+
+_LEGEND = (
+    "peak is what torch allocates; device adds CUDA, NCCL and allocator slack; room is what is"
+    " left of the budget; sent is by each GPU in one optimizer step"
+)
+
+
 def _walk_table(decision: Decision) -> "Table":
     from rich.table import Table
 
@@ -67,23 +88,23 @@ def _walk_table(decision: Decision) -> "Table":
 
 
 def _rung_row(weighed: Weighed) -> tuple[str, ...]:
-    host = gib(weighed.host_bytes) if weighed.host_bytes else "-"
     colour = _COLOURS[weighed.verdict]
     return (
         weighed.strategy.name,
-        gib(weighed.estimate.peak_bytes),
+        bare_gib(weighed.estimate.peak_bytes),
         weighed.estimate.peak_phase.value,
-        gib(weighed.device_bytes),
-        gib(weighed.headroom_bytes),
-        host,
-        small(weighed.wire_bytes_per_step),
+        bare_gib(weighed.device_bytes),
+        bare_gib(weighed.headroom_bytes),
+        bare_gib(weighed.host_bytes) if weighed.host_bytes else "-",
+        bare_gib(weighed.wire_bytes_per_step),
         f"[{colour}]{sentences.VERDICTS[weighed.verdict]}[/]",
     )
 
 
-def _rung_table(decision: Decision) -> "Table":
-    columns = ("peak", "peak in", "on device", "headroom", "host RAM", "sent per step", "verdict")
-    table = _grid("strategy", *columns)
+def _rung_table(decision: Decision, stream: TextIO) -> "Table":
+    """Narrow enough for 80 columns, so the unit stands above the table."""
+    headings = ("peak", "peak in", "device", "room", "host", "sent", "verdict")
+    table = _grid(stream, "strategy", *headings)
     for weighed in decision.weighed:
         table.add_row(*_rung_row(weighed))
     return table
@@ -92,8 +113,8 @@ def _rung_table(decision: Decision) -> "Table":
 _TOLD_PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
-def _told_table(decision: Decision) -> "Table":
-    table = _grid("strategy", *_TOLD_PARTS, "per GPU", "verdict")
+def _told_table(decision: Decision, stream: TextIO) -> "Table":
+    table = _grid(stream, "strategy", *_TOLD_PARTS, "per GPU", "verdict")
     for weighed in decision.weighed:
         held = {
             line.part: line.size_bytes
@@ -106,51 +127,39 @@ def _told_table(decision: Decision) -> "Table":
     return table
 
 
-def _remedy_lines(remedies: Sequence[Remedy]) -> tuple[str, ...]:
-    if not remedies:
-        return ()
-    return ("", "What would help:", *(f"  {sentences.remedy(remedy)}" for remedy in remedies))
-
-
 def walk(decision: Decision, stream: TextIO) -> None:
     """The job, and the flowchart as it was walked."""
-    console = _console(stream)
-    for line in _job_lines(decision.job):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print()
-    console.print(_walk_table(decision))
+    _say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
+    _print(_walk_table(decision), stream)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    console.print(f"\nChosen   {name}: {reasons}", markup=False, soft_wrap=True)
+    _say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
     """The walk, every rung with its verdict, and what would help."""
     walk(decision, stream)
-    console = _console(stream)
     told = decision.job.accounting is Accounting.TEXTBOOK
-    console.print()
-    console.print(_told_table(decision) if told else _rung_table(decision))
+    stream.write("\n")
     if not told:
         budget = gib(decision.job.gpu_budget_bytes)
-        note = (
-            f"Each GPU may take {budget}. Peak is what torch allocates; on device adds CUDA, NCCL"
-        )
-        console.print(f"\n{note} and allocator slack.", markup=False, soft_wrap=True)
-    for line in _remedy_lines(remedies):
-        console.print(line, markup=False, soft_wrap=True)
+        _say(stream, f"In GiB; each GPU may take {budget}")
+    _print((_told_table if told else _rung_table)(decision, stream), stream)
+    if not told:
+        _say(stream, "", _LEGEND)
+    if remedies:
+        stream.write("\nWhat would help:\n")
+        _say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
 
 
 def machine(value: Machine, stream: TextIO) -> None:
     """The GPUs, the link and the host."""
-    console = _console(stream)
-    table = _grid("GPU", "name", "total", "free")
+    table = _grid(stream, "GPU", "name", "total", "free")
     for gpu in value.gpus:
         table.add_row(str(gpu.index), gpu.name, gib(gpu.total_bytes), gib(gpu.free_bytes))
-    console.print(table)
+    _print(table, stream)
     host = f"{gib(value.host.available_bytes)} available of {gib(value.host.total_bytes)}"
-    console.print(f"Link     {sentences.link(value.interconnect)}", markup=False, soft_wrap=True)
-    console.print(f"Host     {host}", markup=False, soft_wrap=True)
+    _say(stream, f"Link     {sentences.link(value.interconnect)}", f"Host     {host}")
 
 
 def launch(plan: LaunchPlan, stream: TextIO, *, with_files: bool = False) -> None:
@@ -159,5 +168,26 @@ def launch(plan: LaunchPlan, stream: TextIO, *, with_files: bool = False) -> Non
         stream.write(f"# writes {file.path}\n")
         if with_files:
             stream.write(file.text)
-    env = " ".join(f"{name}={shlex.quote(value)}" for name, value in plan.env.items())
-    stream.write(f"{env} {shlex.join(plan.argv)}".strip() + "\n")
+    env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+    words = [*env, *map(shlex.quote, plan.argv)]
+    stream.write(fold_command(words, stream) + "\n")
+
+
+def next_steps(words: Sequence[str], job_script: Sequence[str], stream: TextIO) -> None:
+    """How to go on, and how to have come here without being asked."""
+    for label, command in (("next", words), ("the same in a job script", job_script)):
+        quoted = [shlex.quote(word) for word in command]
+        stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
+
+
+def note(text: str, stream: TextIO) -> None:
+    """What a result rests on."""
+    _say(stream, f"note: {text}", hang=len("note: "))
+
+
+def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
+    """What went wrong in one line, then what to do next."""
+    _say(stream, f"error: {message}", hang=len("error: "))
+    if hints:
+        stream.write("\n")
+        _say(stream, *(f"hint: {hint}" for hint in hints), hang=len("hint: "))

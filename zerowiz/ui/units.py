@@ -8,6 +8,14 @@ def gib(size_bytes: int | None) -> str:
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
 
 
+def bare_gib(size_bytes: int | None) -> str:
+    """As `gib`, for a column whose heading says GiB; what rounds to nothing shows its digits."""
+    if size_bytes is None:
+        return "?"
+    size = size_bytes / 2**30
+    return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
+
+
 def told_gb(size_bytes: int | None) -> str:
     """Decimal gigabytes without idle decimals, as textbooks write them: `28.5 GB`."""
     return "unknown" if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"

@@ -1,0 +1,182 @@
+"""Run zerowiz as people do: as a process, and at a terminal of 80 columns."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pexpect
+import pyte
+
+ROOT = Path(__file__).parents[2]
+
+# What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
+OTHERS = re.compile(r"CI$|(CUDA|NVIDIA|DS|HF|ZEROWIZ|SLURM|PYTORCH|TORCH|ACCELERATE|COLUMNS)(_|$)")
+
+# What a person's keys send.
+ENTER, DOWN, CTRL_C = "\r", "\x1b[B", "\x03"
+
+# One tiny script for each way that a config reaches one.
+HF_PARSER = """\
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+Trainer(model=None, args=args).train()
+"""
+HF_IN_CODE = """\
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True)
+Trainer(model=None, args=args).train()
+"""
+HF_LITERAL = """\
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments("out", per_device_train_batch_size=4, deepspeed="ds_config_zero0.json")
+Trainer(model=None, args=args).train()
+"""
+CONFIG_ARGUMENTS = """\
+import argparse
+
+import deepspeed
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser.add_argument("--batch", type=int, default=2)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+engine, *_ = deepspeed.initialize(args=args, model=None)
+"""
+UNREACHABLE = """\
+import deepspeed
+
+engine, *_ = deepspeed.initialize(model=None, config={"train_batch_size": 8})
+"""
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """An environment in which nothing is set that zerowiz reads."""
+    environ = {name: value for name, value in os.environ.items() if not OTHERS.match(name)}
+    paths = [str(ROOT), environ.get("PYTHONPATH", "")]
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return {**environ, "HF_HUB_OFFLINE": "1", **extra}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a run ended."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+    @property
+    def problem(self) -> str:
+        """The error line, once the whole of stderr is seen to have the one shape of errors."""
+        shape = r"(?s:.*?)(?:^|(?<=\n))error: (?P<what>\S[^\n]*)\n(?:\n(?:hint: \S[^\n]*\n)+)?"
+        match = re.fullmatch(shape, self.stderr)
+        assert match is not None, self.stderr
+        assert "Traceback" not in self.stderr, self.stderr
+        return match["what"]
+
+    @property
+    def hints(self) -> str:
+        """What the error says to do next."""
+        return "\n".join(re.findall(r"^hint: (.*)$", self.stderr, re.MULTILINE))
+
+
+Run = Callable[..., Result]
+"""Run the tool with these words."""
+
+
+def run_process(
+    folder: Path, *words: str, python: str = sys.executable, env: Mapping[str, str] | None = None
+) -> Result:
+    """Run the tool in a process of its own, without a terminal."""
+    done = subprocess.run(
+        [python, "-m", "zerowiz", *words],
+        cwd=folder,
+        env=clean_environ(**(env or {})),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Result(stdout=done.stdout, stderr=done.stderr, code=done.returncode)
+
+
+COLUMNS, LINES = 80, 120
+_PATIENCE_SECONDS = 20.0
+
+
+class Terminal:
+    """A person's terminal: a real pseudo-terminal, and the screen that they see."""
+
+    def __init__(self, folder: Path, words: Sequence[str], env: Mapping[str, str]) -> None:
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self.stream = pyte.ByteStream(self.screen)
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "zerowiz", *words],
+            cwd=str(folder),
+            env=clean_environ(TERM="xterm-256color", **env),
+            dimensions=(LINES, COLUMNS),
+            timeout=_PATIENCE_SECONDS,
+        )
+        self.raw = b""
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands on the screen."""
+        return [line.rstrip() for line in self.screen.display]
+
+    @property
+    def text(self) -> str:
+        """The screen, without the empty lines at its end."""
+        return "\n".join(self.lines).rstrip()
+
+    def _look(self) -> bool:
+        """Take in what came; whether more may come."""
+        try:
+            got = self.child.read_nonblocking(65536, timeout=0.05)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        self.raw += got
+        self.stream.feed(got)
+        if b"\x1b[6n" in got:  # prompt_toolkit asks a terminal where its cursor is
+            self.child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        return True
+
+    def wait_for(self, words: str) -> None:
+        """Read on until these words stand below all that was answered so far."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while words not in self.text:
+            more = self._look()
+            seen = words in self.text
+            assert seen or more, f"it ended, and {words!r} never came:\n{self.text}"
+            assert seen or time.monotonic() < until, f"{words!r} never came:\n{self.text}"
+
+    def reply(self, question: str, keys: str) -> None:
+        """Wait for a question, press keys, and wait until the prompt has taken them."""
+        self.wait_for(question)
+        while not self.raw.endswith(b"\x1b[?25h"):  # the prompt is drawn: the cursor is back
+            assert self._look(), self.text
+        self.raw = b""
+        self.child.send(keys)
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while self._look():
+            assert time.monotonic() < until, f"it did not end:\n{self.text}"
+        self.child.close()
+        code = self.child.exitstatus
+        assert isinstance(code, int), f"killed by signal {self.child.signalstatus}"
+        return code

@@ -1,0 +1,349 @@
+"""The laws that every prediction and every decision keeps, whatever the job."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from measured.rows import read_model
+
+from zerowiz.core.buffers import fit_buffers
+from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
+from zerowiz.core.ledger import Estimate, Where
+from zerowiz.core.machine import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+)
+from zerowiz.core.memory import estimate
+from zerowiz.core.model import Model, model_from_size
+from zerowiz.core.strategy import (
+    DDP,
+    LADDER,
+    STRATEGIES,
+    ZERO1,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+    ZERO3_OFFLOAD_OPTIMIZER,
+    Part,
+    Strategy,
+)
+from zerowiz.core.weigh import Job, weigh, weigh_all
+from zerowiz.core.workload import (
+    Accounting,
+    Attention,
+    Method,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
+
+GB = 10**9
+NAMES = (
+    "gpt2-medium",
+    "llama-2-7b",
+    "llama-3.2-1b",
+    "gemma-2-2b",
+    "qwen3-30b-a3b-12l",
+    "qwen3-32b",
+)
+MODELS = (
+    *(read_model(name) for name in NAMES),
+    *(model_from_size(f"{params}", params) for params in (10**7, 10**8, 13 * GB, 70 * GB)),
+)
+WORLDS = st.integers(1, 64)
+
+# Which lines of a ledger are model states. The rest are activations, buffers and copies.
+STATES: Mapping[str, Part] = {
+    "parameters": Part.PARAMETERS,
+    "parameters, sharded": Part.PARAMETERS,
+    "frozen parameters": Part.PARAMETERS,
+    "frozen parameters, sharded": Part.PARAMETERS,
+    "gradients": Part.GRADIENTS,
+    "gradients of the share": Part.GRADIENTS,
+    "gradients, sharded": Part.GRADIENTS,
+    "gradients, pinned": Part.GRADIENTS,
+    "fp32 gradients, pinned": Part.GRADIENTS,
+    "master weights": Part.OPTIMIZER,
+    "master weights, pinned": Part.OPTIMIZER,
+    "optimizer states": Part.OPTIMIZER,
+}
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    precision = draw(st.sampled_from(Precision))
+    halves = precision is Precision.BF16 and draw(st.booleans())
+    return Workload(
+        micro_batch=draw(st.integers(1, 16)),
+        sequence_tokens=draw(st.sampled_from((128, 1024, 4096, 32768))),
+        accumulation_steps=draw(st.sampled_from((1, 2, 16))),
+        precision=precision,
+        optimizer=draw(st.sampled_from(Optimizer)),
+        optimizer_state_dtype=StateDtype.BF16 if halves else StateDtype.FP32,
+        method=draw(st.sampled_from(Method)),
+        lora_rank=draw(st.sampled_from((1, 16, 256))),
+        gradient_checkpointing=draw(st.booleans()),
+        attention=draw(st.sampled_from(Attention)),
+    )
+
+
+FREE = st.one_of(st.integers(0, 20 * GB), st.integers(0, 200 * GB))
+HOSTS = st.one_of(st.none(), st.integers(0, 2000 * GB))
+WISHES = st.builds(
+    Wish,
+    offload=st.sampled_from((None, OffloadChoice.AUTO, OffloadChoice.NONE)),
+    allow_slow=st.booleans(),
+)
+# `--stage` with what DeepSpeed has to offload there, or `--offload` alone.
+PINNED_WISHES = st.sampled_from(
+    (
+        *(Wish(stage=stage, offload=o) for stage in range(4) for o in (None, OffloadChoice.AUTO)),
+        Wish(stage=2, offload=OffloadChoice.OPTIMIZER),
+        Wish(stage=3, offload=OffloadChoice.OPTIMIZER),
+        Wish(stage=3, offload=OffloadChoice.ALL),
+        Wish(offload=OffloadChoice.OPTIMIZER),
+        Wish(offload=OffloadChoice.ALL),
+    )
+)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    gpus = draw(st.integers(1, 8))
+    links = [link for link in LinkClass if (link is LinkClass.NONE) is (gpus == 1)]
+    return Machine(
+        source=MachineSource.FILE,
+        accelerator=draw(st.sampled_from(Accelerator)),
+        gpus=tuple(
+            Gpu(index=index, name="a", free_bytes=size)
+            for index, size in enumerate(draw(st.lists(FREE, min_size=gpus, max_size=gpus)))
+        ),
+        interconnect=Interconnect(link_class=draw(st.sampled_from(links))),
+        host=Host(available_bytes=draw(HOSTS)),
+        nodes=draw(st.sampled_from((1, 2, 8))),
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    workload = draw(workloads())
+    return Job(
+        machine=draw(machines()),
+        model=draw(st.sampled_from(MODELS)),
+        workload=workload,
+        accounting=draw(st.sampled_from(Accounting)),
+        state_dtype=workload.optimizer_state_dtype,
+    )
+
+
+def predict(model: Model, workload: Workload, ranks: int, strategy: Strategy) -> Estimate:
+    """One rank, with buffers as they would be fitted."""
+    return estimate(model, workload, ranks, strategy, fit_buffers(model, model.params))
+
+
+def states(predicted: Estimate, *wheres: Where) -> Counter[Part]:
+    """Model states by part: what is held of each when most of it is."""
+    most: dict[tuple[str, Where], int] = {}
+    for line in predicted.lines:
+        key = line.part, line.where
+        most[key] = max(line.size_bytes, most.get(key, 0))
+    total: Counter[Part] = Counter()
+    whole = most.get(("gradients", Where.GPU), 0)
+    for (part, where), size_bytes in most.items():
+        # ZeRO-1's share is a view of the whole for a moment, not a second copy of the state.
+        counted = part in STATES and where in wheres
+        if counted and not (part == "gradients of the share" and whole):
+            total[STATES[part]] += size_bytes
+    return total
+
+
+def free_set(job: Job, free_bytes: int | None) -> Job:
+    gpus = tuple(replace(gpu, free_bytes=free_bytes) for gpu in job.machine.gpus)
+    return replace(job, machine=replace(job.machine, gpus=gpus))
+
+
+@st.composite
+def budgets(draw: st.DrawFn, job: Job) -> int:
+    """Bytes a GPU around what some rung needs: elsewhere nothing changes."""
+    need_bytes = weigh(job, draw(st.sampled_from(STRATEGIES))).device_bytes
+    return max(0, need_bytes + draw(st.sampled_from((-1, 0, need_bytes // 10))))
+
+
+@st.composite
+def roomy_jobs(draw: st.DrawFn) -> Job:
+    """A job on GPUs that some rungs fit and others do not."""
+    job = hosted(draw(jobs()), draw(st.sampled_from((None, 100 * GB, 10**6 * GB))))
+    return free_set(job, draw(budgets(job)))
+
+
+def linked(job: Job, link: LinkClass) -> Job:
+    return replace(job, machine=replace(job.machine, interconnect=Interconnect(link_class=link)))
+
+
+def hosted(job: Job, available_bytes: int | None) -> Job:
+    return replace(job, machine=replace(job.machine, host=Host(available_bytes=available_bytes)))
+
+
+# From the least frugal: what is divided before what is moved, the optimizer before all.
+FRUGALITY = (*LADDER[:-1], ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD)
+
+
+def frugality(decision: Decision) -> int | None:
+    return FRUGALITY.index(decision.chosen.strategy) if decision.chosen else None
+
+
+# An fp32 model needs no master copy until ZeRO makes one (stage_1_and_2.py clones the partition),
+# so for an optimizer that keeps less than one value a parameter, sharding on few ranks costs more.
+STATEFUL = frozenset({Optimizer.ADAMW, Optimizer.LION})
+
+
+@given(model=st.sampled_from(MODELS), workload=workloads(), ranks=st.integers(2, 64))
+def test_each_rung_asks_the_gpu_for_no_more_model_states_than_the_one_above_it(
+    model: Model, workload: Workload, ranks: int
+) -> None:
+    assume(workload.precision is not Precision.FP32 or workload.optimizer in STATEFUL)
+    sizes = [
+        states(predict(model, workload, ranks, strategy), Where.GPU).total()
+        for strategy in (DDP, ZERO1, ZERO2, ZERO3)
+    ]
+    assert sorted(sizes, reverse=True) == sizes
+
+
+OFFLOADS = [
+    (ZERO2, ZERO2_OFFLOAD),
+    (ZERO3, ZERO3_OFFLOAD_OPTIMIZER),
+    (ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD),
+]
+
+
+@pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
+@given(model=st.sampled_from(MODELS), workload=workloads(), ranks=WORLDS)
+def test_an_offload_rung_asks_the_gpu_for_no_more_model_states_than_its_own_stage(
+    plain: Strategy, offloaded: Strategy, model: Model, workload: Workload, ranks: int
+) -> None:
+    before, after = (
+        states(predict(model, workload, ranks, s), Where.GPU) for s in (plain, offloaded)
+    )
+    assert after <= before
+
+
+@pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
+@given(model=st.sampled_from(MODELS), workload=workloads(), ranks=WORLDS)
+def test_offload_moves_bytes_and_destroys_none(
+    plain: Strategy, offloaded: Strategy, model: Model, workload: Workload, ranks: int
+) -> None:
+    """Of gradients a rank owes its share; a tensor on its border is never whole on the host."""
+    before, after = (states(predict(model, workload, ranks, s), *Where) for s in (plain, offloaded))
+    full = workload.method is Method.FULL
+    trainable = model.params if full else model.lora_params(workload.lora_rank)
+    before[Part.GRADIENTS] = workload.precision.size_bytes * -(-trainable // ranks)
+    assert after >= before
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+@given(model=st.sampled_from(MODELS), workload=workloads(), ranks=WORLDS)
+def test_a_wider_world_never_raises_a_ranks_share(
+    strategy: Strategy, model: Model, workload: Workload, ranks: int
+) -> None:
+    narrow, wide = (
+        states(predict(model, workload, count, strategy), Where.GPU) for count in (ranks, ranks + 1)
+    )
+    assert wide <= narrow
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+@given(model=st.sampled_from(MODELS), workload=workloads(), ranks=WORLDS)
+def test_a_larger_micro_batch_never_needs_less(
+    strategy: Strategy, model: Model, workload: Workload, ranks: int
+) -> None:
+    larger = replace(workload, micro_batch=workload.micro_batch + 1)
+    before, after = (predict(model, w, ranks, strategy).peak_bytes for w in (workload, larger))
+    assert before <= after
+
+
+@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
+def test_more_memory_never_picks_a_more_frugal_rung(
+    job: Job, wish: Wish, data: st.DataObject
+) -> None:
+    """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before."""
+    sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
+    with_less, with_more = (frugality(decide(free_set(job, size), wish)) for size in sizes)
+    assert with_less is None or with_more is None or with_more <= with_less
+
+
+@given(job=roomy_jobs(), data=st.data())
+def test_more_memory_never_turns_a_rung_that_runs_into_one_that_does_not(
+    job: Job, data: st.DataObject
+) -> None:
+    sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
+    before, after = (weigh_all(free_set(job, size)) for size in sizes)
+    assert {w.strategy for w in before if w.runs} <= {w.strategy for w in after if w.runs}
+
+
+@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
+def test_a_slower_link_never_picks_a_rung_that_sends_more(
+    job: Job, wish: Wish, link: LinkClass
+) -> None:
+    """Unless `--offload auto` asks for it: ZeRO-2 with offload can send more than ZeRO-3."""
+    assume(wish.offload is not OffloadChoice.AUTO)
+    fast, slow = (decide(linked(job, kind), wish).chosen for kind in (LinkClass.NVLINK_ALL, link))
+    assert fast is None or slow is None or slow.wire_bytes_per_step <= fast.wire_bytes_per_step
+
+
+@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
+def test_the_order_of_the_gpus_never_changes_a_decision(
+    job: Job, wish: Wish, data: st.DataObject
+) -> None:
+    shuffled = tuple(data.draw(st.permutations(job.machine.gpus)))
+    other = replace(job, machine=replace(job.machine, gpus=shuffled))
+    expected, found = decide(job, wish), decide(other, wish)
+    assert (expected.weighed, expected.walk) == (found.weighed, found.walk)
+    assert (expected.chosen, expected.reasons) == (found.chosen, found.reasons)
+
+
+@given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_unknown_free_memory_never_looks_better_than_any_known_amount(
+    job: Job, strategy: Strategy
+) -> None:
+    """One GPU that does not tell is enough; only a person's own budget can stand for it."""
+    *others, last = job.machine.gpus
+    unknown, worst = (
+        replace(
+            job,
+            machine=replace(job.machine, gpus=(*others, replace(last, free_bytes=free_bytes))),
+        )
+        for free_bytes in (None, 0)
+    )
+    assert weigh(unknown, strategy).runs <= weigh(worst, strategy).runs
+
+
+@given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_unknown_host_memory_never_looks_better_than_any_known_amount(
+    job: Job, strategy: Strategy
+) -> None:
+    unknown, worst = (weigh(hosted(job, size), strategy).runs for size in (None, 0))
+    assert unknown <= worst
+
+
+@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
+def test_an_unknown_link_is_walked_as_the_worst_known_one(job: Job, wish: Wish) -> None:
+    unknown, worst = (
+        decide(linked(job, link), wish) for link in (LinkClass.UNKNOWN, LinkClass.PCIE)
+    )
+    assert (worst.walk, worst.chosen) == (unknown.walk, unknown.chosen)
+
+
+@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
+def test_what_is_chosen_runs(job: Job, wish: Wish) -> None:
+    chosen = decide(job, wish).chosen
+    assert chosen is None or chosen.runs

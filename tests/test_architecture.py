@@ -1,0 +1,157 @@
+"""What holds for the house as a whole: values, numbers, templates, and what is not loaded."""
+
+import dataclasses
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import zerowiz.core
+from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.probe.templates import folder, read_template
+
+ROOT = Path(__file__).parents[1]
+
+
+def core_dataclasses() -> Iterator[type]:
+    for module in pkgutil.walk_packages(zerowiz.core.__path__, "zerowiz.core."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and value.__module__ == module.name:
+                yield from (value,) if dataclasses.is_dataclass(value) else ()
+
+
+RECORDS = list(core_dataclasses())
+each_record = pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+
+
+@each_record
+def test_a_value_is_frozen_slotted_and_keyword_only(record: type) -> None:
+    assert "__slots__" in vars(record)
+    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    positional = [f.name for f in dataclasses.fields(record) if f.init and not f.kw_only]
+    assert [] == positional
+
+
+UNIT = re.compile(r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate)$")
+# In DeepSpeed's config and in a model's config.json these count elements.
+ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
+COUNTS = {
+    # of a machine
+    *("index", "nodes", "ranks", "nvlinks", "nvlink_links", "nvlink_gpus", "compute_capability"),
+    *("pcie_generation", "pcie_lanes", "weakest_pair", "pair", "remote_type", "master_port"),
+    # of a model
+    *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
+    *("experts", "experts_per_token", "expert_layers"),
+    # of a rank: elements, said once on the class
+    *("trainable", "largest", "module", "block_largest", "block", "embedding"),
+    # of a job
+    *("stage", "micro_batch", "lora_rank"),
+    # of a text
+    *("line", "config_line"),
+}
+
+
+def is_number(hint: object) -> bool:
+    """Whether nothing but numbers can stand there: `int`, `float | None`, `tuple[int, ...]`."""
+    kinds = set(get_args(hint) or (hint,)) - {type(None), Ellipsis}
+    inner = {argument for kind in kinds for argument in (get_args(kind) or (kind,))}
+    return inner - {Ellipsis} <= {int, float} and bool(inner)
+
+
+@each_record
+def test_a_number_carries_its_unit_or_is_a_plain_count(record: type) -> None:
+    numbers = [name for name, hint in get_type_hints(record).items() if is_number(hint)]
+    named = {n for n in numbers if UNIT.search(n) or ELEMENTS.search(n) or n in COUNTS}
+    assert set(numbers) == named
+
+
+def test_no_count_is_allowed_that_no_value_has() -> None:
+    held = {name for record in RECORDS for name in get_type_hints(record)}
+    assert set() == COUNTS - held
+
+
+@each_strategy
+def test_a_strategy_has_a_template_of_its_own_stage(strategy: Strategy) -> None:
+    template = json.loads(read_template(strategy.template))
+    assert strategy.stage == template["zero_optimization"]["stage"]
+
+
+def test_there_is_no_template_that_no_strategy_uses() -> None:
+    shipped = {entry.name for entry in folder().iterdir() if entry.name.startswith("ds_config_")}
+    assert {strategy.template for strategy in STRATEGIES} == shipped
+
+
+@each_strategy
+def test_a_strategy_has_golden_configs(strategy: Strategy) -> None:
+    names = {path.name for path in (ROOT / "tests/golden/configs").iterdir()}
+    assert f"{strategy.name}-hf-settled.json" in names
+
+
+@each_strategy
+def test_a_strategy_has_its_row_in_the_reference(strategy: Strategy) -> None:
+    """From the day on which there is a reference."""
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md")]
+    assert not pages or any(f"`{strategy.name}`" in page for page in pages)
+
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "deepspeed",
+    "accelerate",
+    "questionary",
+    "prompt_toolkit",
+    "pynvml",
+}
+PLAN = ("plan", "--machine", "4xA100-40GB", "--model", "7b")
+
+RUN = """
+import sys
+from zerowiz.cli import main
+try:
+    main() if sys.argv[1:] else None
+except SystemExit:
+    pass
+sys.stderr.write("\\n" + " ".join(sys.modules))
+"""
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The modules in a fresh interpreter after `zerowiz WORDS`; without words, after the import."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        ((), HEAVY | {"rich"}),
+        ((*PLAN, "--json"), HEAVY | {"rich"}),
+        (PLAN, HEAVY),
+        (("--help",), HEAVY),
+        (("launch", "--help"), HEAVY),
+        (("--version",), HEAVY | {"rich"}),
+    ],
+    ids=["import", "plan --json", "plan", "--help", "launch --help", "--version"],
+)
+def test_nothing_heavy_is_loaded_where_nothing_heavy_is_done(
+    words: tuple[str, ...], unwanted: set[str]
+) -> None:
+    loaded = loaded_by(*words)
+    assert "zerowiz.core.decide" in loaded
+    assert set() == loaded & unwanted

@@ -1,0 +1,103 @@
+"""Decide; where nothing fits and a person is there, let them choose what to change."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from zerowiz.cli.options import Options, with_flags
+from zerowiz.cli.planning import Brief, find_machine, is_here, make_brief
+from zerowiz.core.decide import Decision, decide
+from zerowiz.core.remedies import Remedy, remedies
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.strategy import Strategy
+from zerowiz.errors import NothingFitsError, ZerowizError
+from zerowiz.ui import sentences, show
+from zerowiz.ui.ask import choose
+
+Show = Callable[[Decision, Sequence[Remedy], TextIO], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What was decided, and the options that led there."""
+
+    options: Options
+    brief: Brief
+    decision: Decision
+    cures: tuple[Remedy, ...]
+
+    @property
+    def rung(self) -> Strategy | None:
+        """The chosen rung, if any."""
+        chosen = self.decision.chosen
+        return None if chosen is None else chosen.strategy
+
+
+def weigh_options(
+    options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
+) -> Outcome:
+    """Decide with these options on the machine that they name."""
+    machine = find_machine(options, os.environ)
+    brief = make_brief(options, machine, facts, script_args)
+    decision = decide(brief.job, brief.wish)
+    return Outcome(options=options, brief=brief, decision=decision, cures=remedies(decision))
+
+
+def write_notes(outcome: Outcome) -> None:
+    """Say on stderr what a result rests on."""
+    brief = outcome.brief
+    assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
+    if not outcome.options.quiet:
+        for note in (*brief.job.machine.notes, *assumed):
+            show.note(note, sys.stderr)
+
+
+def require_a_rung(outcome: Outcome) -> Strategy:
+    """The chosen rung.
+
+    Raises:
+        NothingFitsError: There is none; with the closest one, and the remedies as hints.
+    """
+    if outcome.rung is None:
+        hints = (sentences.remedy(cure) for cure in outcome.cures)
+        raise NothingFitsError(sentences.nothing_fits(outcome.decision), *hints)
+    return outcome.rung
+
+
+def _changes(outcome: Outcome) -> list[Remedy]:
+    """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
+    here = is_here(outcome.brief.job.machine)
+    return [cure for cure in outcome.cures if not (here and "--gpus-per-node" in cure.change)]
+
+
+def decide_with(
+    person: bool, options: Options, facts: ScriptFacts, script_args: Sequence[str], tell: Show
+) -> Outcome:
+    """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
+    outcome = weigh_options(options, facts, script_args)
+    write_notes(outcome)
+    _tell(outcome, tell)
+    open_changes = _changes(outcome)
+    while person and outcome.rung is None and open_changes:
+        index = choose("Change what?", [*map(sentences.change, open_changes), "nothing, stop here"])
+        if index == len(open_changes):
+            break
+        cure = open_changes.pop(index)
+        try:
+            changed = with_flags(outcome.options, cure.change)
+            outcome = weigh_options(changed, facts, script_args)
+        except ZerowizError as error:
+            # Mostly that the script itself settles it; then only the script can change it.
+            for line in (error.message, *error.hints[:1]):
+                show.note(line, sys.stderr)
+            continue
+        _tell(outcome, tell)
+        open_changes = _changes(outcome)
+    return outcome
+
+
+def _tell(outcome: Outcome, tell: Show) -> None:
+    if not outcome.options.quiet:
+        tell(outcome.decision, outcome.cures, sys.stderr)
