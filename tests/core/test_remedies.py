@@ -41,6 +41,7 @@ def apply(decision: Decision, change: Change) -> tuple[Job, Wish]:
     workload: Mapping[str, tuple[str, Any]] = {
         "--gradient-checkpointing": ("gradient_checkpointing", bool),
         "--micro-batch": ("micro_batch", int),
+        "--grad-accum": ("accumulation_steps", int),
         "--seq-len": ("sequence_tokens", int),
         "--method": ("method", Method),
     }
@@ -142,11 +143,25 @@ def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
     assert decide(fewer, decision.wish).chosen is None
 
 
+def batches(decision: Decision) -> list[tuple[int, int]]:
+    """Micro-batch and accumulation of the remedies that change these two alone."""
+    both = {"--micro-batch", "--grad-accum"}
+    found = [r.change for r in remedies(decision) if both == set(r.change)]
+    return [(int(c["--micro-batch"]), int(c["--grad-accum"])) for c in found]
+
+
 def test_the_largest_batch_that_helps_is_offered() -> None:
     decision = REFUSED["four, batched"]
-    micro_batch = offered(decision, "--micro-batch")
+    ((micro_batch, _),) = batches(decision)
     larger = replace(decision.job.workload, micro_batch=2 * micro_batch)
     assert decide(replace(decision.job, workload=larger), decision.wish).chosen is None
+
+
+def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
+    decision = REFUSED["four, batched"]
+    workload = decision.job.workload
+    ((micro_batch, steps),) = batches(decision)
+    assert workload.micro_batch * workload.accumulation_steps == micro_batch * steps
 
 
 def test_the_longest_sequence_that_helps_is_offered() -> None:

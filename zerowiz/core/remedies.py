@@ -42,9 +42,15 @@ def _halves(value: int, least: int) -> Iterator[int]:
 
 
 def _micro_batch(job: Job, wish: Wish) -> Iterator[Trial]:
-    for micro_batch in _halves(job.workload.micro_batch, 1):
-        workload = replace(job.workload, micro_batch=micro_batch)
-        yield {"--micro-batch": micro_batch}, replace(job, workload=workload), wish
+    """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
+    batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
+    for parts in range(2, batch + 1):
+        if batch % parts == 0:
+            change = {"--micro-batch": batch // parts, "--grad-accum": steps * parts}
+            workload = replace(
+                job.workload, micro_batch=batch // parts, accumulation_steps=steps * parts
+            )
+            yield change, replace(job, workload=workload), wish
 
 
 def _sequence(job: Job, wish: Wish) -> Iterator[Trial]:
@@ -54,10 +60,16 @@ def _sequence(job: Job, wish: Wish) -> Iterator[Trial]:
 
 
 def _lean(job: Job, wish: Wish) -> Iterator[Trial]:
-    """The two that cost no quality of the batch, together."""
-    for first, middle, _ in _checkpointing(job, wish):
-        for second, last, _ in _bf16_states(middle, wish):
-            yield {**first, **second}, last, wish
+    """Checkpointing and bf16 states together, then with ever smaller micro-batches."""
+    change: Change = {}
+    for cure in (_checkpointing, _bf16_states):
+        for more, leaner, _ in cure(job, wish):
+            change, job = {**change, **more}, leaner
+    if len(change) > 1:
+        yield change, job, wish
+    if change:
+        for more, smaller, _ in _micro_batch(job, wish):
+            yield {**change, **more}, smaller, wish
 
 
 def _offload(job: Job, wish: Wish) -> Iterator[Trial]:
