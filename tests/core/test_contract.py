@@ -10,8 +10,9 @@ from zerowiz.core.codec import decode_machine
 from zerowiz.core.contract import encode_plan
 from zerowiz.core.decide import Decision, Question, Wish, decide
 from zerowiz.core.ledger import Phase
-from zerowiz.core.model import ModelSource, model_from_size
+from zerowiz.core.model import ModelSource
 from zerowiz.core.remedies import remedies
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.strategy import STRATEGIES
 from zerowiz.core.weigh import Job, Verdict

@@ -17,8 +17,8 @@ from zerowiz.core.decide import (
 )
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.machine import Host, LinkClass, Machine
-from zerowiz.core.model import model_from_size
 from zerowiz.core.remedies import remedies
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.strategy import (
     DDP,

@@ -22,7 +22,8 @@ from zerowiz.core.machine import (
     MachineSource,
 )
 from zerowiz.core.memory import estimate
-from zerowiz.core.model import Model, model_from_size
+from zerowiz.core.model import Model
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import (
     DDP,
     LADDER,

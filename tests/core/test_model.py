@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.model import (
-    FAMILIES,
-    Model,
-    ModelSource,
-    model_from_config,
-    model_from_size,
-    parse_size,
-)
+from zerowiz.core.families import FAMILIES
+from zerowiz.core.hfconfig import model_from_config
+from zerowiz.core.model import Model, ModelSource
+from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.errors import UsageError
 
 MODELS = Path(__file__).parents[1] / "models"

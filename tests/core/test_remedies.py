@@ -9,8 +9,8 @@ from measured.rows import read_model
 
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
 from zerowiz.core.machine import Accelerator, Host, Machine, widen, with_nodes
-from zerowiz.core.model import model_from_size, parse_size
 from zerowiz.core.remedies import Change, remedies
+from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype, Workload

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.model import Model, model_from_config, model_from_size
+from zerowiz.core.hfconfig import model_from_config
+from zerowiz.core.model import Model
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import (
     DDP,
     STRATEGIES,

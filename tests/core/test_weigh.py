@@ -23,7 +23,8 @@ from zerowiz.core.machine import (
     Machine,
     MachineSource,
 )
-from zerowiz.core.model import Model, model_from_size
+from zerowiz.core.model import Model
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.strategy import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3_OFFLOAD, Strategy
 from zerowiz.core.weigh import Job, Verdict, Weighed, weigh, weigh_all

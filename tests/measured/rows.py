@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz.core.buffers import Buffers
+from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.ledger import Estimate
 from zerowiz.core.memory import estimate
-from zerowiz.core.model import Model, model_from_config
+from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import read_own_config
 from zerowiz.core.strategy import LADDER, Offload, Strategy
 from zerowiz.core.workload import Attention, Precision, StateDtype, Workload

@@ -14,7 +14,8 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 
 from dataclasses import dataclass
 
-from zerowiz.core.model import FAMILIES, Architecture
+from zerowiz.core.families import FAMILIES
+from zerowiz.core.model import Architecture
 from zerowiz.core.workload import FP32_BYTES, Attention, Precision, Workload
 
 

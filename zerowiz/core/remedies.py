@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from zerowiz.core.decide import Decision, OffloadChoice, Reason, Wish, decide
 from zerowiz.core.machine import Accelerator, widen
-from zerowiz.core.model import model_from_size
+from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import Offload
 from zerowiz.core.weigh import Job, Verdict
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype

@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.core.model import Model, model_from_config, model_from_size, parse_size
+from zerowiz.core.hfconfig import model_from_config
+from zerowiz.core.model import Model
+from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.errors import UsageError, ZerowizError
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
