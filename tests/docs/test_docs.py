@@ -1,0 +1,98 @@
+"""What the documents tell people to type works, and what they list is complete."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerowiz.core.strategy import STRATEGIES
+from zerowiz.errors import ExitCode
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = [
+    line.removeprefix("$ ")
+    for page in PAGES
+    for line in page.read_text(encoding="utf-8").splitlines()
+    if line.startswith("$ ")
+]
+# A folder, a file and a hub id that stand for the reader's own.
+READERS_OWN = ("./my-model", "node.json", "meta-llama/")
+PLANS = [
+    c for c in COMMANDS if c.startswith("zerowiz plan") and not any(r in c for r in READERS_OWN)
+]
+
+
+def zerowiz(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "zerowiz", *words]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@pytest.mark.parametrize("command", PLANS)
+def test_a_plan_in_the_documents_finds_a_rung(command: str) -> None:
+    _, *words = shlex.split(command)
+
+    done = zerowiz(*words)
+
+    assert 0 == done.returncode, done.stderr
+    assert "Chosen" in done.stdout
+
+
+def test_there_are_plans_in_the_documents() -> None:
+    assert PLANS
+
+
+def test_every_option_in_the_documents_exists() -> None:
+    known = {
+        option
+        for command in ("init", "plan", "launch", "machine")
+        for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
+    }
+    own = [c.split(".py")[0] for c in COMMANDS if c.startswith("zerowiz")]
+    used = {option for command in own for option in re.findall(r"--[a-z][a-z-]+", command)}
+    assert set() == used - known
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    told = {c.split()[1] for c in COMMANDS if c.startswith("make ")}
+    assert set() == told - targets
+    assert {"demo", "test"} <= told
+
+
+def test_every_exit_code_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert {int(code) for code in ExitCode} == documented
+
+
+def test_every_strategy_has_its_row() -> None:
+    page = (ROOT / "docs" / "reference" / "configs.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \| `(ds_config_[a-z0-9_]+\.json)` \|", page, re.MULTILINE
+    )
+    assert [(s.name, s.template) for s in STRATEGIES] == rows
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    dead = [
+        (page.name, target)
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert [] == dead
+
+
+def test_every_path_that_the_documents_name_exists() -> None:
+    shapes = r"`((?:zerowiz|tests|templates|docs|core|probe|emit|data)/[\w./-]+)`"
+    missing = [
+        (page.name, path)
+        for page in PAGES
+        for path in re.findall(shapes, page.read_text(encoding="utf-8"))
+        if not (ROOT / path).exists() and not (ROOT / "zerowiz" / path).exists()
+    ]
+    assert [] == missing
