@@ -47,7 +47,7 @@ def test_an_amount_needs_no_total() -> None:
     assert 30 * GIB == parse_budget("30GiB", None)
 
 
-@given(size=st.integers(2, 10**18 - 1))
+@given(size=st.integers(2**20, 10**18 - 1))
 def test_bytes_come_back_as_they_were_typed(size: int) -> None:
     assert int(float(size)) == parse_budget(str(size), None)
 
@@ -71,3 +71,10 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
         f"`--global-batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
     )
     assert (f"the nearest that are: {nearest}",) == caught.value.hints
+
+
+@pytest.mark.parametrize("text", ["2", "30", "1048575"])
+def test_a_bare_number_that_lost_its_unit_is_told(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_budget(text, None)
+    assert (f"did you mean `{text}GiB`?",) == caught.value.hints

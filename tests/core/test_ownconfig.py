@@ -34,7 +34,7 @@ def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
 
 def test_no_file_says_nothing() -> None:
     values = {getattr(OwnConfig(), name) for name in OwnConfig.__dataclass_fields__}
-    assert {None} == values
+    assert {None, ()} == values
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -156,3 +156,44 @@ def test_the_states_are_fp32_unless_the_file_says_bf16(
 def test_sections_of_another_shape_say_nothing() -> None:
     own = read_own_config({"zero_optimization": "stage 2", "bf16": [True]})
     assert (0, Precision.FP32) == (own.stage, own.precision)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, (None, None)),
+        ({"train_micro_batch_size_per_gpu": 2}, (2, None)),
+        ({"train_batch_size": 64}, (16, 1)),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}, (4, 4)),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 8}, (2, 8)),
+    ],
+)
+def test_the_batch_is_completed_as_deepspeed_does(
+    values: dict[str, object], expected: tuple[int | None, int | None]
+) -> None:
+    assert expected == read_own_config(values).batch(4)
+
+
+def test_a_batch_that_does_not_multiply_out_is_refused() -> None:
+    values = {"train_batch_size": 63, "train_micro_batch_size_per_gpu": 4}
+    with pytest.raises(UsageError):
+        read_own_config(values).batch(4)
+
+
+def test_what_no_line_stands_for_is_named() -> None:
+    values = {
+        "optimizer": {"type": "Lamb"},
+        "tensor_parallel": {"autotp_size": 2},
+        "zero_optimization": {
+            "stage": 3,
+            "zero_hpz_partition_size": 4,
+            "offload_param": {"device": "nvme"},
+        },
+    }
+    expected = (
+        "tensor_parallel",
+        "zero_optimization.zero_hpz_partition_size",
+        "zero_optimization.offload_param.device",
+        "optimizer.type",
+    )
+    assert expected == read_own_config(values).uncounted

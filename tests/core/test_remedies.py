@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from measured.rows import read_model
 
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
 from zerowiz.core.machine import Accelerator, Host, Machine, widen, with_nodes
 from zerowiz.core.remedies import Change, remedies
@@ -51,8 +52,8 @@ def apply(decision: Decision, change: Change) -> tuple[Job, Wish]:
             job = replace(job, workload=replace(job.workload, **{field: kind(value)}))
         elif flag == "--optimizer-state-dtype":
             job = replace(job, state_dtype=StateDtype(str(value)))
-        elif flag == "--gpus-per-node":
-            job = replace(job, machine=widen(job.machine, int(value)))
+        elif flag == "--machine":
+            job = replace(job, machine=parse_spec(str(value), TABLE))
         elif flag == "--model":
             params = parse_size(str(value))
             assert params is not None
@@ -129,18 +130,21 @@ def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
     assert "zero3-offload" == rungs["--offload"]
 
 
-def offered(decision: Decision, flag: str) -> int:
-    """The number that one remedy gives to a flag alone."""
-    (value,) = [r.change[flag] for r in remedies(decision) if {flag} == set(r.change)]
-    return int(value)
-
-
 @pytest.mark.parametrize("case", ["four", "fp16", "stage 2"])
 def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
     decision = REFUSED[case]
-    count = offered(decision, "--gpus-per-node")
-    fewer = replace(decision.job, machine=widen(decision.job.machine, count - 1))
-    assert decide(fewer, decision.wish).chosen is None
+    (spec,) = [r.change["--machine"] for r in remedies(decision) if "--machine" in r.change]
+    count = int(str(spec).partition("x")[0])
+    fewer = [n for n in (2, 4, 8) if len(decision.job.machine.gpus) < n < count]
+    assert count in {2, 4, 8}
+    for narrower in fewer:
+        machine = widen(decision.job.machine, narrower)
+        assert decide(replace(decision.job, machine=machine), decision.wish).chosen is None
+
+
+def test_beside_a_persons_own_config_nothing_is_offered() -> None:
+    job = replace(REFUSED["four"].job, own_buffers=DEEPSPEED_DEFAULTS)
+    assert () == remedies(decide(job, Wish(stage=2)))
 
 
 def batches(decision: Decision) -> list[tuple[int, int]]:
@@ -166,7 +170,7 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
 
 def test_the_longest_sequence_that_helps_is_offered() -> None:
     decision = REFUSED["four"]
-    tokens = offered(decision, "--seq-len")
+    (tokens,) = [int(r.change["--seq-len"]) for r in remedies(decision) if "--seq-len" in r.change]
     longer = replace(decision.job.workload, sequence_tokens=2 * tokens)
     assert decide(replace(decision.job, workload=longer), decision.wish).chosen is None
 

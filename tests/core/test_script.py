@@ -1,11 +1,13 @@
 """Hold the settling and the delivery to what argparse and the libraries really do."""
 
 import argparse
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz.core.machine import Accelerator
 from zerowiz.core.script import (
     OBSTACLES,
     Binding,
@@ -15,7 +17,10 @@ from zerowiz.core.script import (
     Reads,
     ScriptFacts,
     ScriptParser,
+    ScriptSettings,
+    Setting,
     Takes,
+    check_accelerator,
     deliver,
     field_options,
     settle,
@@ -392,3 +397,22 @@ def test_every_obstacle_is_refused_in_one_line_with_a_line_to_change(obstacle: O
     assert caught.value.hints
     said = (caught.value.message, *caught.value.hints)
     assert not any("\n" in line or "{" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("use_cpu", "on", "refused"),
+    [
+        (False, Accelerator.CPU, True),
+        (True, Accelerator.CPU, False),
+        (None, Accelerator.CPU, False),
+        (False, Accelerator.CUDA, False),
+    ],
+)
+def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
+    use_cpu: bool | None, on: Accelerator, *, refused: bool
+) -> None:
+    said = None if use_cpu is None else Setting(value=use_cpu, said_by="x", change="say {value}")
+    settings = ScriptSettings(use_cpu=said)
+    expectation = pytest.raises(PreflightError) if refused else nullcontext()
+    with expectation:
+        check_accelerator(HF_PARSER, settings, on)

@@ -112,7 +112,8 @@ def values(name: str, *words: str) -> dict[str, object]:
     return {name: each.value for name, each in said.items() if each is not None}
 
 
-ALL_DEFAULT = {
+ALL_DEFAULT: dict[str, object] = {
+    "use_cpu": False,
     "micro_batch": 8,
     "accumulation_steps": 1,
     "precision": Precision.FP32,
@@ -146,6 +147,7 @@ ALL_DEFAULT = {
         (
             "hf_parser_trl",
             {
+                "use_cpu": False,
                 "micro_batch": 8,
                 "accumulation_steps": 1,
                 "gradient_checkpointing": True,
@@ -157,6 +159,7 @@ ALL_DEFAULT = {
         (
             "hf_in_code",
             {
+                "use_cpu": False,
                 "micro_batch": 4,
                 "accumulation_steps": 4,
                 "precision": Precision.FP16,
@@ -170,6 +173,7 @@ ALL_DEFAULT = {
         (
             "hf_in_code_trl",
             {
+                "use_cpu": False,
                 "micro_batch": 2,
                 "accumulation_steps": 1,
                 "gradient_checkpointing": True,
@@ -192,6 +196,7 @@ ALL_DEFAULT = {
         (
             "hf_two_arguments",
             {
+                "use_cpu": False,
                 "accumulation_steps": 1,
                 "precision": Precision.BF16,
                 "gradient_checkpointing": False,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from zerowiz.errors import UsageError
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
+# No GPU has less than a MiB: a smaller bare number is one that lost its unit.
+_SMALLEST_BYTES = 2**20
 _POWERS: Mapping[str, int] = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -28,8 +30,10 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
         return int(number * (1024 if "i" in unit else 1000) ** _POWERS[unit[0]])
-    if number > 1:
+    if number >= _SMALLEST_BYTES:
         return int(number)
+    if number > 1:
+        raise UsageError(f"`--memory-budget {text}` is {text} bytes", f"did you mean `{text}GiB`?")
     if total_bytes is None:
         raise UsageError(
             f"`--memory-budget {text}` is a fraction, and the GPU's total memory is unknown",

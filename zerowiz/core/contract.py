@@ -5,20 +5,20 @@ from collections.abc import Mapping, Sequence
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.decide import Decision
 from zerowiz.core.ledger import Where
+from zerowiz.core.rank import trainable_params
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.weigh import Job, Weighed
-from zerowiz.core.workload import Method, StateDtype
+from zerowiz.core.workload import Method
 
 SCHEMA_VERSION = 1
 
 
 def _model(job: Job) -> dict[str, object]:
     model, workload = job.model, job.workload
-    full = workload.method is Method.FULL
     return {
         "name": model.name,
         "params": model.params,
-        "trainable_params": model.params if full else model.lora_params(workload.lora_rank),
+        "trainable_params": trainable_params(model, workload),
         "source": model.source.value,
     }
 
@@ -32,7 +32,7 @@ def _workload(job: Job) -> dict[str, object]:
         "global_batch": w.micro_batch * w.accumulation_steps * job.machine.world_size,
         "precision": w.precision.value,
         "optimizer": w.optimizer.value,
-        "optimizer_state_dtype": (job.state_dtype or StateDtype.FP32).value,
+        "optimizer_state_dtype": job.state_format,
         "method": w.method.value,
         "lora_rank": None if w.method is Method.FULL else w.lora_rank,
         "gradient_checkpointing": w.gradient_checkpointing,

@@ -120,8 +120,8 @@ def _considered(wish: Wish) -> tuple[Strategy, ...]:
     )
     if not rungs:
         raise UsageError(
-            f"`--stage {wish.stage}` with `--offload {wish.offload}` is not a DeepSpeed setup",
-            "the optimizer can be offloaded at stages 2 and 3, the parameters at stage 3 alone",
+            f"zerowiz has no strategy for `--stage {wish.stage}` with `--offload {wish.offload}`",
+            "the optimizer goes to the host at stages 2 and 3, the parameters at stage 3 alone",
         )
     return rungs
 

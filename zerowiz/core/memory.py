@@ -32,7 +32,7 @@ def _host_lines(r: Rank) -> tuple[Held, ...]:
     if not r.offloaded:
         return ()
     params = ("parameters", w * p if r.strategy.offload is Offload.ALL else 0, "w P")
-    states = ("optimizer states", int(r.state_bytes * p), f"{r.state_bytes:g} P")
+    states = ("optimizer states", r.state_bytes * p, f"{r.state_bytes} P")
     master_bytes, staging_bytes = r.master_bytes * p, w * p
     if Part.PARAMETERS in r.strategy.sharded:
         # stage3.py: the master is not pinned; both kinds of gradients are.

@@ -19,10 +19,35 @@ class OwnConfig:
     stage: int | None = None
     offload: OffloadChoice | None = None
     buffers: Buffers | None = None
+    train_batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
     precision: Precision | None = None
     state_dtype: StateDtype | None = None
+    uncounted: tuple[str, ...] = ()
+    """Keys of it that change memory in ways the ledger does not know."""
+
+    def batch(self, ranks: int) -> tuple[int | None, int | None]:
+        """Micro-batch and accumulation on this many ranks, as DeepSpeed completes the three.
+
+        Source: runtime/config.py, _set_batch_related_parameters (0.19.8).
+
+        Raises:
+            UsageError: The three do not multiply out.
+        """
+        whole, micro, steps = self.train_batch_size, self.micro_batch, self.accumulation_steps
+        if whole is None:
+            return micro, steps
+        if micro is None:
+            micro = whole // (ranks * (steps or 1))
+        if steps is None:
+            steps = whole // (ranks * max(1, micro))
+        if micro * steps * ranks != whole:
+            raise UsageError(
+                f"`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
+                "leave `train_batch_size` out: DeepSpeed works it out from the other two",
+            )
+        return micro, steps
 
 
 def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
@@ -72,6 +97,33 @@ def _offload(zero: Mapping[str, object]) -> OffloadChoice:
     return OffloadChoice.OPTIMIZER if leaves("offload_optimizer") else OffloadChoice.NONE
 
 
+# Sections and keys that move, split or change tensors; the ledger counts a job without them.
+_UNCOUNTED_SECTIONS = ("tensor_parallel", "torch_autocast", "hybrid_engine", "compression_training")
+_UNCOUNTED_ZERO_KEYS = (
+    "zero_hpz_partition_size",
+    "zero_quantized_weights",
+    "zero_quantized_gradients",
+    "mics_shard_size",
+    "zenflow",
+)
+_COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
+
+
+def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys of this config that no line stands for."""
+    optimizer = _section(values, "optimizer").get("type", "adamw")
+    keys = [key for key in _UNCOUNTED_SECTIONS if key in values]
+    keys += [f"zero_optimization.{key}" for key in _UNCOUNTED_ZERO_KEYS if key in zero]
+    keys += [
+        f"zero_optimization.{key}.device"
+        for key in ("offload_optimizer", "offload_param")
+        if _section(zero, key).get("device") == "nvme"
+    ]
+    if str(optimizer).lower() not in _COUNTED_OPTIMIZERS:
+        keys.append("optimizer.type")
+    return tuple(keys)
+
+
 def _precision(values: Mapping[str, object]) -> Precision | None:
     enabled = {p: _section(values, p.value).get("enabled", False) for p in Precision}
     for precision, said in enabled.items():
@@ -95,6 +147,8 @@ def read_own_config(values: Mapping[str, object]) -> OwnConfig:
         stage=stage,
         offload=_offload(zero),
         buffers=_buffers(zero, stage),
+        train_batch_size=_count(values, "train_batch_size"),
+        uncounted=_uncounted(values, zero),
         micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
         accumulation_steps=_count(values, "gradient_accumulation_steps"),
         precision=_precision(values),

@@ -13,15 +13,15 @@ from zerowiz.core.model import Model
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Method, Optimizer, StateDtype, Workload
 
-# Values of optimizer state per trainable parameter, beside the master weights.
+# Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
 # (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus columns.
-_STATE_VALUES: Mapping[Optimizer, float] = {
-    Optimizer.ADAMW: 2,
-    Optimizer.ADAMW_8BIT: 0.5,
-    Optimizer.ADAFACTOR: 0,
-    Optimizer.LION: 1,
-    Optimizer.SGD: 0,
+_STATE_BYTES: Mapping[Optimizer, tuple[int, int]] = {
+    Optimizer.ADAMW: (8, 4),
+    Optimizer.ADAMW_8BIT: (2, 2),
+    Optimizer.ADAFACTOR: (0, 0),
+    Optimizer.LION: (4, 2),
+    Optimizer.SGD: (0, 0),
 }
 
 # Dettmers et al. 2023, section 3: 4 bits a weight, 0.127 bits of double-quantized constants.
@@ -51,7 +51,7 @@ class Rank:
     tied: bool
     master_bytes: int
     """Of one parameter, in the optimizer's own copy of the weights."""
-    state_bytes: float
+    state_bytes: int
     """Of one parameter, in the optimizer's moments."""
     accumulating: bool
 
@@ -81,6 +81,27 @@ class Rank:
         return self.strategy.offload is not Offload.NONE
 
 
+def trainable_params(model: Model, workload: Workload) -> int:
+    """The parameters that this method trains: all, or the adapters alone."""
+    full = workload.method is Method.FULL
+    return model.params if full else model.lora_params(workload.lora_rank)
+
+
+def _frozen_bytes(model: Model, workload: Workload) -> int:
+    """The base below the adapters; only linear layers of blocks are quantized.
+
+    transformers/integrations/bitsandbytes.py, replace_with_bnb_linear: embeddings, the head, norms
+    and fused experts keep the model's precision.
+    """
+    if workload.method is Method.FULL:
+        return 0
+    weight_bytes = workload.precision.size_bytes
+    if workload.method is Method.LORA:
+        return weight_bytes * model.params
+    linear = sum(tensor.numel * tensor.copies for tensor in model.tensors if tensor.linear)
+    return int(linear * _QLORA_BASE_BITS / 8) + weight_bytes * (model.params - linear)
+
+
 def place_rank(
     model: Model, workload: Workload, ranks: int, strategy: Strategy, buffers: Buffers
 ) -> Rank:
@@ -89,18 +110,19 @@ def place_rank(
     adapters = workload.method is not Method.FULL
     in_block = [tensor for tensor in model.tensors if tensor.in_block]
     experts = [tensor for tensor in in_block if tensor.name.startswith("experts.")]
+    trainable = trainable_params(model, workload)
     if adapters:
-        trainable = model.lora_params(workload.lora_rank)
         widest = max(max(t.shape) for t in model.tensors if t.linear) * workload.lora_rank
         largest = block_largest = min(widest, trainable)
     else:
-        trainable = model.params
         largest = min(model.largest_param, trainable)
         block_largest = max(tensor.numel for tensor in in_block)
-    frozen_bits = _QLORA_BASE_BITS if workload.method is Method.QLORA else 8 * weight_bytes
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     half = workload.optimizer_state_dtype is StateDtype.BF16 and strategy.stage > 0
-    value_bytes = 2 if half else 4
+    # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
+    # (accelerate/utils/deepspeed.py, map_pytorch_optim_to_deepspeed).
+    offloaded = strategy.offload is not Offload.NONE
+    stepping = Optimizer.ADAMW if offloaded else workload.optimizer
     return Rank(
         strategy=strategy,
         buffers=buffers,
@@ -108,14 +130,14 @@ def place_rank(
         ranks=ranks,
         weight_bytes=weight_bytes,
         trainable=trainable,
-        frozen_bytes=int(model.params * frozen_bits / 8) if adapters else 0,
+        frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
         module=max(model.largest_param, sum(t.numel for t in experts)),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
         tied=architecture.tied_embeddings,
-        master_bytes=value_bytes,
-        state_bytes=value_bytes * _STATE_VALUES[workload.optimizer],
+        master_bytes=2 if half else 4,
+        state_bytes=_STATE_BYTES[stepping][half],
         accumulating=workload.accumulation_steps > 1,
     )

@@ -82,24 +82,27 @@ def _allow_slow(job: Job, wish: Wish) -> Iterator[Trial]:
         yield {"--allow-slow": True}, job, replace(wish, allow_slow=True)
 
 
-# A node holds at most this many GPUs in one NVLink domain (HGX boards).
-_GPUS_OF_A_NODE = 8
+# What nodes are built with.
+_GPUS_OF_A_NODE = (2, 4, 8)
 
 
 def _more_gpus(job: Job, wish: Wish) -> Iterator[Trial]:
     machine = job.machine
     if machine.nodes > 1 or machine.accelerator is Accelerator.CPU:
         return
-    for count in range(len(machine.gpus) + 1, _GPUS_OF_A_NODE + 1):
-        wider = replace(job, machine=widen(machine, count))
-        yield {"--gpus-per-node": count}, wider, wish
+    for count in _GPUS_OF_A_NODE:
+        if count > len(machine.gpus):
+            wider = replace(job, machine=widen(machine, count))
+            name = machine.gpus[-1].name.removeprefix("NVIDIA ")
+            yield {"--machine": f"{count}x{name}"}, wider, wish
 
 
 def _adapters(job: Job, wish: Wish) -> Iterator[Trial]:
+    if job.workload.method is not Method.FULL or job.accounting is Accounting.TEXTBOOK:
+        return
     for method in (Method.LORA, Method.QLORA):
-        if job.workload.method is Method.FULL:
-            workload = replace(job.workload, method=method)
-            yield {"--method": method.value}, replace(job, workload=workload), wish
+        workload = replace(job.workload, method=method)
+        yield {"--method": method.value}, replace(job, workload=workload), wish
 
 
 # Sizes that people train, from the largest.
@@ -154,6 +157,9 @@ def remedies(decision: Decision) -> tuple[Remedy, ...]:
 
     A tight choice is given the next rung that fits without being tight.
     """
+    if decision.job.own_buffers is not None:
+        # A person's own config says all this itself; nothing here could be typed beside it.
+        return ()
     if decision.chosen is None:
         found = (_first_that_fits(decision, cure(decision.job, decision.wish)) for cure in _CURES)
         return tuple(remedy for remedy in found if remedy is not None)

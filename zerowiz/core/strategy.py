@@ -34,8 +34,8 @@ class Strategy:
 _O, _OG = frozenset({Part.OPTIMIZER}), frozenset({Part.OPTIMIZER, Part.GRADIENTS})
 _ALL = frozenset(Part)
 
-# Rule: what a strategy divides or moves is said here and nowhere else; each rung needs less GPU
-# memory than the one before it and costs more traffic.
+# Rule: what a strategy divides or moves is said here and nowhere else. Each rung keeps fewer model
+# states on a GPU than the one before it; buffers and gathered layers can still make it larger.
 DDP = Strategy(name="ddp", stage=0, template="ds_config_zero0.json")
 ZERO1 = Strategy(name="zero1", stage=1, template="ds_config_zero1.json", sharded=_O)
 ZERO2 = Strategy(name="zero2", stage=2, template="ds_config_zero2.json", sharded=_OG)

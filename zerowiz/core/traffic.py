@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.model import Model
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Strategy
@@ -51,15 +51,19 @@ def _gathered_bytes(rank: Rank) -> int:
     weight_bytes = rank.weight_bytes * rank.trainable + rank.frozen_bytes
     # partitioned_param_coordinator.py, fetch_sub_module prefetches up to max_live. Counted on two
     # CPU ranks, 0.19.8: 1.53 gathers for max_live = N/2, 1.78 for N/4, 1.00 for 2 N.
-    live_bytes = rank.weight_bytes * DEEPSPEED_DEFAULTS.stage3_max_live_parameters
+    live_bytes = rank.weight_bytes * rank.buffers.stage3_max_live_parameters
     return 2 * weight_bytes - min(weight_bytes, live_bytes)
 
 
 def wire_bytes_per_step(
-    model: Model, workload: Workload, world_size: int, strategy: Strategy
+    model: Model,
+    workload: Workload,
+    world_size: int,
+    strategy: Strategy,
+    buffers: Buffers = DEEPSPEED_DEFAULTS,
 ) -> int:
     """Bytes that each of `world_size` ranks sends per optimizer step."""
-    rank = place_rank(model, workload, world_size, strategy, DEEPSPEED_DEFAULTS)
+    rank = place_rank(model, workload, world_size, strategy, buffers)
     passes, micro_steps = _PASSES[strategy.stage], workload.accumulation_steps
     times = passes.per_step + passes.per_micro_step * micro_steps
     gathered_bytes = micro_steps * _gathered_bytes(rank) if passes.gathers_weights else 0

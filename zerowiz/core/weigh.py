@@ -4,14 +4,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from zerowiz.core.buffers import Buffers, fit_buffers
+from zerowiz.core.families import FAMILIES
 from zerowiz.core.ledger import Estimate
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
+from zerowiz.core.rank import trainable_params
 from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.textbook import textbook_estimate
 from zerowiz.core.traffic import wire_bytes_per_step
 from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.errors import UsageError
 
 
 class Verdict(StrEnum):
@@ -51,15 +54,34 @@ class Job:
     own_buffers: Buffers | None = None
     """Of the person's own config; None fits them to the model."""
 
+    def __post_init__(self) -> None:
+        """Refuse what the model or the accounting cannot do."""
+        a, tokens = self.model.architecture, self.workload.sequence_tokens
+        if FAMILIES[a.family].gpt2_block and tokens > a.positions:
+            raise UsageError(
+                f"`--seq-len {tokens}`: `{self.model.name}` has {a.positions} learned positions"
+            )
+        told = self.accounting is Accounting.TEXTBOOK
+        if told and self.workload.method is not Method.FULL:
+            raise UsageError(
+                f"`--accounting textbook` knows no `--method {self.workload.method}`",
+                "drop `--accounting textbook` for what DeepSpeed really allocates",
+            )
+
+    @property
+    def state_format(self) -> str:
+        """The number format that the optimizer states are counted in."""
+        if self.state_dtype is not None:
+            return self.state_dtype.value
+        told = self.accounting is Accounting.TEXTBOOK
+        return self.workload.precision.value if told else StateDtype.FP32.value
+
     @property
     def buffers(self) -> Buffers:
         """The communication buffers of the config that the job runs with."""
         if self.own_buffers is not None:
             return self.own_buffers
-        full = self.workload.method is Method.FULL
-        params = self.model.params
-        trainable = params if full else self.model.lora_params(self.workload.lora_rank)
-        return fit_buffers(self.model, trainable)
+        return fit_buffers(self.model, trainable_params(self.model, self.workload))
 
     @property
     def gpu_budget_bytes(self) -> int | None:
@@ -160,7 +182,9 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         budget_bytes=budget_bytes,
         host_bytes=host_bytes,
         host_budget_bytes=host_budget_bytes,
-        wire_bytes_per_step=wire_bytes_per_step(job.model, job.workload, ranks, strategy),
+        wire_bytes_per_step=wire_bytes_per_step(
+            job.model, job.workload, ranks, strategy, job.buffers
+        ),
     )
 
 

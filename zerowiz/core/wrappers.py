@@ -32,7 +32,7 @@ def _weights(r: Rank) -> tuple[Held, ...]:
 def _optimizer(r: Rank, params: int, letter: str) -> tuple[Held, ...]:
     return (
         ("master weights", r.master_bytes * params, f"{r.master_bytes} {letter}"),
-        ("optimizer states", int(r.state_bytes * params), f"{r.state_bytes:g} {letter}"),
+        ("optimizer states", r.state_bytes * params, f"{r.state_bytes} {letter}"),
     )
 
 

@@ -17,7 +17,13 @@ from zerowiz.core.script.options import (
     Takes,
     read_word,
 )
-from zerowiz.core.script.settings import ScriptSettings, Setting, settle
+from zerowiz.core.script.settings import (
+    ScriptSettings,
+    Setting,
+    check_accelerator,
+    check_method,
+    settle,
+)
 
 __all__ = [
     "ARGUMENT_CLASSES",
@@ -38,6 +44,8 @@ __all__ = [
     "ScriptSettings",
     "Setting",
     "Takes",
+    "check_accelerator",
+    "check_method",
     "deliver",
     "field_options",
     "read_word",

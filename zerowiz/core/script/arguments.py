@@ -14,6 +14,7 @@ _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "gradient_checkpointing": (Reads.TRUTH, False),
     "optim": (Reads.STR, "adamw_torch_fused"),
     "deepspeed": (Reads.STR, None),
+    "use_cpu": (Reads.TRUTH, False),
 }
 # trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is, where older
 # releases stayed with fp32, so its default is not seen.

@@ -81,6 +81,8 @@ class ScriptFacts:
     config_line: int | None = None
     """Where the script says, or would have to say, which config it takes."""
     obstacle: Obstacle | None = None
+    trains_adapters: bool = False
+    """It imports peft, or a library's configuration of it."""
     passes_optimizer: bool = False
     """A raw script hands `optimizer=` to `deepspeed.initialize`."""
     args_file: str | None = None
@@ -99,3 +101,5 @@ class ScriptFacts:
     """`optim` of TrainingArguments."""
     attention: Binding = UNSEEN
     model: Binding = UNSEEN
+    use_cpu: Binding = UNSEEN
+    """`use_cpu` of TrainingArguments."""

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from zerowiz.core.machine import Accelerator
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.options import SWITCHES, Given, Option, Reads, Scalar, Takes, read_words
-from zerowiz.core.workload import Attention, Optimizer, Precision
+from zerowiz.core.workload import Attention, Method, Optimizer, Precision
+from zerowiz.errors import PreflightError, UsageError
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class ScriptSettings:
     optimizer: Setting[Optimizer] | None = None
     attention: Setting[Attention] | None = None
     model: Setting[str] | None = None
+    use_cpu: Setting[bool] | None = None
 
 
 # transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger knows.
@@ -78,7 +81,36 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         optimizer=_named(run.setting(facts.optimizer), _OPTIMIZERS),
         attention=_named(run.setting(facts.attention), _ATTENTIONS),
         model=_text(run.setting(facts.model)),
+        use_cpu=_truth(run.setting(facts.use_cpu)),
     )
+
+
+def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelerator) -> None:
+    """See that the script will train on this accelerator.
+
+    Raises:
+        PreflightError: A Trainer on the CPU accelerator that was not told so: with bf16 it refuses,
+            and with fp32 each rank trains alone (transformers 5.23, TrainingArguments).
+    """
+    use_cpu = settings.use_cpu
+    if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
+        raise PreflightError(
+            f"on the CPU accelerator {facts.path} would not see its other ranks without `use_cpu`",
+            use_cpu.change_to(value=True),
+        )
+
+
+def check_method(facts: ScriptFacts, method: Method) -> None:
+    """See that the script trains what was planned.
+
+    Raises:
+        UsageError: Adapters were planned, and the script shows none.
+    """
+    if method is not Method.FULL and not facts.trains_adapters:
+        raise UsageError(
+            f"`--method {method}` disagrees with {facts.path}, which does not import peft",
+            f"drop `--method {method}`: the script trains every parameter",
+        )
 
 
 class _Bindings:

@@ -49,7 +49,15 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
         attention=_attention(read),
         model=_model(read),
+        trains_adapters=_trains_adapters(read.source),
     )
+
+
+def _trains_adapters(source: Source) -> bool:
+    """Whether adapters can be meant: peft itself, or TRL's options that build its config."""
+    origins = (*source.imports.values(), *source.stars)
+    names = {origin.rpartition(".")[2] for origin in origins}
+    return "get_peft_config" in names or any(o.split(".")[0] == "peft" for o in origins)
 
 
 def _checkpointing(read: Reader, said: Binding) -> Binding:

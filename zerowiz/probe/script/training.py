@@ -54,6 +54,7 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         fp16=said("fp16"),
         gradient_checkpointing=said("gradient_checkpointing"),
         optimizer=said("optim"),
+        use_cpu=said("use_cpu"),
         sequence_tokens=said("max_length"),
     )
 
