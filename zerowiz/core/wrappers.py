@@ -198,7 +198,7 @@ def _stage3(r: Rank) -> Moments:
             (*lasting, gathered, *_embedding(r), sliced),
         ),
         # stage3.py, _prepare_sub_group: gradients flat and in the master's format (d4-015).
-        Phase.STEP: ((*lasting, ("sub-group gradients", step_bytes, "(w + master) S")),),
+        Phase.STEP: ((*lasting, ("sub-group gradients", step_bytes, "(w + master) G")),),
     }
 
 
