@@ -22,21 +22,28 @@ ENTER, DOWN, CTRL_C = "\r", "\x1b[B", "\x03"
 
 # One tiny script for each way that a config reaches one.
 HF_PARSER = """\
+from dataclasses import dataclass
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+@dataclass
+class Arguments(TrainingArguments):
+    use_cpu: bool = True
+
+(args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
 Trainer(model=None, args=args).train()
 """
 HF_IN_CODE = """\
 from transformers import Trainer, TrainingArguments
 
-args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True)
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True, use_cpu=True)
 Trainer(model=None, args=args).train()
 """
 HF_LITERAL = """\
 from transformers import Trainer, TrainingArguments
 
-args = TrainingArguments("out", per_device_train_batch_size=4, deepspeed="ds_config_zero0.json")
+args = TrainingArguments(
+    "out", per_device_train_batch_size=4, deepspeed="ds_config_zero0.json", use_cpu=True
+)
 Trainer(model=None, args=args).train()
 """
 CONFIG_ARGUMENTS = """\
@@ -128,7 +135,7 @@ class Terminal:
             dimensions=(LINES, COLUMNS),
             timeout=_PATIENCE_SECONDS,
         )
-        self.raw = b""
+        self.quiet = False
 
     @property
     def lines(self) -> list[str]:
@@ -142,13 +149,14 @@ class Terminal:
 
     def _look(self) -> bool:
         """Take in what came; whether more may come."""
+        self.quiet = False
         try:
             got = self.child.read_nonblocking(65536, timeout=0.05)
         except pexpect.TIMEOUT:
+            self.quiet = True
             return True
         except pexpect.EOF:
             return False
-        self.raw += got
         self.stream.feed(got)
         if b"\x1b[6n" in got:  # prompt_toolkit asks a terminal where its cursor is
             self.child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
@@ -164,12 +172,12 @@ class Terminal:
             assert seen or time.monotonic() < until, f"{words!r} never came:\n{self.text}"
 
     def reply(self, question: str, keys: str) -> None:
-        """Wait for a question, press keys, and wait until the prompt has taken them."""
+        """Wait for a question until it is drawn, then press keys."""
         self.wait_for(question)
-        while not self.raw.endswith(b"\x1b[?25h"):  # the prompt is drawn: the cursor is back
-            assert self._look(), self.text
-        self.raw = b""
+        while not self.quiet:
+            assert self._look(), f"it ended at {question!r}:\n{self.text}"
         self.child.send(keys)
+        self.quiet = False
 
     def end(self) -> int:
         """Wait for the end; the exit code."""

@@ -3,12 +3,10 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from zerowiz.cli.options import Options
-from zerowiz.cli.planning import Ask, find_machine
+from zerowiz.cli.planning import Ask, find_machine, read_reachable
 from zerowiz.probe.hf import read_model
-from zerowiz.probe.script import read_script
 from zerowiz.ui.ask import ask
 
 
@@ -16,7 +14,7 @@ def asker(options: Options) -> Ask:
     """How questions are asked; an answer that would fail later is asked again now."""
     checks: Mapping[str, Callable[[str], object]] = {
         "machine": lambda answer: find_machine(replace(options, machine=answer), os.environ),
-        "script": lambda answer: read_script(Path(answer)),
+        "script": lambda answer: read_reachable(answer, (), options),
         "model": lambda answer: read_model(answer, environ=os.environ),
     }
     return lambda question: ask(question, checks.get(question.key))

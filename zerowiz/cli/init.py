@@ -13,7 +13,7 @@ from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.launch import answer_for, render
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import Ask, by_default, config_file, find_machine, is_here
+from zerowiz.cli.planning import Ask, by_default, config_file, find_machine, is_here, read_reachable
 from zerowiz.cli.record import encode_record
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
@@ -22,7 +22,6 @@ from zerowiz.core.script import deliver
 from zerowiz.emit.files import is_somebodys_work, write_file
 from zerowiz.errors import InterruptedByUserError, PreflightError
 from zerowiz.probe.record import record_path
-from zerowiz.probe.script import read_script
 from zerowiz.ui import show
 from zerowiz.ui.ask import can_ask, confirm
 
@@ -104,7 +103,7 @@ def init(
     ask_person = asker(options) if asking else None
     options = _with_machine(options, ask_person)
     path = _find_script(script, ask_person)
-    facts = read_script(Path(path))
+    facts = read_reachable(path, (), options)
     options = answer_for(options, facts, (), ask_person)
     outcome = decide_with(asking, options, facts, (), show.plan)
     if outcome.rung is None and options.as_json:

@@ -23,6 +23,7 @@ from zerowiz.cli.planning import (
     find_machine,
     is_here,
     open_questions,
+    read_reachable,
 )
 from zerowiz.cli.record import recall
 from zerowiz.cli.usage import PlainCommand
@@ -38,13 +39,12 @@ from zerowiz.core.launch import (
 from zerowiz.core.machine import Machine
 from zerowiz.core.questions import Question
 from zerowiz.core.remedies import Remedy
-from zerowiz.core.script import ScriptFacts, deliver, settle
+from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
 from zerowiz.core.strategy import Strategy
 from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.programs import find_programs
 from zerowiz.probe.record import read_record
-from zerowiz.probe.script import read_script
 from zerowiz.probe.templates import read_template
 from zerowiz.ui import show
 from zerowiz.ui.ask import can_ask, confirm
@@ -71,6 +71,7 @@ def plan_launch(
     """
     own = options.config
     path = config_file(options, rung)
+    check_accelerator(facts, settle(facts, tuple(script_args)), brief.job.machine.accelerator)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
     machine = brief.job.machine
@@ -176,7 +177,7 @@ def launch(
     _check_options(options)
     script_args = args or []
     path, options = _find_script(script, options)
-    facts = read_script(Path(path))
+    facts = read_reachable(path, script_args, options)
     _check_place(options, find_machine(options, os.environ))
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)

@@ -22,6 +22,9 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 
+# Far beyond any job; a slip of the finger is told at once instead of being planned for.
+_MOST = 10_000_000
+
 _MODEL, _MACHINE, _JOB, _CHOICE = "Model", "Machine", "Training step", "Choice"
 _OUTPUT = "Output"
 
@@ -151,8 +154,11 @@ class Options:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise UsageError(f"`{_flag(field.type)} {value}`: it is a whole number from 1 on")
+            counts = isinstance(value, int) and not isinstance(value, bool)
+            if counts and not 1 <= value <= _MOST:
+                raise UsageError(
+                    f"`{_flag(field.type)} {value}`: it is a whole number from 1 to {_MOST}"
+                )
 
 
 # How a run is shown or confirmed is no part of what was answered.

@@ -13,9 +13,9 @@ from zerowiz.core.dsconfig import Handover
 from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
-from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
+from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, settle
 from zerowiz.core.spec import parse_spec
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
     Attention,
@@ -34,6 +34,7 @@ from zerowiz.probe.host import read_host
 from zerowiz.probe.hostfile import read_hostfile
 from zerowiz.probe.machine_file import read_machine_file
 from zerowiz.probe.nvml import read_machine
+from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
 CPU_MACHINE = "cpu"
@@ -272,6 +273,18 @@ def config_file(options: Options, strategy: Strategy) -> str:
     """The config that the job runs with: the person's own, or where the strategy's is written."""
     own = options.config
     return str((options.output_dir or Path()) / strategy.template if own is None else own)
+
+
+def read_reachable(path: str, script_args: Sequence[str], options: Options) -> ScriptFacts:
+    """The facts of a script, once it is sure that some config can reach it.
+
+    Raises:
+        ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
+    """
+    facts = read_script(Path(path))
+    if facts.obstacle is not None:
+        deliver(facts, tuple(script_args), config_file(options, ZERO2))
+    return facts
 
 
 def is_here(machine: Machine) -> bool:

@@ -110,11 +110,17 @@ def _rung_table(decision: Decision, stream: TextIO) -> "Table":
     return table
 
 
-_TOLD_PARTS = ("parameters", "gradients", "optimizer", "activations")
+# The ledger's part, and the heading that the told tables give it.
+_TOLD_PARTS = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer": "optimizer",
+    "activations": "activations",
+}
 
 
 def _told_table(decision: Decision, stream: TextIO) -> "Table":
-    table = _grid(stream, "strategy", *_TOLD_PARTS, "per GPU", "verdict")
+    table = _grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
     for weighed in decision.weighed:
         held = {
             line.part: line.size_bytes

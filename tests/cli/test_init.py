@@ -1,0 +1,135 @@
+"""`zerowiz init` without a person, and what `launch` makes of its record."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, Run
+
+CPU = ("--machine", "cpu", "--model", "10m")
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(HF_PARSER)
+    return path
+
+
+def test_init_writes_the_config_and_the_record_and_says_how_to_go_on(
+    process: Run, script: Path
+) -> None:
+    result = process("init", "--yes", *CPU)
+    assert 0 == result.code
+    assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in result.stdout
+    assert (
+        0
+        == json.loads((script.parent / "ds_config_zero0.json").read_text())["zero_optimization"][
+            "stage"
+        ]
+    )
+    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
+    assert {
+        "schema_version": 1,
+        "script": "train.py",
+        "options": {"machine": "cpu", "model": "10m"},
+    } == record
+
+
+def test_a_dry_run_shows_the_config_and_writes_nothing(here: Run, script: Path) -> None:
+    result = here("init", "--dry-run", "--yes", *CPU)
+    assert result.stdout.startswith("# writes ds_config_zero0.json\n{\n")
+    assert [script] == list(script.parent.iterdir())
+
+
+@pytest.mark.parametrize("variable", ["CI", "ZEROWIZ_NO_INPUT"])
+def test_without_a_terminal_nothing_is_asked(process: Run, script: Path, variable: str) -> None:
+    assert script.is_file()
+    result = process("init", "--machine", "cpu", **{variable: "1"})
+    assert 3 == result.code
+    assert "`--model`" in result.hints
+
+
+def test_a_script_is_found_by_name_or_by_habit(here: Run, script: Path) -> None:
+    (script.parent / "other.py").write_text(HF_IN_CODE)
+    for words, expected in (((), "train.py"), (("other.py",), "other.py")):
+        assert 0 == here("init", "--yes", *CPU, *words).code
+        record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
+        assert expected == record["script"]
+
+
+def test_a_launch_uses_the_record(here: Run, script: Path) -> None:
+    (script.parent / "other.py").write_text(HF_IN_CODE)
+    assert 0 == here("init", "--yes", *CPU, "--stage", "3", "--allow-slow", "other.py").code
+    content = json.loads(here("launch", "--dry-run", "--json").stdout)
+    assert ("zero3", "10m") == (content["chosen"], content["model"]["name"])
+    assert "other.py" == content["command"][-1]
+
+
+def test_what_is_said_at_the_launch_outweighs_the_record(here: Run, script: Path) -> None:
+    assert script.is_file()
+    here("init", "--yes", *CPU, "--stage", "3")
+    content = json.loads(here("launch", "--dry-run", "--json", "--stage", "1").stdout)
+    assert "zero1" == content["chosen"]
+
+
+def test_a_script_that_is_named_at_the_launch_has_no_record(here: Run, script: Path) -> None:
+    assert script.is_file()
+    here("init", "--yes", *CPU, "--stage", "3")
+    content = json.loads(here("launch", "--dry-run", "--json", *CPU, "train.py").stdout)
+    assert "ddp" == content["chosen"]
+
+
+def test_the_record_lies_in_the_output_folder(here: Run, script: Path) -> None:
+    result = here("init", "--yes", *CPU, "--output-dir", "runs/a b")
+    assert "next: zerowiz launch --output-dir 'runs/a b'\n" in result.stdout
+    assert {"train.py", "runs"} == {path.name for path in script.parent.iterdir()}
+    content = json.loads(here("launch", "--dry-run", "--json", "--output-dir", "runs/a b").stdout)
+    assert "runs/a b/ds_config_zero0.json" == content["config_path"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--stage", "2", "--seq-len", "64", "--attention", "sdpa"),
+        ("--stage", "3", "--offload", "all", "--gpus-per-node", "2", "--output-dir", "a b"),
+        ("--no-gradient-checkpointing", "--memory-budget", "8GiB", "--allow-slow"),
+    ],
+)
+def test_the_job_scripts_line_gives_the_same_config(
+    here: Run, script: Path, words: tuple[str, ...]
+) -> None:
+    assert script.is_file()
+    done = here("init", "--yes", *CPU, *words)
+    assert 0 == done.code, done.stderr
+    line = done.stdout.splitlines()[-1].removeprefix("the same in a job script: ")
+    tool, command, *rest = shlex.split(line)
+    assert ("zerowiz", "launch") == (tool, command)
+    again = here("launch", "--dry-run", *rest)
+    assert 0 == again.code, again.stderr
+    heading, *config, _ = again.stdout.splitlines()
+    written = Path(heading.removeprefix("# writes "))
+    assert written.read_text() == "\n".join(config) + "\n"
+
+
+def test_a_config_that_was_changed_by_hand_is_left_alone(here: Run, script: Path) -> None:
+    here("init", "--yes", *CPU)
+    config = script.parent / "ds_config_zero0.json"
+    config.write_text("{}\n")
+    result = here("init", "--yes", *CPU)
+    assert 1 == result.code
+    assert "{}\n" == config.read_text()
+    assert 0 == here("init", "--yes", "--force", *CPU).code
+    assert "{}\n" != config.read_text()
+
+
+def test_a_script_with_another_config_in_it_is_refused_before_anything_is_written(
+    here: Run, script: Path
+) -> None:
+    script.write_text(HF_LITERAL)
+    result = here("init", "--yes", *CPU, "--stage", "2")
+    assert result.code in {1, 5}
+    assert "ds_config_zero0.json" in result.problem
+    assert [script] == list(script.parent.iterdir())

@@ -1,0 +1,325 @@
+"""`zerowiz launch`: the command, its environment, and the job that it becomes."""
+
+import json
+import os
+import shlex
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cli.harness import (
+    CONFIG_ARGUMENTS,
+    HF_IN_CODE,
+    HF_LITERAL,
+    HF_PARSER,
+    ROOT,
+    Result,
+    Run,
+    run_process,
+)
+from fake_nvml import FakeNvmlLib, read_recording
+
+CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m")
+Install = Callable[[FakeNvmlLib], FakeNvmlLib]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """The last line of a dry run, taken apart."""
+
+    env: Mapping[str, str]
+    launcher: tuple[str, ...]
+    script: tuple[str, ...]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The launcher's options, less the port, which differs each time."""
+        words = list(self.launcher[1:])
+        at = words.index("--master_port")
+        return tuple(words[:at] + words[at + 2 :])
+
+
+def shown(result: Result, script: str = "train.py") -> Shown:
+    assert 0 == result.code, result.stderr
+    words = shlex.split(result.stdout.splitlines()[-1])
+    first = next(index for index, word in enumerate(words) if word.endswith("/deepspeed"))
+    env, argv = words[:first], words[first:]
+    at = argv.index(script)
+    return Shown(
+        env=dict(word.split("=", 1) for word in env),
+        launcher=tuple(argv[:at]),
+        script=tuple(argv[at:]),
+    )
+
+
+def dry(run: Run, *words: str) -> Shown:
+    return shown(run("launch", "--dry-run", *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected", "env"),
+    [
+        (HF_PARSER, (), ("--deepspeed", "ds_config_zero0.json"), {}),
+        (
+            HF_IN_CODE,
+            (),
+            (),
+            {
+                "ACCELERATE_USE_DEEPSPEED": "true",
+                "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds_config_zero0.json",
+            },
+        ),
+        (HF_LITERAL, (), (), {}),
+        (CONFIG_ARGUMENTS, (), ("--deepspeed", "--deepspeed_config", "ds_config_zero0.json"), {}),
+        (HF_PARSER, ("--bf16",), ("--deepspeed", "ds_config_zero0.json"), {}),
+        (
+            CONFIG_ARGUMENTS,
+            ("--batch", "3"),
+            ("--deepspeed", "--deepspeed_config", "ds_config_zero0.json"),
+            {},
+        ),
+    ],
+    ids=["flag", "environment", "literal", "config arguments", "flag and words", "words"],
+)
+def test_the_config_reaches_the_script_by_its_own_convention(
+    here: Run,
+    folder: Path,
+    text: str,
+    given: tuple[str, ...],
+    expected: tuple[str, ...],
+    env: Mapping[str, str],
+) -> None:
+    (folder / "train.py").write_text(text)
+    # The raw script shows no loader to read the batch from.
+    micro_batch = ("--micro-batch", "1") if text is CONFIG_ARGUMENTS else ()
+    result = dry(here, *CPU, *micro_batch, "train.py", *given)
+    assert ("train.py", *given, *expected) == result.script
+    assert env == {
+        name: value for name, value in result.env.items() if name.startswith("ACCELERATE")
+    }
+
+
+def test_the_launchers_options_stand_before_the_script(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = dry(here, *CPU, "train.py", "--num_gpus", "9", "--seed", "1")
+    assert "deepspeed" == Path(result.launcher[0]).name
+    assert ("--num_gpus", "2") == result.options
+    assert (
+        "train.py",
+        "--num_gpus",
+        "9",
+        "--seed",
+        "1",
+        "--deepspeed",
+        "ds_config_zero0.json",
+    ) == result.script
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--help",),
+        ("-h",),
+        ("--yes", "--json"),
+        ("--dry-run", "--quiet"),
+        ("--", "--model", "x"),
+        ("a b", "$HOME", "'", "*"),
+        ("",),
+    ],
+)
+def test_words_after_the_script_are_the_scripts_own(
+    here: Run, folder: Path, given: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    assert ("train.py", *given) == dry(here, *CPU, "train.py", *given).script
+
+
+def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:
+    result = here("launch", "--help")
+    assert 0 == result.code
+    assert "Usage: zerowiz launch" in result.stdout
+
+
+def test_the_cpu_job_says_so_to_deepspeed(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    named = dry(here, *CPU, "train.py")
+    flag = dry(here, "--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "train.py")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    environ = dry(here, "--gpus-per-node", "2", "--model", "10m", "train.py")
+    for result in (named, flag, environ):
+        assert "cpu" == result.env["DS_ACCELERATOR"]
+        assert ("--num_gpus", "2") == result.options
+        assert {"CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF"}.isdisjoint(result.env)
+
+
+def test_a_cuda_job_names_its_gpus_by_nvmls_indices(
+    here: Run, folder: Path, fake_nvml: Install
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    fake_nvml(FakeNvmlLib(read_recording("h200-x4")))
+    every = dry(here, "--model", "1b", "train.py")
+    assert ("--include", "localhost:0,1,2,3") == every.options
+    assert "PCI_BUS_ID" == every.env["CUDA_DEVICE_ORDER"]
+    assert "expandable_segments:True" == every.env["PYTORCH_CUDA_ALLOC_CONF"]
+    assert "DS_ACCELERATOR" not in every.env
+    some = dry(here, "--model", "1b", "--gpus", "1,3", "train.py")
+    assert ("--include", "localhost:1,3") == some.options
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("CUDA_DEVICE_ORDER", "CUDA_DEVICE_ORDER"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("TORCH_EXTENSIONS_DIR", "TORCH_EXTENSIONS_DIR"),
+    ],
+)
+def test_what_a_person_set_in_the_environment_stays(
+    here: Run,
+    folder: Path,
+    fake_nvml: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    gone: str,
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    fake_nvml(FakeNvmlLib(read_recording("h200-x2")))
+    before = dry(here, "--model", "1b", "train.py").env
+    monkeypatch.setenv(name, "mine")
+    after = dry(here, "--model", "1b", "train.py").env
+    assert set(before) - {gone} == set(after)
+
+
+def test_the_interpreters_own_folder_is_on_the_jobs_path(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    beside = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert f"{beside}:/usr/bin:/bin" == dry(here, *CPU, "train.py").env["PATH"]
+    monkeypatch.setenv("PATH", f"/usr/bin:{beside}")
+    assert "PATH" not in dry(here, *CPU, "train.py").env
+
+
+def test_a_dry_run_writes_nothing_and_shows_the_file(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    first, *rest = result.stdout.splitlines()
+    assert "# writes ds_config_zero0.json" == first
+    assert 0 == json.loads("\n".join(rest[:-1]))["zero_optimization"]["stage"]
+    assert ["train.py"] == os.listdir(folder)  # noqa: PTH208 - names are enough
+
+
+def test_quiet_leaves_stderr_empty(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    assert "" == here("launch", "--dry-run", "--quiet", *CPU, "train.py").stderr
+    assert "" == here("init", "--dry-run", "--quiet", *CPU, "train.py").stderr
+
+
+def test_a_persons_own_config_is_handed_over_and_never_written(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    own = folder / "mine.json"
+    own.write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}')
+    result = here("launch", "--dry-run", "--json", *CPU, "--config", "mine.json", "train.py")
+    content = json.loads(result.stdout)
+    assert "zero2" == content["chosen"]
+    assert "mine.json" == content["config_path"]
+    assert ["--deepspeed", "mine.json"] == content["command"][-2:]
+    before = own.read_text()
+    assert 0 == here("init", "--yes", *CPU, "--config", "mine.json").code
+    assert before == own.read_text()
+    assert {"train.py", "mine.json", ".zerowiz"} == {path.name for path in folder.iterdir()}
+    assert ("--deepspeed", "mine.json") == dry(here).script[-2:]
+
+
+# What stands where `deepspeed` would: it says how it was started, and ends with a status of its own.
+SPY = """\
+#!/bin/sh
+printf '%s\\n' "$@" > argv.txt
+env > env.txt
+exit 7
+"""
+
+
+@pytest.fixture
+def spied(folder: Path, tmp_path: Path) -> Run:
+    """Run with an interpreter beside which lies the spy."""
+    beside = tmp_path / "bin"
+    beside.mkdir()
+    (beside / "python").symlink_to(sys.executable)
+    (beside / "deepspeed").write_text(SPY)
+    (beside / "deepspeed").chmod(0o755)
+    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+
+    def run(*words: str, **env: str) -> Result:
+        environ = {"PYTHONPATH": libraries, **env}
+        return run_process(folder, *words, python=str(beside / "python"), env=environ)
+
+    return run
+
+
+def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = spied("launch", "--yes", *CPU, "train.py", "--run_name", "a b", KEPT="as it is")
+    assert 7 == result.code, result.stderr
+    assert "" == result.stdout
+    argv = (folder / "argv.txt").read_text().splitlines()
+    assert ["train.py", "--run_name", "a b", "--deepspeed", "ds_config_zero0.json"] == argv[-5:]
+    assert ["--num_gpus", "2"] == argv[:2]
+    env = dict(
+        line.split("=", 1) for line in (folder / "env.txt").read_text().splitlines() if "=" in line
+    )
+    assert ("cpu", "as it is") == (env["DS_ACCELERATOR"], env["KEPT"])
+    assert (
+        0 == json.loads((folder / "ds_config_zero0.json").read_text())["zero_optimization"]["stage"]
+    )
+
+
+def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = (*CPU, "--stage", "2", "train.py", "--x")
+    dry_run = spied("launch", "--dry-run", *words)
+    assert 7 == spied("launch", *words).code
+    _, *config, _ = dry_run.stdout.splitlines()
+    assert "\n".join(config) + "\n" == (folder / "ds_config_zero2.json").read_text()
+    expected = shown(dry_run)
+    argv = (folder / "argv.txt").read_text().splitlines()
+    assert [*expected.options] == argv[:2]
+    assert [*expected.script] == argv[-2:]
+
+
+def test_a_second_launch_rewrites_what_the_first_wrote(spied: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    for tokens in ("128", "256", "128"):
+        result = spied("launch", *CPU, "--stage", "2", "--seq-len", tokens, "train.py", "--bf16")
+        assert 7 == result.code, result.stderr
+
+
+def test_a_config_that_was_changed_by_hand_stops_the_launch(spied: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    config = folder / "ds_config_zero0.json"
+    config.write_text('{"mine": true}\n')
+    refused = spied("launch", *CPU, "train.py")
+    assert 1 == refused.code
+    assert "ds_config_zero0.json" in refused.problem
+    assert "--force" in refused.hints
+    assert '{"mine": true}\n' == config.read_text()
+    assert not (folder / "argv.txt").exists()
+    assert 7 == spied("launch", "--force", *CPU, "train.py").code
+    assert "zero_optimization" in json.loads(config.read_text())
+
+
+def test_a_plan_made_elsewhere_is_made_again_where_the_job_starts(spied: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    planned = spied("init", "--yes", "--machine", "4xA100-40GB", "--model", "10m")
+    assert 0 == planned.code, planned.stderr
+    assert "--machine" not in planned.stdout
+    refused = spied("launch")
+    assert 5 == refused.code, refused.stderr
+    assert 7 == spied("launch", "--accelerator", "cpu").code

@@ -1,0 +1,96 @@
+"""The words of the command line, which scripts out there depend on."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cli.harness import COLUMNS, CONFIG_ARGUMENTS, Run
+
+# Frozen: an option leaves or changes its name on purpose only.
+SHARED = {
+    *("--model", "--method", "--lora-rank"),
+    *("--machine", "--accelerator", "--gpus", "--nodes", "--gpus-per-node", "--hostfile"),
+    *("--memory-budget", "--micro-batch", "--seq-len", "--grad-accum", "--global-batch"),
+    *("--precision", "--optimizer", "--optimizer-state-dtype", "--attention"),
+    *("--gradient-checkpointing", "--no-gradient-checkpointing"),
+    *("--stage", "--offload", "--allow-slow", "--accounting", "--integration", "--config"),
+    *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
+}
+# A value for each that this job bears; `None` is a switch.
+VALUES: dict[str, str | None] = {
+    "--model": "10m",
+    "--method": "full",
+    "--lora-rank": "8",
+    "--machine": "cpu",
+    "--accelerator": "cpu",
+    "--gpus": "0",
+    "--nodes": "1",
+    "--gpus-per-node": "2",
+    "--hostfile": "hosts",
+    "--memory-budget": "0.5",
+    "--micro-batch": "8",
+    "--seq-len": "64",
+    "--grad-accum": "1",
+    "--global-batch": "8",
+    "--precision": "fp32",
+    "--optimizer": "adamw",
+    "--optimizer-state-dtype": "fp32",
+    "--attention": "sdpa",
+    "--stage": "auto",
+    "--offload": "none",
+    "--accounting": "real",
+    "--integration": "deepspeed",
+    "--config": "own.json",
+    "--output-dir": "out",
+}
+COMMANDS = ("init", "plan", "launch")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_shared_options_are_the_frozen_ones(here: Run, command: str) -> None:
+    said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", here(command, "--help").stdout))
+    assert SHARED | {"--help"} == said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", sorted(SHARED))
+def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, option: str) -> None:
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    (folder / "hosts").write_text("localhost slots=1\n")
+    (folder / "own.json").write_text("{}")
+    value = VALUES.get(option)
+    words = [option] if value is None else [option, value]
+    base = ["--machine", "cpu", "--model", "10m", "--micro-batch", "8", "--dry-run"]
+    result = here(command, *base, *words, *([] if command == "plan" else ["train.py"]))
+    assert 0 == result.code, result.stderr
+
+
+@pytest.mark.parametrize("flag", ["-y", "-q"])
+def test_the_short_options_are_taken(here: Run, flag: str) -> None:
+    assert 0 == here("plan", flag, "--machine", "cpu", "--model", "10m").code
+
+
+def test_the_commands_are_listed_in_the_order_of_use(here: Run) -> None:
+    shown = here("--help").stdout.partition("Commands:")[2]
+    listed = re.findall(r"^  (\w+) ", shown, re.MULTILINE)
+    assert ["init", "plan", "launch", "machine"] == [
+        name for name in listed if name in {"init", "plan", "launch", "machine"}
+    ]
+
+
+def test_no_words_at_all_show_the_help(here: Run) -> None:
+    assert here("--help").stdout == here().stdout
+
+
+@pytest.mark.parametrize("words", [(), *((command,) for command in (*COMMANDS, "machine"))])
+def test_the_help_is_plain_text_of_80_columns(here: Run, words: tuple[str, ...]) -> None:
+    result = here(*words, "--help")
+    assert 0 == result.code
+    assert "" == result.stderr
+    assert result.stdout.isascii()
+    assert max(map(len, result.stdout.splitlines())) <= COLUMNS
+    assert "Usage: zerowiz" in result.stdout
+
+
+def test_the_version_is_one_line(here: Run) -> None:
+    assert re.fullmatch(r"zerowiz \d+\.\d+\S*\n", here("--version").stdout)

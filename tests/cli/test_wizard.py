@@ -1,0 +1,269 @@
+"""The wizard, at a real pseudo-terminal of 80 columns."""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import COLUMNS, CTRL_C, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Run, Terminal
+
+Open = Callable[..., Terminal]
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+TINY = (*CPU, "--model", "10m", "--seq-len", "64")
+
+# A raw script of which little can be seen, so that much is asked.
+SILENT = """\
+import argparse
+
+import deepspeed
+from loaders import build_loader, build_model
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+args = parser.parse_args()
+engine, *_ = deepspeed.initialize(args=args, model=build_model())
+"""
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(HF_PARSER)
+    return path
+
+
+def files(script: Path) -> set[str]:
+    return {path.name for path in script.parent.iterdir()}
+
+
+def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Path) -> None:
+    person = terminal("init", *CPU)
+    person.reply("Which model?", "10m" + ENTER)
+    person.reply("How many tokens per sequence?", ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert "Does it fit on one GPU, replicated?  yes" in person.text
+    assert "Chosen   ddp" in person.text
+    assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in person.text
+    assert {"train.py", "ds_config_zero0.json", ".zerowiz"} == files(script)
+    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
+    assert {"accelerator": "cpu", "gpus_per_node": 2, "model": "10m", "seq_len": 2048} == record[
+        "options"
+    ]
+
+
+def test_only_what_is_open_is_asked(terminal: Open, script: Path) -> None:
+    assert script.is_file()
+    person = terminal("init", *TINY)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert 1 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
+
+
+def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
+    terminal: Open, script: Path
+) -> None:
+    script.write_text(SILENT)
+    person = terminal("init", *CPU)
+    person.reply("Which model?", "10m" + ENTER)
+    person.reply("How many sequences per GPU at a time?", "4" + ENTER)
+    person.reply("How many tokens per sequence?", "64" + ENTER)
+    person.reply("Does the script use gradient checkpointing?", DOWN + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert "Step     4 x 64 tokens per GPU" in person.text
+    assert "with gradient checkpointing" in " ".join(person.text.split())
+    asked = [i for i, line in enumerate(person.lines) if line.startswith("? ")]
+    for index in asked[:-1]:
+        assert person.lines[index - 1].endswith("."), person.lines[index]
+
+
+def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: Path) -> None:
+    person = terminal("init", *CPU)
+    person.reply("Which model?", "10m" + ENTER)
+    person.reply("How many tokens per sequence?", "96" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    line = person.text.partition("the same in a job script: ")[2].replace("\\\n", " ")
+    tool, command, *rest = shlex.split(line)
+    assert ("zerowiz", "launch", "--yes") == (tool, command, rest[0])
+    again = here("launch", "--dry-run", *rest).stdout.splitlines()
+    assert (script.parent / "ds_config_zero0.json").read_text() == "\n".join(again[1:-1]) + "\n"
+
+
+def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) -> None:
+    assert script.is_file()
+    person = terminal("init", *TINY)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    after = terminal("launch", "--dry-run")
+    assert 0 == after.end()
+    assert "--deepspeed ds_config_zero0.json" in " ".join(after.text.split())
+    assert "?" not in {line[:1] for line in after.lines}
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_ctrl_c_ends_with_130_and_nothing_written(
+    terminal: Open, script: Path, answered: int
+) -> None:
+    person = terminal("init", *CPU)
+    questions = ("Which model?", "How many tokens per sequence?", "will be written; go on?")
+    for question, keys in zip(questions[:answered], ("10m", ""), strict=False):
+        person.reply(question, keys + ENTER)
+    person.reply(questions[answered], CTRL_C)
+    assert 130 == person.end()
+    assert "interrupted; nothing was written" in person.text
+    assert "Traceback" not in person.text
+    assert {"train.py"} == files(script)
+
+
+def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
+    assert script.is_file()
+    person = terminal("init", *CPU)
+    person.reply("Which model?", "no-such-model-7x" + ENTER)
+    person.reply("`no-such-model-7x`", ENTER)
+    person.reply("an answer is needed", "10m" + ENTER)
+    person.reply("How many tokens per sequence?", "many" + ENTER)
+    person.reply("a whole number from 1 on", "64" + ENTER)
+    person.reply("will be written; go on?", "n")
+    assert 130 == person.end()
+    assert "stopped; nothing was written" in person.text
+
+
+def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
+    assert script.is_file()
+    person = terminal("init", "--model", "1b", "--seq-len", "512")
+    person.reply("Plan for which machine?", "8xH100-80" + ENTER)
+    person.reply("`H100-80`", "8xH100-80GB-SXM" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert "NVIDIA H100" in person.text
+
+
+def test_without_a_script_the_wizard_asks_for_it(terminal: Open, script: Path) -> None:
+    script.rename(script.with_name("finetune.py"))
+    person = terminal("init", *TINY)
+    person.reply("Which training script?", ENTER)
+    person.reply("did you mean `finetune.py`?", "finetune.py" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+
+
+def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
+    terminal: Open, script: Path
+) -> None:
+    config = script.parent / "ds_config_zero0.json"
+    config.write_text("{}\n")
+    words = ("init", *TINY)
+    person = terminal(*words)
+    person.reply("was changed by hand; overwrite it?", ENTER)
+    assert 130 == person.end()
+    assert "{}\n" == config.read_text()
+    assert {"train.py", "ds_config_zero0.json"} == files(script)
+    person = terminal(*words)
+    person.reply("was changed by hand; overwrite it?", "y")
+    assert 0 == person.end()
+    assert "{}\n" != config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "env"), [(("--yes",), {}), ((), {"CI": "1"}), ((), {"ZEROWIZ_NO_INPUT": "1"})]
+)
+def test_who_wants_no_questions_gets_none(
+    terminal: Open, script: Path, words: tuple[str, ...], env: dict[str, str]
+) -> None:
+    assert script.is_file()
+    full = terminal("init", *CPU, *words, "--model", "10m", **env)
+    assert 0 == full.end()
+    bare = terminal("init", *CPU, *words, **env)
+    assert 3 == bare.end()
+    assert "? " not in {line[:2] for line in (*full.lines, *bare.lines)}
+
+
+def test_declining_a_launch_writes_nothing(terminal: Open, script: Path) -> None:
+    person = terminal("launch", *TINY, "train.py")
+    person.reply("Launch?", "n")
+    assert 130 == person.end()
+    assert "not launched; nothing was written" in person.text
+    assert {"train.py"} == files(script)
+
+
+TOO_BIG = ("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "2048")
+
+
+def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path) -> None:
+    script.write_text(HF_IN_CODE)
+    person = terminal(*TOO_BIG)
+    person.wait_for("Change what?")
+    person.wait_for("nothing, stop here")
+    listed = [line for line in person.lines if re.match(r"\W*--", line)]
+    at = next(i for i, line in enumerate(listed) if "--model" in line)
+    person.reply("nothing, stop here", DOWN * at + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
+    assert "7b" != record["options"]["model"]
+
+
+def test_stopping_at_the_remedies_is_the_failure_that_it_is(terminal: Open, script: Path) -> None:
+    script.write_text(HF_IN_CODE)
+    person = terminal(*TOO_BIG)
+    person.reply("nothing, stop here", "\x1b[A" + ENTER)
+    assert 4 == person.end()
+    assert "error: nothing fits 7b" in person.text
+    assert {"train.py"} == files(script)
+
+
+def test_a_remedy_that_only_the_script_can_take_is_explained(terminal: Open, script: Path) -> None:
+    script.write_text(HF_IN_CODE)
+    person = terminal(*TOO_BIG)
+    person.reply("--gradient-checkpointing", ENTER)
+    person.wait_for("set `gradient_checkpointing=True` in train.py")
+    person.reply("nothing, stop here", CTRL_C)
+    assert 130 == person.end()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--machine", "4xA100-40GB", "--model", "7b"),
+        ("plan", "--machine", "1xRTX4090", "--model", "70b", "--micro-batch", "64"),
+        ("plan", "--machine", "4xA100-40GB", "--model", "7b", "--accounting", "textbook"),
+        ("plan", "--machine", "2xRTX4090", "--model", "3b", "--gradient-checkpointing"),
+        ("machine", "--machine", "4xA100-40GB"),
+        ("launch", "--dry-run", *TINY, "train.py"),
+        ("launch", "--dry-run", *TINY, "--bogus", "train.py"),
+    ],
+)
+def test_no_line_is_cut_inside_a_word_at_80_columns(
+    terminal: Open,
+    process: Run,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    assert script.is_file()
+    # No folder of this host, however long, stands in what is shown.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "ext")
+    person = terminal(*words)
+    person.end()
+    piped = process(*words)
+    whole = set((piped.stdout + piped.stderr).split())
+    shown = [word for line in person.lines for word in line.split() if word != "\\"]
+    # The port, temporary names and what is free just now differ from run to run.
+    broken = [word for word in shown if word not in whole and not re.search(r"\d", word)]
+    assert [] == broken
+    assert all(len(line) <= COLUMNS for line in person.lines)
+    assert "…" not in person.text
+
+
+def test_a_folded_command_can_be_copied(terminal: Open, script: Path) -> None:
+    assert script.is_file()
+    person = terminal("launch", "--dry-run", "--quiet", *TINY, "train.py", "a b", "$x")
+    assert 0 == person.end()
+    command = person.text.rpartition("\n}\n")[2]
+    words = shlex.split(command.replace("\\\n", " "))
+    assert ["train.py", "a b", "$x", "--deepspeed", "ds_config_zero0.json"] == words[-5:]

@@ -1,0 +1,146 @@
+"""Files are written whole or not at all, and never over somebody's work."""
+
+import json
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from zerowiz.core.launch import PlannedFile
+from zerowiz.emit.files import is_somebodys_work, write_file
+from zerowiz.errors import ZerowizError
+
+
+def write(path: Path, text: str, *, force: bool = False) -> None:
+    write_file(PlannedFile(path=str(path), text=text), force=force)
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "config.json"
+    write(path, "{}\n")
+    assert "{}\n" == path.read_text()
+    assert {"config.json", ".zerowiz"} == {child.name for child in path.parent.iterdir()}
+
+
+def test_what_zerowiz_wrote_is_rewritten_silently(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("one", "two", "one", "one"):
+        write(path, text)
+        assert text == path.read_text()
+
+
+def test_a_file_that_was_there_before_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("mine")
+    with pytest.raises(ZerowizError, match="exists") as refused:
+        write(path, "theirs")
+    assert "mine" == path.read_text()
+    assert any("--force" in hint for hint in refused.value.hints)
+    assert ["config.json"] == os.listdir(tmp_path)  # noqa: PTH208 - names are enough
+
+
+def test_a_file_that_was_changed_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    write(path, "theirs")
+    path.write_text("theirs, and mine")
+    assert is_somebodys_work(path, "new")
+    with pytest.raises(ZerowizError, match="exists"):
+        write(path, "new")
+    assert "theirs, and mine" == path.read_text()
+
+
+def test_the_same_content_is_nobodys_loss(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("same")
+    write(path, "same")
+    assert "same" == path.read_text()
+
+
+def test_force_overwrites(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("mine")
+    write(path, "theirs", force=True)
+    assert "theirs" == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o002, 0o664)]
+)
+def test_the_permissions_are_those_of_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        write(tmp_path / "config.json", "{}")
+    finally:
+        assert mask == os.umask(before)
+    assert mode == stat.S_IMODE((tmp_path / "config.json").stat().st_mode)
+
+
+def test_a_link_stays_a_link_and_its_file_is_written(tmp_path: Path) -> None:
+    real, link = tmp_path / "shared" / "config.json", tmp_path / "config.json"
+    real.parent.mkdir()
+    write(real, "old")
+    link.symlink_to(real)
+    with pytest.raises(ZerowizError):
+        write(link, "new")
+    write(link, "new", force=True)
+    assert link.is_symlink()
+    assert "new" == real.read_text()
+    write(link, "newer")
+    assert "newer" == real.read_text()
+
+
+def test_a_link_to_nothing_makes_its_file(tmp_path: Path) -> None:
+    link = tmp_path / "config.json"
+    link.symlink_to(tmp_path / "later.json")
+    write(link, "new")
+    assert link.is_symlink()
+    assert "new" == (tmp_path / "later.json").read_text()
+
+
+def test_a_place_that_cannot_be_written_is_a_known_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    bad = [
+        tmp_path / "file" / "c.json",
+        tmp_path / "folder",
+        tmp_path / "loop",
+        Path("/proc/none/c.json"),
+        tmp_path / ("x" * 300),
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for path in bad:
+        # Force takes a link that leads nowhere for what it is: nothing.
+        for force in (False, True) if path.name != "loop" else (False,):
+            with pytest.raises(ZerowizError, match="cannot write") as refused:
+                write(path, "{}", force=force)
+            assert "--output-dir" in refused.value.hints[0]
+    assert set(before) >= {p for p in tmp_path.rglob("*") if ".zerowiz" not in p.parts}
+
+
+def _write_often(path: str, letter: str, times: int) -> None:
+    for _ in range(times):
+        write_file(PlannedFile(path=path, text=json.dumps([letter] * 20_000) + "\n"))
+
+
+def test_racing_writers_never_show_half_a_file_nor_stop_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    whole = {json.dumps([letter] * 20_000) + "\n" for letter in "ab"}
+    context = multiprocessing.get_context("spawn")
+    writers = [
+        context.Process(target=_write_often, args=(str(path), letter, 60)) for letter in "ab"
+    ]
+    for writer in writers:
+        writer.start()
+    seen: set[str] = set()
+    while any(writer.is_alive() for writer in writers):
+        if path.exists():
+            seen.add(path.read_text())
+    for writer in writers:
+        writer.join()
+    assert [0, 0] == [writer.exitcode for writer in writers]
+    assert seen
+    assert seen <= whole
+    assert {"config.json", ".zerowiz"} == {child.name for child in tmp_path.iterdir()}

@@ -1,0 +1,87 @@
+"""Every value has its sentence, and every size its unit."""
+
+import io
+
+import pytest
+
+from zerowiz.core.decide import Question, Reason
+from zerowiz.core.machine import Interconnect, LinkClass
+from zerowiz.core.questions import QUESTIONS
+from zerowiz.core.weigh import Verdict
+from zerowiz.ui import sentences
+from zerowiz.ui.fold import fold, fold_command
+from zerowiz.ui.units import bare_gib, count, gib, small, told_gb
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_every_reason_question_verdict_and_link_has_words() -> None:
+    words = [
+        *map(sentences.reason, Reason),
+        *map(sentences.question, Question),
+        *(sentences.VERDICTS[verdict] for verdict in Verdict),
+        *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
+    ]
+    assert all(words)
+    assert len(words) == len(set(words))
+    assert not [word for word in words if word.endswith(".")]
+
+
+def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() -> None:
+    for question in QUESTIONS:
+        assert "?" in question.text
+        assert question.flag == question.flag.upper() or question.flag.startswith("--")
+        assert None is question.problem(question.default or "x") or question.counts
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (gib(None), "unknown"),
+        (gib(47 * 2**30), "47.0 GiB"),
+        (told_gb(28_500_000_000), "28.5 GB"),
+        (told_gb(14_000_000_000), "14 GB"),
+        (small(0), "0 B"),
+        (small(1023), "1023 B"),
+        (small(1024), "1.0 KiB"),
+        (small(5 * 2**20), "5.0 MiB"),
+        (small(3 * 2**40), "3072.0 GiB"),
+        (bare_gib(None), "?"),
+        (bare_gib(0), "0.0"),
+        (bare_gib(2**30 // 25), "0.04"),
+        (bare_gib(-(2**30)), "-1.0"),
+        (count(6_738_415_616), "6.74 B"),
+        (count(124_439_808), "124 M"),
+        (count(12), "12"),
+    ],
+)
+def test_sizes_are_written_as_people_read_them(said: str, expected: str) -> None:
+    assert expected == said
+
+
+def test_a_pipe_gets_whole_lines() -> None:
+    line = "word " * 100
+    assert line == fold(line, io.StringIO())
+    assert line.strip() == fold_command(line.split(), io.StringIO())
+
+
+def test_a_terminal_gets_lines_that_end_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = ["error:", *[f"`--option-{i} value`" for i in range(9)]]
+    folded = fold(" ".join(words), Terminal(), hang=7).splitlines()
+    assert " ".join(words) == " ".join(line.strip() for line in folded)
+    assert max(map(len, folded)) <= 40
+    assert all(line.startswith(" " * 7) for line in folded[1:])
+
+
+def test_a_folded_command_is_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = [f"--option-{i}" for i in range(12)]
+    folded = fold_command(words, Terminal(), before="next: ")
+    assert max(map(len, folded.splitlines())) <= 40
+    assert ["next:", *words] == folded.replace("\\\n", " ").split()
