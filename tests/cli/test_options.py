@@ -60,7 +60,9 @@ def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, opt
     (folder / "own.json").write_text("{}")
     value = VALUES.get(option)
     words = [option] if value is None else [option, value]
-    base = ["--machine", "cpu", "--model", "10m", "--micro-batch", "8", "--dry-run"]
+    # GPUs are chosen where there are some.
+    machine = "1xH200" if option == "--gpus" else "cpu"
+    base = ["--machine", machine, "--model", "10m", "--micro-batch", "8", "--dry-run"]
     result = here(command, *base, *words, *([] if command == "plan" else ["train.py"]))
     assert 0 == result.code, result.stderr
 

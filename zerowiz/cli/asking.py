@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from zerowiz.cli.machines import find_machine
 from zerowiz.cli.options import Options
-from zerowiz.cli.planning import Ask, find_machine, read_reachable
+from zerowiz.cli.planning import Ask, read_reachable
 from zerowiz.probe.hf import read_model
 from zerowiz.ui.ask import ask
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, with_flags
-from zerowiz.cli.planning import Brief, find_machine, is_here, make_brief
+from zerowiz.cli.planning import Brief, make_brief
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.remedies import Remedy, remedies
 from zerowiz.core.script import ScriptFacts
@@ -49,8 +50,10 @@ def write_notes(outcome: Outcome) -> None:
     """Say on stderr what a result rests on."""
     brief = outcome.brief
     assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
+    keys = ", ".join(f"`{key}`" for key in brief.uncounted)
+    uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
     if not outcome.options.quiet:
-        for note in (*brief.job.machine.notes, *assumed):
+        for note in (*brief.job.machine.notes, *assumed, *uncounted):
             show.note(note, sys.stderr)
 
 
@@ -69,7 +72,7 @@ def require_a_rung(outcome: Outcome) -> Strategy:
 def _changes(outcome: Outcome) -> list[Remedy]:
     """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
     here = is_here(outcome.brief.job.machine)
-    return [cure for cure in outcome.cures if not (here and "--gpus-per-node" in cure.change)]
+    return [cure for cure in outcome.cures if not (here and "--machine" in cure.change)]
 
 
 def decide_with(

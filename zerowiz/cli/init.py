@@ -11,9 +11,10 @@ import typer
 from zerowiz.cli.asking import asker
 from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.launch import answer_for, render
+from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import Ask, by_default, config_file, find_machine, is_here, read_reachable
+from zerowiz.cli.planning import Ask, by_default, config_file, read_reachable
 from zerowiz.cli.record import encode_record
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile

@@ -11,17 +11,15 @@ import typer
 
 from zerowiz.cli.asking import asker
 from zerowiz.cli.deciding import Outcome, decide_with, require_a_rung
+from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import (
-    CPU_MACHINE,
     Ask,
     Brief,
     answer,
     by_default,
     config_file,
-    find_machine,
-    is_here,
     open_questions,
     read_reachable,
 )
@@ -39,7 +37,7 @@ from zerowiz.core.launch import (
 from zerowiz.core.machine import Machine
 from zerowiz.core.questions import Question
 from zerowiz.core.remedies import Remedy
-from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
+from zerowiz.core.script import ScriptFacts, check_accelerator, check_method, deliver, settle
 from zerowiz.core.strategy import Strategy
 from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
@@ -71,6 +69,7 @@ def plan_launch(
     """
     own = options.config
     path = config_file(options, rung)
+    check_method(facts, brief.job.workload.method)
     check_accelerator(facts, settle(facts, tuple(script_args)), brief.job.machine.accelerator)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from zerowiz.cli.machines import find_machine
 from zerowiz.cli.options import Options
-from zerowiz.cli.planning import find_machine
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.launch import PlannedFile

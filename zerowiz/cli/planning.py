@@ -1,7 +1,7 @@
 """Join what was said, what the script says and what the machine is into one job."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -10,11 +10,10 @@ from zerowiz.cli.options import Options
 from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
-from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
+from zerowiz.core.machine import Machine
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, settle
-from zerowiz.core.spec import parse_spec
 from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
@@ -27,18 +26,10 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
-from zerowiz.probe.cpu import cpu_machine
-from zerowiz.probe.gpu_table import read_gpu_table
 from zerowiz.probe.hf import read_model
-from zerowiz.probe.host import read_host
-from zerowiz.probe.hostfile import read_hostfile
-from zerowiz.probe.machine_file import read_machine_file
-from zerowiz.probe.nvml import read_machine
 from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
-CPU_MACHINE = "cpu"
-"""The value of `--machine` that means this host without a GPU."""
 Ask = Callable[[Question], str]
 """How an open question gets its answer: from a person, or from its default."""
 
@@ -52,32 +43,8 @@ class Brief:
     handover: Handover
     assumed: tuple[str, ...]
     """What nobody said, one clause each."""
-
-
-def find_machine(options: Options, environ: Mapping[str, str]) -> Machine:
-    """The machine that the options name, else the one this runs on."""
-    hosts = None if options.hostfile is None else read_hostfile(options.hostfile)
-    per_node = options.gpus_per_node or (None if hosts is None else min(hosts.values()))
-    machine = _read_machine(options, environ, per_node)
-    if machine.accelerator is Accelerator.CUDA and per_node is not None:
-        machine = with_gpus(machine, per_node)
-    nodes = options.nodes or (machine.nodes if hosts is None else len(hosts))
-    return with_nodes(machine, nodes)
-
-
-def _read_machine(options: Options, environ: Mapping[str, str], ranks: int | None) -> Machine:
-    if options.machine == CPU_MACHINE:
-        return cpu_machine(ranks or 1, read_host())
-    if options.machine is not None:
-        path = Path(options.machine)
-        named_file = path.is_file() or path.suffix == ".json"
-        return (
-            read_machine_file(path) if named_file else parse_spec(options.machine, read_gpu_table())
-        )
-    asked = options.accelerator or environ.get("DS_ACCELERATOR")
-    if asked == Accelerator.CPU:
-        return cpu_machine(ranks or 1, read_host())
-    return read_machine(environ, gpus=options.gpus)
+    uncounted: tuple[str, ...]
+    """Keys of the person's own config that the ledger does not know."""
 
 
 def _said(flag: str, option: T | None, setting: Setting[T] | None) -> T | None:
@@ -145,20 +112,31 @@ def _accumulation(
     options: Options, said: int | None, settings: ScriptSettings, micro_batch: int, ranks: int
 ) -> int:
     """Micro-steps per optimizer step; `--global-batch` is solved for them."""
-    if options.global_batch is None:
+    whole = options.global_batch
+    if whole is None:
         return said or 1
-    solved = solve_accumulation(options.global_batch, micro_batch, ranks)
-    return _said("--global-batch", solved, _as_setting(said, settings)) or solved
+    solved = solve_accumulation(whole, micro_batch, ranks)
+    if said not in {None, solved}:
+        setting = settings.accumulation_steps
+        by = f"`--grad-accum {said}`" if setting is None else setting.said_by
+        change = "drop `--grad-accum`" if setting is None else setting.change_to(solved)
+        raise UsageError(
+            f"`--global-batch {whole}` takes {solved} micro-steps of {micro_batch} x {ranks} GPUs,"
+            f" and {by} says {said}",
+            change,
+            f"or drop `--global-batch {whole}`",
+        )
+    return solved
 
 
 def _workload(
     options: Options, settings: ScriptSettings, own: OwnConfig, machine: Machine
 ) -> Workload:
-    config = options.config
+    config, (own_batch, own_steps) = options.config, own.batch(machine.world_size)
     batch = _said("--micro-batch", options.micro_batch, settings.micro_batch)
-    micro_batch = _own("--micro-batch", config, batch, own.micro_batch) or 1
+    micro_batch = _own("--micro-batch", config, batch, own_batch) or 1
     steps = _said("--grad-accum", options.grad_accum, settings.accumulation_steps)
-    steps = _own("--grad-accum", config, steps, own.accumulation_steps)
+    steps = _own("--grad-accum", config, steps, own_steps)
     precision = _said("--precision", options.precision, settings.precision)
     precision = _own("--precision", config, precision, own.precision)
     checkpointing = _said(
@@ -175,16 +153,6 @@ def _workload(
         gradient_checkpointing=bool(checkpointing),
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
     )
-
-
-def _as_setting(count: int | None, settings: ScriptSettings) -> Setting[int] | None:
-    """The accumulation that is settled already, to hold `--global-batch` against."""
-    if count is None:
-        return None
-    said = settings.accumulation_steps
-    by = said.said_by if said is not None else f"`--grad-accum {count}`"
-    change = said.change if said is not None else "drop `--grad-accum`"
-    return Setting(value=count, said_by=by, change=change)
 
 
 def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSettings) -> Handover:
@@ -266,6 +234,7 @@ def make_brief(
         wish=_wish(options, own),
         handover=_handover(options, facts, settings),
         assumed=_assumed(options, settings, job),
+        uncounted=own.uncounted,
     )
 
 
@@ -285,8 +254,3 @@ def read_reachable(path: str, script_args: Sequence[str], options: Options) -> S
     if facts.obstacle is not None:
         deliver(facts, tuple(script_args), config_file(options, ZERO2))
     return facts
-
-
-def is_here(machine: Machine) -> bool:
-    """Whether a job planned for this machine can start on it."""
-    return machine.source in {MachineSource.NVML, MachineSource.CPU}

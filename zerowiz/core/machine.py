@@ -142,26 +142,27 @@ def with_nodes(machine: Machine, nodes: int) -> Machine:
     return replace(machine, nodes=nodes, interconnect=link)
 
 
+def pick_gpus(machine: Machine, indices: tuple[int, ...]) -> Machine:
+    """The machine with these of its GPUs; the link between fewer is at least as good."""
+    gpus = tuple(gpu for gpu in machine.gpus if gpu.index in indices)
+    alone = Interconnect(link_class=LinkClass.NONE)
+    return replace(
+        machine, gpus=gpus, interconnect=alone if len(gpus) == 1 else machine.interconnect
+    )
+
+
 def with_gpus(machine: Machine, count: int) -> Machine:
-    """The machine with this many GPUs on each node.
+    """The machine with the first `count` GPUs of each node.
 
     Raises:
-        UsageError: A real machine has fewer.
+        UsageError: It has fewer.
     """
-    gpus = machine.gpus
-    if count < 1:
-        raise UsageError(f"`--gpus-per-node` must be at least 1, not {count}")
-    if count <= len(gpus):
-        link = machine.interconnect
-        if count == 1:
-            link = Interconnect(link_class=LinkClass.NONE)
-        return replace(machine, gpus=gpus[:count], interconnect=link)
-    if machine.source is not MachineSource.SPEC:
+    if not 1 <= count <= len(machine.gpus):
         raise UsageError(
-            f"`--gpus-per-node {count}`: this machine has {len(gpus)}",
+            f"`--gpus-per-node {count}`: this machine has {len(machine.gpus)}",
             f"`--machine {count}xNAME` plans for another one",
         )
-    return widen(machine, count)
+    return pick_gpus(machine, tuple(gpu.index for gpu in machine.gpus[:count]))
 
 
 def widen(machine: Machine, count: int) -> Machine:

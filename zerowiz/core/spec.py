@@ -130,6 +130,12 @@ def _close_names(name: str, table: Sequence[GpuModel]) -> tuple[str, ...]:
     return (f"close names are {names}",) if names else ()
 
 
+def with_count(text: str, count: int) -> str:
+    """The same spec with another number of GPUs: `4xH100` and 8 make `8xH100`."""
+    match = _SPEC.fullmatch(text.strip())
+    return text if match is None else f"{count}x{match[2]}"
+
+
 def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
     """The machine that `8xH100-80GB` or `H200` means: one idle node, host unknown.
 

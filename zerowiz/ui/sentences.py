@@ -9,7 +9,7 @@ from zerowiz.core.remedies import Remedy
 from zerowiz.core.strategy import Offload
 from zerowiz.core.weigh import Verdict, Weighed
 from zerowiz.core.workload import Accounting
-from zerowiz.ui.units import gib, gpus, small, told_gb
+from zerowiz.ui.units import gib, gpus, size_of, small, told_of
 
 _QUESTIONS: Mapping[Question, str] = {
     Question.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
@@ -40,7 +40,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.ONLY_OFFLOAD_FITS: "the GPUs alone are too small; the host has the memory",
     Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers the host to ZeRO-3 over a slow link",
     Reason.SLOW_LINK_REFUSES_ZERO3: (
-        "only ZeRO-3 fits, and over this link it would be several times slower"
+        "only ZeRO-3 fits, and over this link every layer would be gathered at each micro-step"
     ),
     Reason.ASKED_FOR: "it was asked for, and it fits",
     Reason.FORCED: "it was asked for with `--force`, and it does not fit",
@@ -73,9 +73,8 @@ def answer(decision: Decision, value: Answer) -> str:
     if value.strategy is None:
         return _LINKS[decision.job.machine.interconnect.link_class]
     told = decision.job.accounting is Accounting.TEXTBOOK
-    size, unit = (told_gb, "GB") if told else (gib, "GiB")
-    need, have = (size(b).removesuffix(f" {unit}") for b in (value.need_bytes, value.have_bytes))
-    return f"{value.strategy}: {need} of {have} {unit}{_whose(decision, value)}"
+    of = told_of if told else size_of
+    return f"{value.strategy}: {of(value.need_bytes, value.have_bytes)}{_whose(decision, value)}"
 
 
 def _whose(decision: Decision, value: Answer) -> str:
@@ -111,10 +110,10 @@ def lack(weighed: Weighed) -> str:
     room, host_room = weighed.headroom_bytes, weighed.host_headroom_bytes
     if room is None:
         return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
-    if host_room is None:
-        return f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
     if room < 0:
         return f"lacks {small(-room)} on each GPU"
+    if host_room is None:
+        return f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
     return f"lacks {small(-host_room)} of host memory" if host_room < 0 else "fits"
 
 
@@ -140,3 +139,11 @@ VERDICTS: Mapping[Verdict, str] = {
     Verdict.TIGHT: "tight",
     Verdict.DOES_NOT_FIT: "too big",
 }
+
+
+def verdict(weighed: Weighed) -> str:
+    """The verdict in a column's width; the GPU may have room where nobody knows the host's."""
+    room = weighed.headroom_bytes
+    if room is not None and room >= 0 and weighed.host_headroom_bytes is None:
+        return "host?"
+    return VERDICTS[weighed.verdict]

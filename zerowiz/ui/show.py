@@ -10,7 +10,7 @@ from zerowiz.core.ledger import Phase
 from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.weigh import Job, Verdict, Weighed
-from zerowiz.core.workload import Accounting, StateDtype
+from zerowiz.core.workload import Accounting
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import columns, fold, fold_command
 from zerowiz.ui.units import bare_gib, count, gib, gpus, told_gb
@@ -55,7 +55,7 @@ def _grid(stream: TextIO, *headings: str) -> "Table":
 def _job_lines(job: Job) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     checkpointing = "with" if w.gradient_checkpointing else "without"
-    states = (job.state_dtype or StateDtype.FP32).value
+    states = job.state_format
     step = (
         f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
         f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
@@ -97,7 +97,7 @@ def _rung_row(weighed: Weighed) -> tuple[str, ...]:
         bare_gib(weighed.headroom_bytes),
         bare_gib(weighed.host_bytes) if weighed.host_bytes else "-",
         bare_gib(weighed.wire_bytes_per_step),
-        f"[{colour}]{sentences.VERDICTS[weighed.verdict]}[/]",
+        f"[{colour}]{sentences.verdict(weighed)}[/]",
     )
 
 
@@ -128,7 +128,7 @@ def _told_table(decision: Decision, stream: TextIO) -> "Table":
             if line.phase is Phase.STEP and line.where == "gpu"
         }
         parts = [told_gb(held.get(part, 0)) for part in _TOLD_PARTS]
-        verdict = sentences.VERDICTS[weighed.verdict]
+        verdict = sentences.verdict(weighed)
         table.add_row(weighed.strategy.name, *parts, told_gb(weighed.device_bytes), verdict)
     return table
 

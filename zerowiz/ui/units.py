@@ -21,6 +21,19 @@ def told_gb(size_bytes: int | None) -> str:
     return "unknown" if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
 
 
+def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
+    """What is needed of what there is, in the unit that shows the difference: `594 of 590 MiB`."""
+    known = [size for size in (need_bytes, have_bytes) if size is not None]
+    unit, digits, name = (2**20, 0, "MiB") if max(known, default=0) < 2**30 else (2**30, 1, "GiB")
+    sizes = ("?" if b is None else f"{b / unit:.{digits}f}" for b in (need_bytes, have_bytes))
+    return f"{' of '.join(sizes)} {name}"
+
+
+def told_of(need_bytes: int | None, have_bytes: int | None) -> str:
+    """As `size_of`, in textbook units: `28.5 of 42.29 GB`."""
+    return f"{told_gb(need_bytes).removesuffix(' GB')} of {told_gb(have_bytes)}"
+
+
 def small(size_bytes: int) -> str:
     """A size of any magnitude: `0 B`, `12.0 MiB`, `3.1 GiB`."""
     size = float(size_bytes)

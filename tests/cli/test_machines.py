@@ -1,0 +1,121 @@
+"""The machine that is planned for is the machine that was asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import CONFIG_ARGUMENTS, HF_PARSER, Run
+
+PLAN = ("plan", "--json", "--model", "10m")
+
+
+def planned(here: Run, *words: str) -> dict[str, Any]:
+    result = here(*PLAN, *words)
+    assert 0 == result.code, result.stderr
+    machine: dict[str, Any] = json.loads(result.stdout)["machine"]
+    return machine
+
+
+@pytest.fixture
+def node(here: Run, folder: Path) -> Path:
+    """A saved machine of 4 GPUs."""
+    path = folder / "node.json"
+    assert 0 == here("machine", "--machine", "4xA100-40GB", "--save", str(path)).code
+    return path
+
+
+@pytest.mark.parametrize("named", ["spec", "file"])
+def test_the_gpus_that_are_named_are_planned(here: Run, node: Path, named: str) -> None:
+    machine = "4xA100-40GB" if named == "spec" else str(node)
+    chosen = planned(here, "--machine", machine, "--gpus", "1,3")
+    assert [1, 3] == [gpu["index"] for gpu in chosen["gpus"]]
+
+
+def test_a_gpu_that_is_not_there_is_refused(here: Run, node: Path) -> None:
+    result = here(*PLAN, "--machine", str(node), "--gpus", "7")
+    assert 2 == result.code
+    assert "there is no usable GPU 7" in result.stderr
+
+
+def test_a_wider_spec_is_the_spec_of_that_width(here: Run) -> None:
+    wide = planned(here, "--machine", "1xH100-80GB-SXM", "--gpus-per-node", "8")
+    assert planned(here, "--machine", "8xH100-80GB-SXM") == wide
+
+
+def test_a_saved_node_is_not_made_wider(here: Run, node: Path) -> None:
+    result = here(*PLAN, "--machine", str(node), "--gpus-per-node", "8")
+    assert 2 == result.code
+    assert "this machine has 4" in result.stderr
+
+
+def test_a_saved_cpu_host_takes_the_ranks_that_are_asked_for(here: Run, folder: Path) -> None:
+    path = str(folder / "cpu.json")
+    assert 0 == here("machine", "--accelerator", "cpu", "--save", path).code
+    machine = planned(here, "--machine", path, "--gpus-per-node", "4")
+    assert (4, "file") == (len(machine["gpus"]), machine["source"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--machine", "4xA100-40GB", "--accelerator", "cpu"), "`--accelerator cpu` disagrees"),
+        (("--accelerator", "cpu", "--gpus", "0"), "has ranks, not GPUs"),
+        (("--machine", "4xA100-40GB", "--hostfile", "uneven"), "`a` has 2 slots, others have 4"),
+        (("--machine", "4xA100-40GB", "--hostfile", "even", "--nodes", "5"), "which says 2"),
+        (
+            ("--machine", "4xA100-40GB", "--hostfile", "even", "--gpus-per-node", "2"),
+            "`--gpus-per-node 2` disagrees",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    here: Run, folder: Path, words: tuple[str, ...], said: str
+) -> None:
+    (folder / "uneven").write_text("a slots=2\nb slots=4\n")
+    (folder / "even").write_text("a slots=4\nb slots=4\n")
+    result = here(*PLAN, *words)
+    assert 2 == result.code
+    assert said in result.stderr
+
+
+def test_a_hostfile_is_the_planned_world(here: Run, folder: Path) -> None:
+    (folder / "even").write_text("a slots=4\nb slots=4\n")
+    machine = planned(here, "--machine", "8xA100-40GB", "--hostfile", "even")
+    assert (2, 4) == (machine["nodes"], len(machine["gpus"]))
+
+
+def test_an_own_config_is_weighed_with_the_batch_that_deepspeed_makes_of_it(
+    here: Run, folder: Path
+) -> None:
+    config = {"train_batch_size": 64, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+    (folder / "own.json").write_text(json.dumps(config))
+    result = here(*PLAN, "--machine", "4xA100-40GB", "--config", "own.json")
+    workload = json.loads(result.stdout)["workload"]
+    assert (16, 1) == (workload["micro_batch"], workload["accumulation_steps"])
+
+
+def test_what_the_ledger_does_not_count_of_an_own_config_is_said(here: Run, folder: Path) -> None:
+    config = {"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 2}}
+    (folder / "own.json").write_text(json.dumps(config))
+    result = here(*PLAN, "--machine", "4xA100-40GB", "--config", "own.json")
+    assert "note: `own.json`: `optimizer.type` not counted" in result.stderr
+
+
+def test_a_global_batch_beside_another_accumulation_names_both(here: Run) -> None:
+    result = here(*PLAN, "--machine", "4xA100-40GB", "--global-batch", "64", "--grad-accum", "3")
+    assert 2 == result.code
+    assert "`--global-batch 64` takes 16 micro-steps" in result.stderr
+    assert "`--grad-accum 3` says 3" in result.stderr
+
+
+def test_adapters_are_not_planned_for_a_script_that_trains_everything(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    base = ("launch", "--dry-run", "--yes", "--machine", "2xH200", "--model", "10m")
+    refused = here(*base, "--micro-batch", "1", "--method", "lora", "train.py")
+    assert 2 == refused.code
+    assert "does not import peft" in refused.stderr
+    (folder / "train.py").write_text("import peft\n" + HF_PARSER)
+    assert 0 == here(*base, "--method", "lora", "train.py").code
