@@ -3,26 +3,39 @@
 import io
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli import init, launch, machine, plan
 from zerowiz.cli.usage import TyperError, as_usage_error
 from zerowiz.errors import ExitCode, ZerowizError
 from zerowiz.ui import show
 
-app = typer.Typer(
-    name="zerowiz",
-    help="From a training script, a model and these GPUs to a running DeepSpeed job",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for command in (init, plan, launch, machine):
-    command.register(app)
+# Each is a module of this room with `register(app)`.
+COMMANDS = ("init", "plan", "launch", "machine")
+
+
+def build_app(words: Sequence[str]) -> typer.Typer:
+    """The application for this command line.
+
+    A called command is loaded alone: all of them together cost as much time as a whole plan.
+    """
+    app = typer.Typer(
+        name="zerowiz",
+        help="From a training script, a model and these GPUs to a running DeepSpeed job",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(zerowiz)
+    called = COMMANDS if words[:1] not in [[name] for name in COMMANDS] else words[:1]
+    for name in called:
+        import_module(f"zerowiz.cli.{name}").register(app)
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,7 +44,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def zerowiz(
     context: typer.Context,
     *,
@@ -53,14 +65,13 @@ def _fail(error: ZerowizError) -> NoReturn:
 
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
-    names = [command.name or "" for command in app.registered_commands]
     try:
-        code = app(standalone_mode=False, prog_name="zerowiz")
+        code = build_app(sys.argv[1:])(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
     except ZerowizError as error:
         _fail(error)
     except TyperError as error:
-        _fail(as_usage_error(error, names))
+        _fail(as_usage_error(error, COMMANDS))
     except (KeyboardInterrupt, typer.Abort):
         show.error("interrupted", (), sys.stderr)
         return ExitCode.INTERRUPTED
