@@ -69,7 +69,7 @@ def estimate(
     libraries = {Accelerator.CUDA: (_CUBLAS,), Accelerator.CPU: ()}[accelerator]
     rank = place_rank(model, workload, ranks, strategy, buffers)
     lines: list[Line] = []
-    for phase, moments in WRAPPERS[strategy.stage](rank).items():
+    for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
         held = (*max(moments, key=_size), *(libraries if phase in _WITH_MATMULS else ()))
         host = () if phase is Phase.MODEL else _host_lines(rank)
         for where, entries in ((Where.GPU, held), (Where.HOST, host)):

@@ -41,6 +41,10 @@ def _untied_head(r: Rank) -> tuple[Held, ...]:
     return (("head before tying", r.tied * r.weight_bytes * r.embedding, "w V h"),)
 
 
+def _gradients(r: Rank) -> Held:
+    return ("gradients", r.weight_bytes * r.trainable, "w N")
+
+
 def _saved(r: Rank) -> tuple[Held, ...]:
     return (
         ("activations", r.activations.saved_bytes, r.activations.saved_formula),
@@ -82,7 +86,7 @@ def _stage0(r: Rank) -> Moments:
     fp32 = w == FP32_BYTES
     # fp16/unfused_optimizer.py, __init__: an fp32 master of each tensor; fp32 needs none.
     lasting = (*_weights(r), *_optimizer(r, n, "N")[fp32:])
-    gradients = ("gradients", w * n, "w N")
+    gradients = _gradients(r)
     fp32_gradients = ("fp32 gradients", 0 if fp32 else 4 * n, "4 N")
     # unfused_optimizer.py, initialize_optimizer_states: one step on zero gradients (b4-000).
     init = _weights(r) if fp32 else (*lasting, gradients, fp32_gradients)
@@ -104,61 +108,104 @@ def _stage0(r: Rank) -> Moments:
     }
 
 
-def _stages_1_2(r: Rank) -> Moments:
-    w, n, p = r.weight_bytes, r.trainable, r.share
-    whole = r.strategy.stage == 1
+def _bucket(r: Rank) -> Held:
+    # stage_1_and_2.py, setup_buckets: a second one where communication overlaps.
+    size_bytes = r.weight_bytes * r.buffers.reduce_bucket_size * (1 + r.buffers.overlap_comm)
+    return ("reduce bucket", size_bytes, "w b (1 + overlap)")
+
+
+def _shares(r: Rank) -> Held:
+    return ("gradients of the share", r.weight_bytes * r.held_share, "w S")
+
+
+def _slice(r: Rank) -> Held:
+    return ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
+
+
+def _partitioned(r: Rank) -> tuple[Held, ...]:
     # stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__; the moments appear at the first step.
-    # With offload: temp_grad_gpu_buffer_for_param_offload instead, and gradients leave at once.
-    staging = ("offload staging", w * r.largest, "w M")
-    lasting = (*_weights(r), *((staging,) if r.offloaded else _optimizer(r, p, "P")))
-    size_bytes = w * r.buffers.reduce_bucket_size * (1 + r.buffers.overlap_comm)
-    bucket = ("reduce bucket", size_bytes, "w b (1 + overlap)")
-    full = ("gradients", w * n, "w N")
-    shares = ("gradients of the share", 0 if r.offloaded else w * r.held_share, "w S")
-    # stage 1 keeps all gradients and its bucket between micro-steps; stage 2 its share, twice
-    # while the next one is reduced (set_none_gradients_to_zero, get_gradient_for_partition).
-    kept = (full, bucket) if whole else (("accumulated gradients", shares[1], "w S"),)
-    carried = kept if r.accumulating else ()
-    reducing = (full, bucket) if whole else (*carried, shares, bucket)
+    return (*_weights(r), *_optimizer(r, r.share, "P"))
+
+
+def _partitioned_init(r: Rank, kept: tuple[Held, ...]) -> tuple[tuple[Held, ...], ...]:
+    flattening = ("flattening copy", r.weight_bytes * r.trainable, "w N")
+    return ((*_weights(r), flattening), (*_weights(r), *kept))
+
+
+def _masters(r: Rank) -> tuple[Held, ...]:
+    # initialize_optimizer_states: a zero gradient beside each master; Adam's moments come later.
+    zeroed = ("zero gradients", r.master_bytes * r.share, f"{r.master_bytes} P")
+    return (*_optimizer(r, r.share, "P")[:1], zeroed)
+
+
+def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[tuple[Held, ...], ...]:
+    flat = ("flat gradients", r.weight_bytes * r.share, "w P")
+    copied = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
+    return (
+        # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
+        (*held, _shares(r), flat, ("fp32 gradients", copied, "4 P")),
+        (*held, _shares(r), _slice(r)),
+    )
+
+
+def _stage1(r: Rank) -> Moments:
+    lasting, bucket, full = _partitioned(r), _bucket(r), _gradients(r)
+    # All gradients, and the bucket, stay between micro-steps (d4-008).
+    carried = (full, bucket) if r.accumulating else ()
     # A bucket's gradients are freed as they are copied in, but a tensor larger than the bucket
     # goes alone (e4-000 against b4-008).
     alone = r.largest > r.buffers.reduce_bucket_size
-    fill_bytes = 0 if alone else min(size_bytes, w * n)
-    boundary = (full, shares, ("reduce bucket", size_bytes - fill_bytes, "w b - fill"))
-    # stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu: norm and overflow, slice by slice.
-    sliced = ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
-    moved = (sliced,) if r.offloaded else ()
-    copied = 0 if r.master_bytes == w else 4 * p
-    # Stage 1 holds on to its bucket while it accumulates (d4-008).
-    held = (*lasting, bucket) if r.accumulating and whole else lasting
-    step = (
-        # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
-        (*held, shares, ("flat gradients", w * p, "w P"), ("fp32 gradients", copied, "4 P")),
-        (*held, shares, sliced),
-    )
-    # initialize_optimizer_states: a zero gradient beside each master; Adam's moments come later.
-    zeroed = ("zero gradients", r.master_bytes * p, f"{r.master_bytes} P")
-    masters = (staging,) if r.offloaded else (*_optimizer(r, p, "P")[:1], zeroed)
+    left_bytes = bucket[1] - (0 if alone else min(bucket[1], full[1]))
     return {
         Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
-        Phase.INIT: (
-            (*_weights(r), ("flattening copy", w * n, "w N")),
-            (*_weights(r), *masters),
-        ),
+        Phase.INIT: _partitioned_init(r, _masters(r)),
         Phase.FORWARD: ((*lasting, *carried, *_forward(r)),),
         Phase.BACKWARD: (
             (*lasting, *carried, *_opening(r)),
-            (
-                *lasting,
-                *carried,
-                *_first_block(r),
-                *(() if r.accumulating and whole else (bucket,)),
-            ),
-            (*lasting, *reducing, *_one_block(r), *moved),
-            (*lasting, *reducing, *(() if whole and not r.tied else _embedding(r)), *moved),
-            *(((*lasting, *boundary),) if whole else ()),
+            (*lasting, *(carried or (bucket,)), *_first_block(r)),
+            (*lasting, full, bucket, *_one_block(r)),
+            (*lasting, full, bucket, *(_embedding(r) if r.tied else ())),
+            (*lasting, full, _shares(r), ("reduce bucket", left_bytes, "w b - fill")),
         ),
-        Phase.STEP: (lasting,) if r.offloaded else step,
+        Phase.STEP: _partitioned_step(r, (*lasting, bucket) if r.accumulating else lasting),
+    }
+
+
+def _stage2(r: Rank) -> Moments:
+    lasting, bucket, shares = _partitioned(r), _bucket(r), _shares(r)
+    # The share stands twice while the next micro-step is added (get_gradient_for_partition).
+    carried = (("accumulated gradients", *shares[1:]),) if r.accumulating else ()
+    reducing = (*lasting, *carried, shares, bucket)
+    return {
+        Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
+        Phase.INIT: _partitioned_init(r, _masters(r)),
+        Phase.FORWARD: ((*lasting, *carried, *_forward(r)),),
+        Phase.BACKWARD: (
+            (*lasting, *carried, *_opening(r)),
+            (*lasting, *carried, *_first_block(r), bucket),
+            (*reducing, *_one_block(r)),
+            (*reducing, *_embedding(r)),
+        ),
+        Phase.STEP: _partitioned_step(r, lasting),
+    }
+
+
+def _stage2_offloaded(r: Rank) -> Moments:
+    # stage_1_and_2.py: temp_grad_gpu_buffer_for_param_offload holds the largest gradient, and
+    # gradients leave at once (async_accumulate_grad_in_cpu_via_gpu), slice by slice (d4-027).
+    staging = ("offload staging", r.weight_bytes * r.largest, "w M")
+    lasting, bucket = (*_weights(r), staging), _bucket(r)
+    return {
+        Phase.MODEL: ((*_weights(r), *_untied_head(r)),),
+        Phase.INIT: _partitioned_init(r, (staging,)),
+        Phase.FORWARD: ((*lasting, *_forward(r)),),
+        Phase.BACKWARD: (
+            (*lasting, *_opening(r)),
+            (*lasting, *_first_block(r), bucket),
+            (*lasting, bucket, *_one_block(r), _slice(r)),
+            (*lasting, bucket, *_embedding(r), _slice(r)),
+        ),
+        Phase.STEP: (lasting,),
     }
 
 
@@ -202,10 +249,13 @@ def _stage3(r: Rank) -> Moments:
     }
 
 
-# Rule: which wrapper a stage uses is said here and nowhere else (engine.py, _configure_optimizer).
-WRAPPERS: Mapping[int, Callable[[Rank], Moments]] = {
-    0: _stage0,
-    1: _stages_1_2,
-    2: _stages_1_2,
-    3: _stage3,
+# Rule: which wrapper a strategy uses is said here and nowhere else (engine.py,
+# _configure_optimizer); the key is its stage and whether the optimizer is offloaded.
+WRAPPERS: Mapping[tuple[int, bool], Callable[[Rank], Moments]] = {
+    (0, False): _stage0,
+    (1, False): _stage1,
+    (2, False): _stage2,
+    (2, True): _stage2_offloaded,
+    (3, False): _stage3,
+    (3, True): _stage3,
 }
