@@ -113,10 +113,20 @@ def evaluate(engine: deepspeed.DeepSpeedEngine, held_out: torch.Tensor) -> float
     return float(sum(losses)) / len(held_out)
 
 
+def drop_shared_memory() -> None:
+    """Remove what DeepSpeed's CPU op leaves in /dev/shm: 69 MB a rank (csrc/cpu/comm/shm.cpp)."""
+    port, rank = os.environ["MASTER_PORT"], os.environ["RANK"]
+    for buffer in Path("/dev/shm").glob(
+        f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_{rank}"
+    ):
+        buffer.unlink(missing_ok=True)
+
+
 def leave() -> None:
     """End this rank once every rank has done its work."""
     dist.barrier()
     if deepspeed.get_accelerator().device_name() == "cpu":
+        drop_shared_memory()
         # gloo's thread wants the interpreter lock while Python finalises: one run in ten aborts
         # there ("terminate called without an active exception") with all its work done and saved.
         sys.stdout.flush()

@@ -100,12 +100,22 @@ def build_model(script: ScriptArguments, args: TrainingArguments) -> PreTrainedM
     return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
+def drop_shared_memory() -> None:
+    """Remove what DeepSpeed's CPU op leaves in /dev/shm: 69 MB a rank (csrc/cpu/comm/shm.cpp)."""
+    port, rank = os.environ["MASTER_PORT"], os.environ["RANK"]
+    for buffer in Path("/dev/shm").glob(
+        f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_{rank}"
+    ):
+        buffer.unlink(missing_ok=True)
+
+
 def leave(device: torch.device) -> None:
     """End this rank once every rank has done its work."""
     if not dist.is_initialized():
         return
     dist.barrier()
     if device.type == "cpu":
+        drop_shared_memory()
         # gloo's thread wants the interpreter lock while Python finalises: one run in ten aborts
         # there ("terminate called without an active exception") with all its work done and saved.
         sys.stdout.flush()

@@ -22,7 +22,7 @@ from cli.harness import (
 )
 from fake_nvml import FakeNvmlLib, read_recording
 
-CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m")
+CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 Install = Callable[[FakeNvmlLib], FakeNvmlLib]
 
 

@@ -88,16 +88,22 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _close_output() -> None:
+    """The interpreter flushes what is left once more at exit: into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
     _mend_streams()
     try:
         code = _run()
     except BrokenPipeError:
-        # The reader has what it wanted. The interpreter flushes once more at exit: into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has what it wanted.
+        _close_output()
         code = ExitCode.FAILED
     except OSError as error:
+        _close_output()
         what = f"`{error.filename}`" if error.filename else "the output"
         _fail(ZerowizError(f"{what} cannot be used: {(error.strerror or str(error)).lower()}"))
     sys.exit(code)
