@@ -123,8 +123,7 @@ def test_the_launchers_options_stand_before_the_script(here: Run, folder: Path) 
     [
         ("--help",),
         ("-h",),
-        ("--yes", "--json"),
-        ("--dry-run", "--quiet"),
+        ("--force", "--quiet"),
         ("--", "--model", "x"),
         ("a b", "$HOME", "'", "*"),
         ("",),
@@ -135,6 +134,48 @@ def test_words_after_the_script_are_the_scripts_own(
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     assert ("train.py", *given) == dry(here, *CPU, "train.py", *given).script
+
+
+@pytest.mark.parametrize("word", ["--dry-run", "--yes", "--json", "--stage=2", "--accelerator"])
+def test_a_word_of_zerowiz_after_the_script_is_refused(here: Run, folder: Path, word: str) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    result = here("launch", "--dry-run", *CPU, "train.py", word)
+    assert 2 == result.code
+    assert "stands after train.py" in result.stderr
+
+
+def test_a_word_that_the_script_takes_itself_is_the_scripts(here: Run, folder: Path) -> None:
+    own = 'p.add_argument("--dry-run", action="store_true")\nargs = p.parse_args()\n'
+    (folder / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\n" + own + HF_IN_CODE
+    )
+    assert ("train.py", "--dry-run") == dry(here, *CPU, "train.py", "--dry-run").script
+
+
+def test_a_dry_run_stops_where_the_launch_would(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    (folder / "ds_config_zero0.json").write_text("{}")
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    assert 1 == result.code
+    assert "did not write it like this" in result.stderr
+
+
+def test_told_numbers_plan_no_run(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    for command in ("init", "launch"):
+        result = here(command, *CPU, "--accounting", "textbook", "train.py")
+        assert 2 == result.code
+        assert "is for `zerowiz plan`" in result.stderr
+
+
+def test_a_cure_that_the_script_must_take_says_where(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--stage", "2", "--seq-len", "512")
+    result = here("launch", "--dry-run", *words, "train.py")
+    assert 4 == result.code
+    assert "`--gradient-checkpointing --optimizer-state-dtype bf16` leads to zero2" in result.stderr
+    assert "set `gradient_checkpointing=True` in train.py" in result.stderr
+    assert "lora" not in result.stderr
 
 
 def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -11,7 +11,7 @@ from zerowiz.cli.options import Options, with_flags
 from zerowiz.cli.planning import Brief, make_brief
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.remedies import Remedy, remedies
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
 from zerowiz.errors import NothingFitsError, ZerowizError
 from zerowiz.ui import sentences, show
@@ -28,6 +28,8 @@ class Outcome:
     brief: Brief
     decision: Decision
     cures: tuple[Remedy, ...]
+    in_script: Mapping[int, str]
+    """What the script itself must change for a cure, by the cure's place."""
 
     @property
     def rung(self) -> Strategy | None:
@@ -40,10 +42,47 @@ def weigh_options(
     options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Outcome:
     """Decide with these options on the machine that they name."""
-    machine = find_machine(options, os.environ)
-    brief = make_brief(options, machine, facts, script_args)
+    brief = _brief(options, facts, script_args)
     decision = decide(brief.job, brief.wish)
-    return Outcome(options=options, brief=brief, decision=decision, cures=remedies(decision))
+    cures: list[Remedy] = []
+    in_script: dict[int, str] = {}
+    for cure in remedies(decision):
+        refusal = _refusal(with_flags(options, cure.change), facts, script_args)
+        if refusal is not None and not _IN_SCRIPT.issuperset(cure.change):
+            continue
+        if refusal is not None:
+            in_script[len(cures)] = refusal
+        cures.append(cure)
+    return Outcome(
+        options=options,
+        brief=brief,
+        decision=decision,
+        cures=tuple(cures),
+        in_script=in_script,
+    )
+
+
+# Cures that a line of the script, or a word after it, can take; another model or method cannot.
+_IN_SCRIPT = frozenset(
+    {"--precision", "--gradient-checkpointing", "--micro-batch", "--grad-accum", "--seq-len"}
+    | {"--optimizer-state-dtype"}
+)
+
+
+def _brief(options: Options, facts: ScriptFacts | None, script_args: Sequence[str]) -> Brief:
+    brief = make_brief(options, find_machine(options, os.environ), facts, script_args)
+    if facts is not None:
+        check_method(facts, brief.job.workload.method)
+    return brief
+
+
+def _refusal(options: Options, facts: ScriptFacts | None, script_args: Sequence[str]) -> str | None:
+    """What the script must change before these options can be typed; None when nothing."""
+    try:
+        _brief(options, facts, script_args)
+    except ZerowizError as error:
+        return error.hints[0] if error.hints else error.message
+    return None
 
 
 def write_notes(outcome: Outcome) -> None:
@@ -64,7 +103,10 @@ def require_a_rung(outcome: Outcome) -> Strategy:
         NothingFitsError: There is none; with the closest one, and the remedies as hints.
     """
     if outcome.rung is None:
-        hints = (sentences.remedy(cure) for cure in outcome.cures)
+        hints = [
+            "; ".join(filter(None, (sentences.remedy(cure), outcome.in_script.get(place))))
+            for place, cure in enumerate(outcome.cures)
+        ]
         raise NothingFitsError(sentences.nothing_fits(outcome.decision), *hints)
     return outcome.rung
 
@@ -81,6 +123,8 @@ def decide_with(
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
     outcome = weigh_options(options, facts, script_args)
     write_notes(outcome)
+    if not options.quiet:
+        show.script(facts, sys.stderr)
     _tell(outcome, tell)
     open_changes = _changes(outcome)
     while person and outcome.rung is None and open_changes:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from zerowiz.cli.asking import asker
+from zerowiz.cli.checking import check_accounting
 from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.launch import answer_for, render
 from zerowiz.cli.machines import find_machine, is_here
@@ -20,7 +21,7 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
 from zerowiz.core.questions import QUESTIONS, Question
 from zerowiz.core.script import deliver
-from zerowiz.emit.files import is_somebodys_work, write_file
+from zerowiz.emit.files import is_somebodys_work, replace_file, write_file
 from zerowiz.errors import InterruptedByUserError, PreflightError
 from zerowiz.probe.record import record_path
 from zerowiz.ui import show
@@ -50,7 +51,9 @@ def _find_script(script: str | None, ask_person: Ask | None) -> str:
         return script
     if Path(question.default or "").is_file() or ask_person is None:
         return by_default(question)
-    return ask_person(question)
+    # Only what lies here is offered.
+    here = sorted(path.name for path in Path().glob("*.py"))
+    return ask_person(replace(question, default=here[0] if len(here) == 1 else None))
 
 
 def _write(config: PlannedFile, record: str, options: Options, *, asking: bool) -> None:
@@ -67,8 +70,7 @@ def _write(config: PlannedFile, record: str, options: Options, *, asking: bool) 
 
 
 def _write_record(record: str, options: Options) -> None:
-    path = record_path(options.output_dir or Path())
-    write_file(PlannedFile(path=str(path), text=record), force=True)
+    replace_file(record_path(options.output_dir or Path()), record)
 
 
 def _show_file(config: PlannedFile, options: Options) -> None:
@@ -100,6 +102,7 @@ def init(
     script: Annotated[str | None, typer.Argument(help="Training script; default: train.py")] = None,
 ) -> None:
     """Ask what cannot be detected, decide, write the config"""
+    check_accounting(options)
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     ask_person = asker(options) if asking else None
     options = _with_machine(options, ask_person)

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from zerowiz.cli.asking import asker
+from zerowiz.cli.checking import check_accounting, check_words
 from zerowiz.cli.deciding import Outcome, decide_with, require_a_rung
 from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
@@ -37,8 +38,9 @@ from zerowiz.core.launch import (
 from zerowiz.core.machine import Machine
 from zerowiz.core.questions import Question
 from zerowiz.core.remedies import Remedy
-from zerowiz.core.script import ScriptFacts, check_accelerator, check_method, deliver, settle
+from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
 from zerowiz.core.strategy import Strategy
+from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.programs import find_programs
@@ -69,7 +71,6 @@ def plan_launch(
     """
     own = options.config
     path = config_file(options, rung)
-    check_method(facts, brief.job.workload.method)
     check_accelerator(facts, settle(facts, tuple(script_args)), brief.job.machine.accelerator)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
@@ -91,8 +92,8 @@ def _find_script(script: str | None, options: Options) -> tuple[str, Options]:
     record = read_record(options.output_dir or Path())
     if record is not None:
         recalled = recall(options, record)
-        if not options.dry_run and recalled.machine != CPU_MACHINE:
-            # A job starts where it is; what `init` planned for elsewhere was for this.
+        if recalled.machine != CPU_MACHINE:
+            # A job starts where it is, and a dry run shows that job.
             recalled = replace(recalled, machine=options.machine)
         return record.script, recalled
     if Path(_DEFAULT_SCRIPT).is_file():
@@ -174,9 +175,11 @@ def launch(
 ) -> None:
     """Plan, write the config, and run the script under deepspeed"""
     _check_options(options)
+    check_accounting(options)
     script_args = args or []
     path, options = _find_script(script, options)
     facts = read_reachable(path, script_args, options)
+    check_words(facts, script_args)
     _check_place(options, find_machine(options, os.environ))
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)
@@ -185,6 +188,9 @@ def launch(
         write_json(outcome)
     rung = require_a_rung(outcome)
     plan = plan_launch(outcome.options, outcome.brief, facts, script_args, rung)
+    for file in plan.files:
+        # A dry run says now what the launch would say.
+        refuse_loss(file, force=options.force)
     if not options.dry_run:
         _start(outcome, plan, asking=asking)
     if options.as_json:

@@ -186,19 +186,24 @@ def _wish(options: Options, own: OwnConfig) -> Wish:
     )
 
 
-def _assumed(options: Options, settings: ScriptSettings, job: Job) -> tuple[str, ...]:
+def _assumed(
+    options: Options, settings: ScriptSettings, own: OwnConfig, job: Job
+) -> tuple[str, ...]:
     """What nobody said and the plan rests on."""
     w = job.workload
     clauses = {
         f"micro-batch {w.micro_batch} (`--micro-batch`)": (
             options.micro_batch,
-            settings.micro_batch,
+            settings.micro_batch or own.micro_batch or own.train_batch_size,
         ),
         f"{w.sequence_tokens} tokens a sequence (`--seq-len`)": (
             options.seq_len,
             settings.sequence_tokens,
         ),
-        f"{w.precision} (`--precision`)": (options.precision, settings.precision),
+        f"{w.precision} (`--precision`)": (
+            options.precision,
+            settings.precision or own.precision,
+        ),
         "no gradient checkpointing (`--gradient-checkpointing`)": (
             options.gradient_checkpointing,
             settings.gradient_checkpointing,
@@ -233,7 +238,7 @@ def make_brief(
         job=job,
         wish=_wish(options, own),
         handover=_handover(options, facts, settings),
-        assumed=_assumed(options, settings, job),
+        assumed=_assumed(options, settings, own, job),
         uncounted=own.uncounted,
     )
 

@@ -24,6 +24,18 @@ class Remedy:
     frees_bytes: int
 
 
+# CUDA programming guide, arithmetic throughput: bf16 matrix units came with capability 8.0.
+_BF16_CAPABILITY = (8, 0)
+
+
+def _bf16(job: Job, wish: Wish) -> Iterator[Trial]:
+    capability = job.machine.compute_capability
+    able = capability is None or capability >= _BF16_CAPABILITY
+    if job.workload.precision is Precision.FP32 and able:
+        workload = replace(job.workload, precision=Precision.BF16)
+        yield {"--precision": "bf16"}, replace(job, workload=workload), wish
+
+
 def _checkpointing(job: Job, wish: Wish) -> Iterator[Trial]:
     if not job.workload.gradient_checkpointing:
         workload = replace(job.workload, gradient_checkpointing=True)
@@ -101,8 +113,10 @@ def _adapters(job: Job, wish: Wish) -> Iterator[Trial]:
     if job.workload.method is not Method.FULL or job.accounting is Accounting.TEXTBOOK:
         return
     for method in (Method.LORA, Method.QLORA):
-        workload = replace(job.workload, method=method)
-        yield {"--method": method.value}, replace(job, workload=workload), wish
+        adapted = replace(job, workload=replace(job.workload, method=method))
+        yield {"--method": method.value}, adapted, wish
+        for more, leaner, _ in _checkpointing(adapted, wish):
+            yield {"--method": method.value, **more}, leaner, wish
 
 
 # Sizes that people train, from the largest.
@@ -119,6 +133,7 @@ def _smaller_model(job: Job, wish: Wish) -> Iterator[Trial]:
 
 # The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
 _CURES: tuple[Callable[[Job, Wish], Iterator[Trial]], ...] = (
+    _bf16,
     _checkpointing,
     _bf16_states,
     _lean,
@@ -174,7 +189,7 @@ def remedies(decision: Decision) -> tuple[Remedy, ...]:
     ]
     return tuple(
         Remedy(
-            change={"--stage": w.strategy.stage, "--offload": w.strategy.offload.value},
+            change={"--stage": str(w.strategy.stage), "--offload": w.strategy.offload.value},
             strategy=w.strategy.name,
             frees_bytes=max(0, decision.chosen.device_bytes - w.device_bytes),
         )

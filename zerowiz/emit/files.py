@@ -62,22 +62,47 @@ def _umask() -> int:
     return mask
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a file of zerowiz's own, whole, whatever is there.
+
+    Raises:
+        ZerowizError: Its folder cannot be written.
+    """
+    try:
+        _replace(path, text.encode())
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
+    """See that writing this file loses nobody's work.
+
+    Raises:
+        ZerowizError: It was changed by hand, or cannot be read.
+    """
+    if force or not is_somebodys_work(Path(file.path), file.text):
+        return
+    hints = (
+        f"`--config {file.path}` launches with it as it is",
+        "`--output-dir` writes elsewhere",
+    )
+    raise ZerowizError(
+        f"`{file.path}` exists and zerowiz did not write it like this; it is left as it is",
+        "`--force` overwrites it",
+        *(hints if Path(file.path).name.startswith("ds_config") else ()),
+    )
+
+
 def write_file(file: PlannedFile, *, force: bool = False) -> None:
     """Write one planned file and leave its mark.
 
     Raises:
         ZerowizError: The file was changed by hand, or its folder cannot be written.
     """
+    refuse_loss(file, force=force)
     path, content = Path(file.path), file.text.encode()
+    mark = _mark(path, content)
     try:
-        if not force and is_somebodys_work(path, file.text):
-            raise ZerowizError(
-                f"`{path}` exists and zerowiz did not write it like this; it is left as it is",
-                "`--force` overwrites it",
-                f"`--config {path}` launches with it as it is",
-                "`--output-dir` writes elsewhere",
-            )
-        mark = _mark(path, content)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
         _replace(path, content)

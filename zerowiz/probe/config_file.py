@@ -24,4 +24,6 @@ def read_config_file(path: Path) -> OwnConfig:
         raise UsageError(f"config `{path}` is not JSON: {error.msg} at {where}") from None
     if not isinstance(values, dict):
         raise UsageError(f"config `{path}` holds no JSON object")
+    if "machine" in values and "schema_version" in values:
+        raise UsageError(f"`{path}` is a machine, not a config", f"say `--machine {path}`")
     return read_own_config(values)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from zerowiz.core.decide import Answer, Decision, Question, Reason
 from zerowiz.core.machine import Interconnect, LinkClass
 from zerowiz.core.remedies import Remedy
+from zerowiz.core.script import Convention
 from zerowiz.core.strategy import Offload
 from zerowiz.core.weigh import Verdict, Weighed
 from zerowiz.core.workload import Accounting
@@ -48,6 +49,24 @@ _REASONS: Mapping[Reason, str] = {
     Reason.NOTHING_FITS: "no strategy that may be chosen fits",
     Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
 }
+
+
+_CONVENTIONS: Mapping[Convention, str] = {
+    Convention.HF_PARSER: "HF Trainer with parsed arguments, config by `--deepspeed`",
+    Convention.HF_IN_CODE: "HF Trainer with arguments in code, config by the environment",
+    Convention.HF_LITERAL: "HF Trainer that names its config",
+    Convention.ADD_CONFIG_ARGUMENTS: "DeepSpeed loop, config by `--deepspeed_config`",
+    Convention.OWN_FLAG: "config by an option of its own",
+    Convention.CONFIG_LITERAL: "names its config itself",
+    Convention.CONFIG_DICT: "builds its config itself",
+    Convention.ACCELERATOR: "Accelerate, config by the environment",
+    Convention.UNKNOWN: "no way for a config was found",
+}
+
+
+def convention(value: Convention) -> str:
+    """How a config reaches a script."""
+    return _CONVENTIONS[value]
 
 
 def reason(value: Reason) -> str:

@@ -9,6 +9,7 @@ from zerowiz.core.launch import LaunchPlan
 from zerowiz.core.ledger import Phase
 from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import Remedy
+from zerowiz.core.script import ScriptFacts
 from zerowiz.core.weigh import Job, Verdict, Weighed
 from zerowiz.core.workload import Accounting
 from zerowiz.ui import sentences
@@ -77,6 +78,12 @@ _LEGEND = (
 )
 
 
+_TOLD_LEGEND = (
+    "As it is usually told; DeepSpeed with its defaults holds more: leave `--accounting textbook`"
+    " out for what it allocates"
+)
+
+
 def _walk_table(decision: Decision) -> "Table":
     from rich.table import Table
 
@@ -133,6 +140,12 @@ def _told_table(decision: Decision, stream: TextIO) -> "Table":
     return table
 
 
+def script(facts: ScriptFacts, stream: TextIO) -> None:
+    """What was read of the script."""
+    words = sentences.convention(facts.convention)
+    _say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
+
+
 def walk(decision: Decision, stream: TextIO) -> None:
     """The job, and the flowchart as it was walked."""
     _say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
@@ -151,8 +164,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
         budget = gib(decision.job.gpu_budget_bytes)
         _say(stream, f"In GiB; each GPU may take {budget}")
     _print((_told_table if told else _rung_table)(decision, stream), stream)
-    if not told:
-        _say(stream, "", _LEGEND)
+    _say(stream, "", _TOLD_LEGEND if told else _LEGEND)
     if remedies:
         stream.write("\nWhat would help:\n")
         _say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
