@@ -81,7 +81,8 @@ def test_the_commands_are_listed_in_the_order_of_use(here: Run) -> None:
 
 
 def test_no_words_at_all_show_the_help(here: Run) -> None:
-    assert here("--help").stdout == here().stdout
+    start = "\nNew here? Start with `zerowiz init`\n"
+    assert here("--help").stdout + start == here().stdout
 
 
 @pytest.mark.parametrize("words", [(), *((command,) for command in (*COMMANDS, "machine"))])

@@ -145,7 +145,7 @@ def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: P
 def test_without_a_script_the_wizard_asks_for_it(terminal: Open, script: Path) -> None:
     script.rename(script.with_name("finetune.py"))
     person = terminal("init", *TINY)
-    person.reply("Which training script? (finetune.py)", ENTER)
+    person.reply("(finetune.py)", ENTER)
     person.reply("will be written; go on?", ENTER)
     assert 0 == person.end()
 

@@ -127,7 +127,7 @@ def test_beside_a_tight_rung_the_next_that_fits_is_offered(
     below = LADDER[LADDER.index(tight) + 1 :]
     (remedy,) = remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
     assert offered.name == remedy.strategy
-    assert {"--stage": offered.stage, "--offload": offered.offload.value} == remedy.change
+    assert {"--stage": str(offered.stage), "--offload": offered.offload.value} == remedy.change
     assert NEED_BYTES[TIGHT] - NEED_BYTES[FITS] == remedy.frees_bytes
 
 

@@ -54,7 +54,7 @@ def zerowiz(
     """From a training script, a model and these GPUs to a running DeepSpeed job"""
     del version
     if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")
+        sys.stdout.write(context.get_help() + "\n\nNew here? Start with `zerowiz init`\n")
 
 
 def _fail(error: ZerowizError) -> NoReturn:
