@@ -39,7 +39,8 @@ def parse_config(where: str, content: bytes) -> Mapping[str, object]:
         raise UsageError(f"{where} is no text, but binary", _WANTED) from error
     except json.JSONDecodeError as error:
         raise UsageError(
-            f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+            f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
+            "fetch the file again if it was cut short, or plan with a size: `--model 7b`",
         ) from error
     if not isinstance(config, dict):
         raise UsageError(f"{where} holds no JSON object", _WANTED)
