@@ -56,7 +56,7 @@ COUNTS = {
     # of a job
     *("stage", "micro_batch", "lora_rank"),
     # of a text
-    *("line", "config_line"),
+    *("line", "config_line", "unfused_adam_line"),
 }
 
 

@@ -570,3 +570,19 @@ def test_the_shipped_trainer_script_settles_its_batch() -> None:
     assert 2 == settings.micro_batch.value
     assert settings.precision is not None
     assert Precision.BF16 == settings.precision.value
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        ("torch.optim.AdamW(model.parameters(), lr=1e-3)", 3),
+        ("torch.optim.AdamW(model.parameters(), fused=False)", 3),
+        ("torch.optim.AdamW(model.parameters(), fused=True)", None),
+        ("torch.optim.SGD(model.parameters())", None),
+        ("deepspeed.ops.adam.FusedAdam(model.parameters())", None),
+    ],
+)
+def test_an_adam_that_holds_more_than_is_counted_is_seen(built: str, expected: int | None) -> None:
+    text = f"import deepspeed, torch\nmodel = make()\noptimizer = {built}\n"
+    text += "engine = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
+    assert expected == parse_script(text, "train.py").unfused_adam_line

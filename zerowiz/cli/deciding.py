@@ -90,9 +90,11 @@ def write_notes(outcome: Outcome) -> None:
     brief = outcome.brief
     assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
     keys = ", ".join(f"`{key}`" for key in brief.uncounted)
+    adam = brief.unfused_adam
+    unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
     uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
     if not outcome.options.quiet:
-        for note in (*brief.job.machine.notes, *assumed, *uncounted):
+        for note in (*brief.job.machine.notes, *assumed, *unfused, *uncounted):
             show.note(note, sys.stderr)
 
 

@@ -43,6 +43,8 @@ class Brief:
     handover: Handover
     assumed: tuple[str, ...]
     """What nobody said, one clause each."""
+    unfused_adam: str | None
+    """Where the script builds an Adam that holds more than is counted."""
     uncounted: tuple[str, ...]
     """Keys of the person's own config that the ledger does not know."""
 
@@ -214,6 +216,11 @@ def _assumed(
     )
 
 
+def _unfused_adam(facts: ScriptFacts | None) -> str | None:
+    line = None if facts is None else facts.unfused_adam_line
+    return None if facts is None or line is None else f"{facts.path} line {line}"
+
+
 def make_brief(
     options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Brief:
@@ -239,6 +246,7 @@ def make_brief(
         wish=_wish(options, own),
         handover=_handover(options, facts, settings),
         assumed=_assumed(options, settings, own, job),
+        unfused_adam=_unfused_adam(facts),
         uncounted=own.uncounted,
     )
 

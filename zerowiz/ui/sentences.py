@@ -153,6 +153,11 @@ def nothing_fits(decision: Decision) -> str:
     )
 
 
+# acts-050 of tests/measured/h200.jsonl: 29.7 GB where a fused AdamW takes 24.8 GB.
+UNFUSED_ADAM = (
+    "this Adam holds up to 4 bytes per trainable parameter more than is counted; say `fused=True`"
+)
+
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "tight",

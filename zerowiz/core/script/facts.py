@@ -85,6 +85,8 @@ class ScriptFacts:
     """It imports peft, or a library's configuration of it."""
     passes_optimizer: bool = False
     """A raw script hands `optimizer=` to `deepspeed.initialize`."""
+    unfused_adam_line: int | None = None
+    """Where torch's own Adam is built without `fused=True`, which holds more than is counted."""
     args_file: str | None = None
     """HfArgumentParser reads `train.args` beside `train.py` before the command line."""
     args_file_words: tuple[str, ...] = ()

@@ -29,7 +29,9 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add what the library that trains is told."""
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
-    facts = replace(facts, micro_batch=_loader_batch(read))
+    facts = replace(
+        facts, micro_batch=_loader_batch(read), unfused_adam_line=_unfused_adam_line(read)
+    )
     if facts.integration is Integration.DEEPSPEED:
         return replace(facts, accumulation_steps=Binding(from_config=True))
     calls = read.source.calls_to("accelerate", "Accelerator")
@@ -38,6 +40,19 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
+
+
+_TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
+
+
+def _unfused_adam_line(read: Reader) -> int | None:
+    """The first of torch's Adams that is not told to be fused; its default is foreach on CUDA."""
+    for call in read.source.calls:
+        fused = call.keyword("fused")
+        told = isinstance(fused, ast.Constant) and fused.value is True
+        if read.source.origin(call.node.func) in _TORCH_ADAMS and not told:
+            return call.line
+    return None
 
 
 # The HF Trainer
