@@ -13,6 +13,7 @@ from zerowiz.core.decide import Decision, decide
 from zerowiz.core.remedies import Remedy, remedies
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
+from zerowiz.core.weigh import Job
 from zerowiz.errors import NothingFitsError, ZerowizError
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import choose
@@ -42,12 +43,15 @@ def weigh_options(
     options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Outcome:
     """Decide with these options on the machine that they name."""
-    brief = _brief(options, facts, script_args)
+    machine = find_machine(options, os.environ)
+    brief = make_brief(options, machine, facts, script_args)
+    if facts is not None:
+        check_method(facts, brief.job.workload.method)
     decision = decide(brief.job, brief.wish)
     cures: list[Remedy] = []
     in_script: dict[int, str] = {}
     for cure in remedies(decision):
-        refusal = _refusal(with_flags(options, cure.change), facts, script_args)
+        refusal = _refusal(options, cure, brief.job, facts, script_args)
         if refusal is not None and not _IN_SCRIPT.issuperset(cure.change):
             continue
         if refusal is not None:
@@ -69,17 +73,26 @@ _IN_SCRIPT = frozenset(
 )
 
 
-def _brief(options: Options, facts: ScriptFacts | None, script_args: Sequence[str]) -> Brief:
-    brief = make_brief(options, find_machine(options, os.environ), facts, script_args)
-    if facts is not None:
-        check_method(facts, brief.job.workload.method)
-    return brief
+def _refusal(
+    options: Options,
+    cure: Remedy,
+    job: Job,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> str | None:
+    """What the script must change before a cure can be typed; None when nothing.
 
-
-def _refusal(options: Options, facts: ScriptFacts | None, script_args: Sequence[str]) -> str | None:
-    """What the script must change before these options can be typed; None when nothing."""
+    The machine and the model are those of the job, which were read once, unless the cure names
+    another.
+    """
+    changed = with_flags(options, cure.change)
     try:
-        _brief(options, facts, script_args)
+        elsewhere = "--machine" in cure.change
+        machine = find_machine(changed, os.environ) if elsewhere else job.machine
+        model = None if "--model" in cure.change else job.model
+        brief = make_brief(changed, machine, facts, script_args, model)
+        if facts is not None:
+            check_method(facts, brief.job.workload.method)
     except ZerowizError as error:
         return error.hints[0] if error.hints else error.message
     return None

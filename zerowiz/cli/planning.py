@@ -11,6 +11,7 @@ from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
 from zerowiz.core.machine import Machine
+from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, settle
@@ -68,14 +69,8 @@ def _own(flag: str, config: Path | None, option: T | None, own: T | None) -> T |
     return option if own is None else own
 
 
-# The kernels' own rule: bf16 matrix units came with Ampere (CUDA programming guide, table 27).
-_BF16_CAPABILITY = (8, 0)
-
-
 def _fitting_precision(machine: Machine) -> Precision:
-    capability = machine.compute_capability
-    old = capability is not None and capability < _BF16_CAPABILITY
-    return Precision.FP16 if old else Precision.BF16
+    return Precision.BF16 if machine.takes_bf16 else Precision.FP16
 
 
 def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
@@ -222,13 +217,26 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
 
 
 def make_brief(
-    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    model: Model | None = None,
 ) -> Brief:
-    """The job, what is wished for it, and how its config will travel."""
+    """The job, what is wished for it, and how its config will travel.
+
+    Args:
+        options: What was said.
+        machine: What the job runs on.
+        facts: What the script shows; None without one.
+        script_args: The words after the script.
+        model: The model where it was read already; None reads it, which may fetch it.
+    """
     environ = os.environ
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     own = OwnConfig() if options.config is None else read_config_file(options.config)
-    model = read_model(_said("--model", options.model, settings.model) or "", environ=environ)
+    named = _said("--model", options.model, settings.model) or ""
+    model = read_model(named, environ=environ) if model is None else model
     budget = options.memory_budget
     flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
     state_dtype = _own(flag, options.config, said, own.state_dtype)

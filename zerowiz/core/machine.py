@@ -32,6 +32,10 @@ class LinkClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+# CUDA programming guide, arithmetic throughput: bf16 matrix units came with Ampere.
+_BF16_CAPABILITY = (8, 0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
     """One GPU, or one rank of the CPU accelerator.
@@ -130,6 +134,12 @@ class Machine:
         """The lowest among the chosen GPUs; unknown when any is unknown."""
         known = [gpu.compute_capability for gpu in self.gpus if gpu.compute_capability is not None]
         return min(known) if len(known) == len(self.gpus) else None
+
+    @property
+    def takes_bf16(self) -> bool:
+        """Whether every chosen GPU has bf16 matrix units; an unknown one is taken to be new."""
+        capability = self.compute_capability
+        return capability is None or capability >= _BF16_CAPABILITY
 
 
 def with_nodes(machine: Machine, nodes: int) -> Machine:

@@ -24,14 +24,8 @@ class Remedy:
     frees_bytes: int
 
 
-# CUDA programming guide, arithmetic throughput: bf16 matrix units came with capability 8.0.
-_BF16_CAPABILITY = (8, 0)
-
-
 def _bf16(job: Job, wish: Wish) -> Iterator[Trial]:
-    capability = job.machine.compute_capability
-    able = capability is None or capability >= _BF16_CAPABILITY
-    if job.workload.precision is Precision.FP32 and able:
+    if job.workload.precision is Precision.FP32 and job.machine.takes_bf16:
         workload = replace(job.workload, precision=Precision.BF16)
         yield {"--precision": "bf16"}, replace(job, workload=workload), wish
 
