@@ -9,24 +9,32 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_nvml import FakeNvmlLib
+Install = Callable[[object], None]
 
 
 @pytest.fixture
-def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeNvmlLib], FakeNvmlLib]:
-    """Put a fake C library under the real pynvml for the length of a test."""
+def driver(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a function table under the real pynvml, as the driver's library, for one test."""
 
-    def install(lib: FakeNvmlLib) -> FakeNvmlLib:
-        monkeypatch.setattr(pynvml, "nvmlLib", lib)
+    def install(library: object) -> None:
+        monkeypatch.setattr(pynvml, "nvmlLib", library)
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-        return lib
 
     return install
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a person rewrite the golden files, and then read the diff."""
+    """Let a person rewrite the golden files, and then read the diff; or test with real clusters."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    parser.addoption("--cluster", action="store_true", help="only the tests marked cluster")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need sshd, pdsh and SLURM run when they are asked for, and alone."""
+    asked = config.getoption("--cluster")
+    others = [item for item in items if bool(item.get_closest_marker("cluster")) != asked]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture

@@ -46,8 +46,11 @@ UNIT = re.compile(r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|ste
 ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
 COUNTS = {
     # of a machine
-    *("index", "nodes", "ranks", "nvlinks", "nvlink_links", "nvlink_gpus", "compute_capability"),
-    *("pcie_generation", "pcie_lanes", "weakest_pair", "pair", "remote_type", "master_port"),
+    *("index", "ordinal", "mig_slice", "nodes", "gpus_per_node", "ranks", "pid", "master_port"),
+    *("nvlinks", "expected_nvlinks", "nvlink_links", "nvlink_gpus", "remote_type"),
+    *("compute_capability", "cuda_version", "cores", "numa_node", "numa_nodes"),
+    *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
+    *("weakest_pair", "pair"),
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers"),

@@ -15,7 +15,11 @@ import pyte
 ROOT = Path(__file__).parents[2]
 
 # What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
-OTHERS = re.compile(r"CI$|(CUDA|NVIDIA|DS|HF|ZEROWIZ|SLURM|PYTORCH|TORCH|ACCELERATE|COLUMNS)(_|$)")
+OTHERS = re.compile(
+    r"CI$|(LOCAL_)?WORLD_SIZE$"
+    r"|(CUDA|NVIDIA|NCCL|DS|HF|ZEROWIZ|PYTORCH|TORCH|TORCHELASTIC|ACCELERATE|COLUMNS)(_|$)"
+    r"|(SLURM|SLURMD|PBS|LSB|LSF|PET|OMPI|PMI|KUBERNETES|PDSH)(_|$)"
+)
 
 # What a person's keys send.
 ENTER, DOWN, CTRL_C = "\r", "\x1b[B", "\x03"

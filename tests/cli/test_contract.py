@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cli.harness import HF_PARSER, Run
-from fake_nvml import FakeNvmlLib, read_recording
+from recorded import library
 
 from zerowiz import __version__
 
@@ -136,9 +136,9 @@ def test_the_plan_has_every_key_of_the_contract_with_its_type(
 
 
 def test_the_plan_of_real_gpus_has_the_same_shape(
-    here: Run, fake_nvml: Callable[[FakeNvmlLib], FakeNvmlLib]
+    here: Run, driver: Callable[[object], None]
 ) -> None:
-    fake_nvml(FakeNvmlLib(read_recording("h200-x4")))
+    driver(library("h200-x4"))
     content = plan(here, "plan", "--json", "--model", "7b")
     assert [] == differences(PLAN, content)
     machine = content["machine"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_environ
-from fake_nvml import FakeNvmlLib, read_recording
+
+from zerowiz.probe.nvml.tape import Replay
 
 CPU = ("--machine", "cpu", "--model", "10m")
 DOCUMENTED_CODES = {0, 1, 2, 3, 4, 5, 6, 130}
@@ -113,10 +114,10 @@ def test_no_script_anywhere_is_a_preflight_failure(here: Run) -> None:
 
 
 def test_no_nvml_is_a_preflight_failure_that_names_the_ways_on(
-    here: Run, fake_nvml: Callable[[FakeNvmlLib], FakeNvmlLib]
+    here: Run, driver: Callable[[object], None]
 ) -> None:
     driver_not_loaded = 9
-    fake_nvml(FakeNvmlLib(read_recording("h200-x1"), init_code=driver_not_loaded))
+    driver(Replay({"nvmlInitWithFlags(0)": {"err": driver_not_loaded}}))
     for command in ("plan", "init", "machine"):
         result = here(command, *(() if command == "machine" else ("--model", "7b")))
         assert 5 == result.code

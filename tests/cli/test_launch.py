@@ -20,10 +20,10 @@ from cli.harness import (
     Run,
     run_process,
 )
-from fake_nvml import FakeNvmlLib, read_recording
+from recorded import library
 
 CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
-Install = Callable[[FakeNvmlLib], FakeNvmlLib]
+Install = Callable[[object], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,10 +199,10 @@ def test_the_cpu_job_says_so_to_deepspeed(
 
 
 def test_a_cuda_job_names_its_gpus_by_nvmls_indices(
-    here: Run, folder: Path, fake_nvml: Install
+    here: Run, folder: Path, driver: Install
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
-    fake_nvml(FakeNvmlLib(read_recording("h200-x4")))
+    driver(library("h200-x4"))
     every = dry(here, "--model", "1b", "train.py")
     assert ("--include", "localhost:0,1,2,3") == every.options
     assert "PCI_BUS_ID" == every.env["CUDA_DEVICE_ORDER"]
@@ -224,13 +224,13 @@ def test_a_cuda_job_names_its_gpus_by_nvmls_indices(
 def test_what_a_person_set_in_the_environment_stays(
     here: Run,
     folder: Path,
-    fake_nvml: Install,
+    driver: Install,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     gone: str,
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
-    fake_nvml(FakeNvmlLib(read_recording("h200-x2")))
+    driver(library("h200-x2"))
     before = dry(here, "--model", "1b", "train.py").env
     monkeypatch.setenv(name, "mine")
     after = dry(here, "--model", "1b", "train.py").env

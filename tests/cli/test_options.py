@@ -10,6 +10,7 @@ from cli.harness import COLUMNS, CONFIG_ARGUMENTS, Run
 SHARED = {
     *("--model", "--method", "--lora-rank"),
     *("--machine", "--accelerator", "--gpus", "--nodes", "--gpus-per-node", "--hostfile"),
+    "--interconnect",
     *("--memory-budget", "--micro-batch", "--seq-len", "--grad-accum", "--global-batch"),
     *("--precision", "--optimizer", "--optimizer-state-dtype", "--attention"),
     *("--gradient-checkpointing", "--no-gradient-checkpointing"),
@@ -27,6 +28,7 @@ VALUES: dict[str, str | None] = {
     "--nodes": "1",
     "--gpus-per-node": "2",
     "--hostfile": "hosts",
+    "--interconnect": "ethernet",
     "--memory-budget": "0.5",
     "--micro-batch": "8",
     "--seq-len": "64",

@@ -15,8 +15,10 @@ from zerowiz.core.decide import (
     decide,
     walk_flowchart,
 )
+from zerowiz.core.host import Host
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
-from zerowiz.core.machine import Host, LinkClass, Machine
+from zerowiz.core.links import LinkClass
+from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import remedies
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec

@@ -11,16 +11,10 @@ from measured.rows import read_model
 
 from zerowiz.core.buffers import fit_buffers
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
+from zerowiz.core.host import Host
 from zerowiz.core.ledger import Estimate, Where
-from zerowiz.core.machine import (
-    Accelerator,
-    Gpu,
-    Host,
-    Interconnect,
-    LinkClass,
-    Machine,
-    MachineSource,
-)
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size

@@ -9,7 +9,8 @@ from measured.rows import read_model
 
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
-from zerowiz.core.machine import Accelerator, Host, Machine, widen, with_nodes
+from zerowiz.core.host import Host
+from zerowiz.core.machine import Accelerator, Machine, widen, with_nodes
 from zerowiz.core.remedies import Change, remedies
 from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.core.spec import parse_spec

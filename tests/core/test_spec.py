@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine import Host, LinkClass, Machine, MachineSource
+from zerowiz.core.host import Host
+from zerowiz.core.links import LinkClass
+from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.spec import GpuModel, decode_gpu_table, find_model, match_models, parse_spec
 from zerowiz.core.topology import NVLINK_BYTES_PER_S
 from zerowiz.errors import UsageError
@@ -158,5 +160,5 @@ def test_no_row_is_there_twice() -> None:
 
 
 def test_a_broken_row_is_refused_naming_the_key() -> None:
-    with pytest.raises(UsageError, match=r"`gpu table\.gpus\[0\]\.compute_capability` is missing"):
+    with pytest.raises(UsageError, match=r"`gpu table\.gpus\[0\]\.aliases` is missing"):
         decode_gpu_table({"gpus": [{"name": "GPU without facts"}]})

@@ -2,8 +2,10 @@
 
 import pytest
 
+from zerowiz.core.host import Host
 from zerowiz.core.ledger import Estimate, Where
-from zerowiz.core.machine import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Gpu, Machine, MachineSource
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD, Strategy
 from zerowiz.core.textbook import textbook_estimate

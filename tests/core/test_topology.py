@@ -3,16 +3,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine import Interconnect, LinkClass
-from zerowiz.core.topology import (
-    NVLINK_BYTES_PER_S,
-    NvLink,
-    PairLink,
-    Ports,
-    RemoteType,
-    join_pairs,
-    link_pair,
-)
+from zerowiz.core.links import Interconnect, LinkClass, PairLink, join_pairs
+from zerowiz.core.topology import NVLINK_BYTES_PER_S, NvLink, Ports, RemoteType, link_pair
 
 SWITCH = NvLink(remote_type=RemoteType.SWITCH)
 GEN4_X16_BYTES_PER_S = 31_504_000_000

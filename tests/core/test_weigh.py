@@ -14,15 +14,9 @@ from measured.rows import (
 )
 
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.machine import (
-    Accelerator,
-    Gpu,
-    Host,
-    Interconnect,
-    LinkClass,
-    Machine,
-    MachineSource,
-)
+from zerowiz.core.host import Host
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec

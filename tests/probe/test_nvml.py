@@ -5,7 +5,8 @@ import pynvml
 import pytest
 from fake_nvml import GPU_IS_LOST, FakeNvmlLib, Recording, read_recording
 
-from zerowiz.core.machine import LinkClass, Machine, MachineSource
+from zerowiz.core.links import LinkClass
+from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.nvml import read_machine
 

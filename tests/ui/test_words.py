@@ -5,7 +5,7 @@ import io
 import pytest
 
 from zerowiz.core.decide import Question, Reason
-from zerowiz.core.machine import Interconnect, LinkClass
+from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.questions import QUESTIONS
 from zerowiz.core.weigh import Verdict
 from zerowiz.ui import sentences

@@ -10,6 +10,7 @@ from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, with_flags
 from zerowiz.cli.planning import Brief, make_brief
 from zerowiz.core.decide import Decision, decide
+from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import Remedy, remedies
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
@@ -40,10 +41,9 @@ class Outcome:
 
 
 def weigh_options(
-    options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
+    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Outcome:
-    """Decide with these options on the machine that they name."""
-    machine = find_machine(options, os.environ)
+    """Decide with these options on this machine."""
     brief = make_brief(options, machine, facts, script_args)
     if facts is not None:
         check_method(facts, brief.job.workload.method)
@@ -87,8 +87,7 @@ def _refusal(
     """
     changed = with_flags(options, cure.change)
     try:
-        elsewhere = "--machine" in cure.change
-        machine = find_machine(changed, os.environ) if elsewhere else job.machine
+        machine = _machine_of(changed, cure, job.machine)
         model = None if "--model" in cure.change else job.model
         brief = make_brief(changed, machine, facts, script_args, model)
         if facts is not None:
@@ -96,6 +95,11 @@ def _refusal(
     except ZerowizError as error:
         return error.hints[0] if error.hints else error.message
     return None
+
+
+def _machine_of(changed: Options, cure: Remedy, machine: Machine) -> Machine:
+    """The machine that was read once, unless the cure names another."""
+    return find_machine(changed, os.environ) if "--machine" in cure.change else machine
 
 
 def write_notes(outcome: Outcome) -> None:
@@ -133,10 +137,15 @@ def _changes(outcome: Outcome) -> list[Remedy]:
 
 
 def decide_with(
-    person: bool, options: Options, facts: ScriptFacts, script_args: Sequence[str], tell: Show
+    person: bool,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    tell: Show,
 ) -> Outcome:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
-    outcome = weigh_options(options, facts, script_args)
+    outcome = weigh_options(options, machine, facts, script_args)
     write_notes(outcome)
     if not options.quiet:
         show.script(facts, sys.stderr)
@@ -149,7 +158,8 @@ def decide_with(
         cure = open_changes.pop(index)
         try:
             changed = with_flags(outcome.options, cure.change)
-            outcome = weigh_options(changed, facts, script_args)
+            machine = _machine_of(changed, cure, machine)
+            outcome = weigh_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
             for line in (error.message, *error.hints[:1]):

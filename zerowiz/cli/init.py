@@ -19,6 +19,7 @@ from zerowiz.cli.planning import Ask, by_default, config_file, read_reachable
 from zerowiz.cli.record import encode_record
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
+from zerowiz.core.machine import Machine
 from zerowiz.core.questions import QUESTIONS, Question
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import is_somebodys_work, replace_file, write_file
@@ -32,16 +33,16 @@ def _question(key: str) -> Question:
     return next(question for question in QUESTIONS if question.key == key)
 
 
-def _with_machine(options: Options, ask_person: Ask | None) -> Options:
-    """The options; where there is no machine to see, with one that the person names."""
+def _with_machine(options: Options, ask_person: Ask | None) -> tuple[Options, Machine]:
+    """The machine, and the options; where there is none to see, one that the person names."""
     try:
-        find_machine(options, os.environ)
+        return options, find_machine(options, os.environ)
     except PreflightError as error:
         if ask_person is None:
             raise
         show.note(error.message, sys.stderr)
-        return replace(options, machine=ask_person(_question("machine")))
-    return options
+        options = replace(options, machine=ask_person(_question("machine")))
+        return options, find_machine(options, os.environ)
 
 
 def _find_script(script: str | None, ask_person: Ask | None) -> str:
@@ -105,11 +106,11 @@ def init(
     check_accounting(options)
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     ask_person = asker(options) if asking else None
-    options = _with_machine(options, ask_person)
+    options, machine = _with_machine(options, ask_person)
     path = _find_script(script, ask_person)
     facts = read_reachable(path, (), options)
     options = answer_for(options, facts, (), ask_person)
-    outcome = decide_with(asking, options, facts, (), show.plan)
+    outcome = decide_with(asking, options, machine, facts, (), show.plan)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
     rung = require_a_rung(outcome)

@@ -180,10 +180,11 @@ def launch(
     path, options = _find_script(script, options)
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
-    _check_place(options, find_machine(options, os.environ))
+    machine = find_machine(options, os.environ)
+    _check_place(options, machine)
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)
-    outcome = decide_with(asking, options, facts, script_args, _walk)
+    outcome = decide_with(asking, options, machine, facts, script_args, _walk)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
     rung = require_a_rung(outcome)

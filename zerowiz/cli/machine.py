@@ -3,32 +3,56 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from zerowiz.cli.machines import find_machine
+from zerowiz import __version__
+from zerowiz.cli.fleet import DEADLINE_S, read_fleet
+from zerowiz.cli.machines import complete, find_machine, with_count, with_hostfile
 from zerowiz.cli.options import Options
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.codec import encode_machine
+from zerowiz.core.codec import encode, encode_machine
+from zerowiz.core.fleet import Fleet
 from zerowiz.core.launch import PlannedFile
-from zerowiz.core.machine import Accelerator
+from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.emit.files import write_file
-from zerowiz.probe.machine_file import SCHEMA_VERSION
-from zerowiz.ui import show
+from zerowiz.errors import PreflightError
+from zerowiz.probe.machine_file import DESCRIPTION
+from zerowiz.probe.recording import Recorder
+from zerowiz.ui import sentences, show
+from zerowiz.ui.machine import machine as show_machine
 
 
 def machine(
     spec: Annotated[
         str | None, typer.Option("--machine", help="Recorded file, or a spec: 4xA100-40GB")
     ] = None,
-    gpus: Annotated[str | None, typer.Option("--gpus", help="NVML indices to use")] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="NVML indices to use: 0,2,3; a MIG slice: 0:1")
+    ] = None,
     accelerator: Annotated[
         Accelerator | None, typer.Option("--accelerator", help="What DeepSpeed runs on")
     ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Equal nodes")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option("--gpus-per-node", help="GPUs, or CPU ranks")
+    ] = None,
+    interconnect: Annotated[
+        str | None,
+        typer.Option("--interconnect", help="What cannot be measured: nvlink,infiniband:400Gb/s"),
+    ] = None,
+    hostfile: Annotated[
+        Path | None, typer.Option("--hostfile", help="Ask all its nodes: one `host slots=N` a line")
+    ] = None,
+    deadline: Annotated[
+        int, typer.Option("--deadline", min=1, max=3600, help="Seconds that the nodes have")
+    ] = DEADLINE_S,
+    disk: Annotated[
+        Path | None, typer.Option("--disk", help="A folder that offload would use")
     ] = None,
     save: Annotated[
         Path | None, typer.Option("--save", help="Write a file that --machine reads")
@@ -36,19 +60,90 @@ def machine(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file")] = False,
 ) -> None:
-    """Show the GPUs, the link between them and the host"""
-    options = Options(machine=spec, gpus=gpus, accelerator=accelerator, gpus_per_node=gpus_per_node)
-    seen = find_machine(options, os.environ)
-    content = {"schema_version": SCHEMA_VERSION, "machine": encode_machine(seen)}
-    text = json.dumps(content, indent=2) + "\n"
-    if save is not None:
-        write_file(PlannedFile(path=str(save), text=text), force=force)
-    if as_json:
-        sys.stdout.write(text)
+    """Show the GPUs, the links between them, the host, the network and the scheduler"""
+    options = Options(
+        machine=spec,
+        gpus=gpus,
+        accelerator=accelerator,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        interconnect=interconnect,
+        hostfile=hostfile,
+        output_dir=disk,
+    )
+    asks_nodes = hostfile is not None and spec is None
+    fleet = _read_fleet(options, deadline) if asks_nodes else None
+    if fleet is None:
+        seen = _read_and_save(options, os.environ, save, force=force)
     else:
-        show.machine(seen, sys.stdout)
+        seen = fleet.machine
+        if save is not None:
+            write_file(PlannedFile(path=str(save), text=_describe(seen, None)), force=force)
+    if as_json:
+        sys.stdout.write(_describe(seen, fleet))
+    else:
+        show_machine(seen, sys.stdout)
     for note in seen.notes:
         show.note(note, sys.stderr)
+    if fleet is not None:
+        _refuse_silence(fleet)
+
+
+def _read_fleet(options: Options, deadline_s: int) -> Fleet:
+    """The nodes that answered, with the machine as a plan takes it."""
+    options = with_hostfile(options)
+    fleet = read_fleet(options, os.environ, deadline_s=deadline_s)
+    seen = fleet.machine.with_notes(*map(sentences.oddity, fleet.oddities))
+    answered = replace(options, nodes=fleet.machine.nodes)
+    return replace(fleet, machine=complete(with_count(seen, options), answered))
+
+
+def _refuse_silence(fleet: Fleet) -> None:
+    """A job needs every node of its hostfile."""
+    if fleet.failures:
+        raise PreflightError(
+            f"{len(fleet.failures)} of {fleet.machine.nodes + len(fleet.failures)} nodes did not"
+            " answer",
+            *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
+        )
+
+
+def _describe(seen: Machine, fleet: Fleet | None) -> str:
+    content: dict[str, object] = {
+        "schema_version": DESCRIPTION,
+        "machine": encode_machine(seen),
+    }
+    if fleet is not None:
+        content["oddities"] = encode(fleet.oddities)
+        content["failures"] = encode(fleet.failures)
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _read_and_save(
+    options: Options, environ: Mapping[str, str], path: Path | None, *, force: bool
+) -> Machine:
+    """The machine; saved as a recording when it is this one, else as a description."""
+    on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
+    if path is None:
+        return find_machine(options, environ)
+    if on_cpu or options.machine is not None:
+        seen = find_machine(options, environ)
+        write_file(PlannedFile(path=str(path), text=_describe(seen, None)), force=force)
+        return seen
+    recorder = Recorder(environ, options.output_dir or Path())
+    try:
+        seen = find_machine(options, environ, recorder.world)
+    except PreflightError as error:
+        # What NVML refused is what a bug report needs.
+        _save(recorder, path, force=force)
+        read = f"what was read up to there is in `{path}`"
+        raise PreflightError(error.message, *error.hints, read) from None
+    _save(recorder, path, force=force)
+    return seen
+
+
+def _save(recorder: Recorder, path: Path, *, force: bool) -> None:
+    write_file(PlannedFile(path=str(path), text=recorder.write(__version__)), force=force)
 
 
 def register(app: typer.Typer) -> None:

@@ -4,39 +4,51 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from zerowiz.cli.fleet import read_fleet
 from zerowiz.cli.options import Options
-from zerowiz.core.machine import (
-    Accelerator,
-    Machine,
-    MachineSource,
-    pick_gpus,
-    with_gpus,
-    with_nodes,
-)
-from zerowiz.core.spec import parse_spec, with_count
-from zerowiz.core.visible import GpuId, choose_gpus
-from zerowiz.errors import UsageError
+from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
+from zerowiz.core.origins import STATED, tell_origins
+from zerowiz.core.remarks import remarks
+from zerowiz.core.selection import select_gpus
+from zerowiz.core.spec import parse_spec
+from zerowiz.core.spec import with_count as spec_of
+from zerowiz.core.stated import with_interconnect
+from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.cpu import cpu_machine
+from zerowiz.probe.files import HostFiles
 from zerowiz.probe.gpu_table import read_gpu_table
-from zerowiz.probe.host import read_host
 from zerowiz.probe.hostfile import read_hostfile
+from zerowiz.probe.machine import read_here, read_machine
 from zerowiz.probe.machine_file import read_machine_file
-from zerowiz.probe.nvml import read_machine
+from zerowiz.probe.world import World
+from zerowiz.ui import sentences
 
 CPU_MACHINE = "cpu"
 """The value of `--machine` that means this host without a GPU."""
 
 
-def find_machine(options: Options, environ: Mapping[str, str]) -> Machine:
+def this_world(options: Options, environ: Mapping[str, str]) -> World:
+    """This host; offload would spill into the folder that is written to."""
+    return World(files=HostFiles(folder=options.output_dir or Path()), environ=environ)
+
+
+def find_machine(
+    options: Options, environ: Mapping[str, str], world: World | None = None
+) -> Machine:
     """The machine of the job, with the nodes and the GPUs that were asked for.
+
+    Args:
+        options: What the person said.
+        environ: The environment.
+        world: What is read when no other machine is named; `None` for this host.
 
     Raises:
         UsageError: The options contradict each other, or the machine.
         PreflightError: There is no GPU here.
     """
-    options = _with_hostfile(options)
-    machine = _read(options, environ)
-    return machine if options.nodes is None else with_nodes(machine, options.nodes)
+    options = with_hostfile(options)
+    machine = _read(options, environ, world or this_world(options, environ))
+    return complete(machine, options)
 
 
 def is_here(machine: Machine) -> bool:
@@ -44,7 +56,30 @@ def is_here(machine: Machine) -> bool:
     return machine.source in {MachineSource.NVML, MachineSource.CPU}
 
 
-def _with_hostfile(options: Options) -> Options:
+def complete(machine: Machine, options: Options) -> Machine:
+    """The machine with what options and scheduler add, where it all came from, and remarks."""
+    said: dict[str, str] = {}
+    if options.interconnect is not None:
+        machine = with_interconnect(machine, options.interconnect)
+        said = {"interconnect.class": STATED, "interconnect.bytes_per_s": "", "network": STATED}
+    nodes = options.nodes
+    allocated = machine.allocation
+    if nodes is None and allocated is not None and allocated.nodes is not None:
+        nodes, said["nodes"] = allocated.nodes, allocated.scheduler
+        if nodes > 1:
+            machine = machine.with_notes(
+                f"{allocated.scheduler} gives the job {nodes} nodes: planned for nodes like this"
+                " one; `--nodes 1` plans for it alone"
+            )
+    elif nodes is not None:
+        said["nodes"] = "`--hostfile`" if options.hostfile else "`--nodes`"
+    if nodes is not None:
+        machine = with_nodes(machine, nodes)
+    machine = machine.with_notes(*remarks(machine))
+    return replace(machine, origins={**machine.origins, **tell_origins(machine, said)})
+
+
+def with_hostfile(options: Options) -> Options:
     """Nodes and GPUs of each as the hostfile says; DeepSpeed starts one rank for every slot."""
     if options.hostfile is None:
         return options
@@ -68,7 +103,9 @@ def _with_hostfile(options: Options) -> Options:
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
 
-def _read(options: Options, environ: Mapping[str, str]) -> Machine:
+def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine:
+    if options.hostfile is not None and options.machine is None:
+        return _read_nodes(options, environ)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     named = options.machine not in {None, CPU_MACHINE}
     if named:
@@ -81,9 +118,21 @@ def _read(options: Options, environ: Mapping[str, str]) -> Machine:
         return machine
     if options.machine == CPU_MACHINE or asked == Accelerator.CPU:
         _refuse_gpus(options)
-        return cpu_machine(options.gpus_per_node or 1, read_host())
-    machine = read_machine(environ, gpus=options.gpus)
-    return _with_count(machine, options)
+        return cpu_machine(options.gpus_per_node or 1, read_here(world))
+    return with_count(read_machine(world, gpus=options.gpus), options)
+
+
+def _read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
+    """The weakest of the hostfile's nodes, every one of which has to answer."""
+    fleet = read_fleet(options, environ)
+    for failure in fleet.failures:
+        raise PreflightError(
+            f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
+            f" `{failure.host}`: {failure.why}",
+            f"`zerowiz machine --hostfile {options.hostfile}` shows them all",
+            "`--machine FILE|SPEC` plans without asking the nodes",
+        )
+    return with_count(fleet.machine.with_notes(*map(sentences.oddity, fleet.oddities)), options)
 
 
 def _read_named(options: Options) -> Machine:
@@ -91,26 +140,18 @@ def _read_named(options: Options) -> Machine:
     text, count = options.machine or "", options.gpus_per_node
     path = Path(text)
     if not path.is_file() and path.suffix != ".json":
-        spec = text if count is None else with_count(text, count)
-        return _picked(parse_spec(spec, read_gpu_table()), options)
-    machine = read_machine_file(path)
+        spec = text if count is None else spec_of(text, count)
+        return select_gpus(parse_spec(spec, read_gpu_table()), {}, options.gpus)
+    machine = read_machine_file(path, gpus=options.gpus)
     if machine.accelerator is Accelerator.CPU:
         _refuse_gpus(options)
         ranks = count or len(machine.gpus)
         return replace(cpu_machine(ranks, machine.host), source=machine.source)
-    return _with_count(_picked(machine, options), options)
+    return with_count(machine, options)
 
 
-def _picked(machine: Machine, options: Options) -> Machine:
-    """The GPUs that `--gpus` names; NVML's own are chosen as they are read."""
-    if options.gpus is None:
-        return machine
-    known = [GpuId(index=gpu.index, uuid=gpu.uuid) for gpu in machine.gpus]
-    chosen = choose_gpus(known, asked=options.gpus)
-    return pick_gpus(machine, tuple(gpu.index for gpu in chosen))
-
-
-def _with_count(machine: Machine, options: Options) -> Machine:
+def with_count(machine: Machine, options: Options) -> Machine:
+    """The machine with as many of its GPUs as `--gpus-per-node` says."""
     count = options.gpus_per_node
     return machine if count is None else with_gpus(machine, count)
 

@@ -67,6 +67,14 @@ class Options:
         Path | None,
         _option("--hostfile", text="DeepSpeed hostfile: one `host slots=N` a line", panel=_MACHINE),
     ] = None
+    interconnect: Annotated[
+        str | None,
+        _option(
+            "--interconnect",
+            text="What cannot be measured: nvlink, pcie, infiniband:400Gb/s ...",
+            panel=_MACHINE,
+        ),
+    ] = None
     memory_budget: Annotated[
         str | None,
         _option(

@@ -1,6 +1,7 @@
 """`zerowiz plan`: decide, write nothing."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -8,6 +9,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.cli.machines import find_machine
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.planning import answer, by_default, config_file, open_questions
 from zerowiz.cli.usage import PlainCommand
@@ -39,7 +41,8 @@ def write_json(
 def plan(options: Options) -> None:
     """Show what each strategy needs here, and choose one"""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
-    outcome = weigh_options(answer(options, answers, by_default), None, ())
+    options = answer(options, answers, by_default)
+    outcome = weigh_options(options, find_machine(options, os.environ), None, ())
     write_notes(outcome)
     if options.as_json:
         write_json(outcome)

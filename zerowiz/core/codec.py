@@ -1,205 +1,207 @@
-"""Turn a Machine into plain JSON values and back."""
+"""Turn values into plain JSON and back, by the types of their fields."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import types
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import TypeGuard, TypeVar
+from functools import cache
+from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from zerowiz.core.machine import (
-    Accelerator,
-    Gpu,
-    Host,
-    Interconnect,
-    LinkClass,
-    Machine,
-    MachineSource,
-)
+from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.errors import UsageError
 
-_Member = TypeVar("_Member", bound=StrEnum)
+_Value = TypeVar("_Value")
+_Decoder = Callable[[object], object]
+
+# A field's key in the JSON, where Python keeps the word for itself.
+_KEYS = {"link_class": "class"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fields:
-    """Typed reads from one JSON object, with errors that name the key by its whole path."""
+def encode(value: object) -> object:
+    """A value as JSON has it: an object for a dataclass, a list for a tuple, a name for a member.
 
-    values: Mapping[str, object]
-    path: str
-
-    def text(self, key: str) -> str:
-        """A text that must be there."""
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise self._refusal(key, "a text")
-        return value
-
-    def maybe_text(self, key: str) -> str | None:
-        """A text, or None when it is null or absent."""
-        return None if self.values.get(key) is None else self.text(key)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; none when it is null or absent."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self._refusal(key, "a list of texts")
-        return tuple(value)
-
-    def count(self, key: str) -> int:
-        """A whole number from 0 that must be there."""
-        value = self.values.get(key)
-        if not _is_count(value):
-            raise self._refusal(key, "a whole number from 0")
-        return value
-
-    def maybe_count(self, key: str) -> int | None:
-        """A whole number from 0, or None when it is null or absent."""
-        return None if self.values.get(key) is None else self.count(key)
-
-    def maybe_pair(self, key: str) -> tuple[int, int] | None:
-        """Two whole numbers, or None when they are null or absent."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        match value:
-            case [first, second] if _is_count(first) and _is_count(second):
-                return (first, second)
-            case _:
-                raise self._refusal(key, "a list of two whole numbers from 0")
-
-    def member(self, key: str, kind: type[_Member], default: _Member | None = None) -> _Member:
-        """One of an enumeration's names; the default stands for null and for absent."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        names = [member.value for member in kind]
-        if value not in names:
-            raise self._refusal(key, f"one of {', '.join(names)}")
-        return kind(value)
-
-    def child(self, key: str) -> "Fields":
-        """The object under this key; an empty one when it is null or absent."""
-        value = self.values.get(key)
-        return read_object({} if value is None else value, f"{self.path}.{key}")
-
-    def children(self, key: str) -> tuple["Fields", ...]:
-        """The list of objects under this key."""
-        value = self.values.get(key)
-        if not isinstance(value, list):
-            raise self._refusal(key, "a list")
-        path = f"{self.path}.{key}"
-        return tuple(read_object(item, f"{path}[{i}]") for i, item in enumerate(value))
-
-    def _refusal(self, key: str, wanted: str) -> UsageError:
-        if key not in self.values:
-            return UsageError(f"`{self.path}.{key}` is missing; it should be {wanted}")
-        return UsageError(f"`{self.path}.{key}` is {self.values[key]!r}, not {wanted}")
+    A bare `str`, `int`, `bool` or `None` is itself.
+    """
+    if is_dataclass(value):
+        return {_key(f): encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    return value
 
 
-def read_object(value: object, path: str) -> Fields:
-    """Typed reads from a JSON value that should be an object.
+def decode(kind: type[_Value], value: object, path: str) -> _Value:
+    """The value of this type that the JSON describes; keys it does not know are left alone.
+
+    What is absent or null is the field's default.
+
+    Args:
+        kind: A dataclass.
+        value: What `encode` gave, or a person wrote.
+        path: What errors call the value.
 
     Raises:
-        UsageError: It is none.
+        UsageError: A key is missing or holds something else; the message names it by its path.
     """
-    if not isinstance(value, Mapping):
-        raise UsageError(f"`{path}` is {value!r:.40}, not an object")
-    return Fields(values=value, path=path)
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    try:
+        return cast("_Value", _decoder(cast("Hashable", kind))(value))
+    except _RefusedError as refused:
+        raise UsageError(refused.sentence(path)) from None
 
 
 def encode_machine(machine: Machine) -> dict[str, object]:
     """The machine as JSON values: the `machine` object of `plan --json`."""
-    link = machine.interconnect
-    return {
-        "source": machine.source.value,
-        "accelerator": machine.accelerator.value,
-        "nodes": machine.nodes,
-        "gpus": [_encode_gpu(gpu) for gpu in machine.gpus],
-        "interconnect": {
-            "class": link.link_class.value,
-            "bytes_per_s": link.bytes_per_s,
-            "weakest_pair": _encode_pair(link.weakest_pair),
-        },
-        "host": {
-            "total_bytes": machine.host.total_bytes,
-            "available_bytes": machine.host.available_bytes,
-        },
-        "notes": list(machine.notes),
-    }
-
-
-def _encode_gpu(gpu: Gpu) -> dict[str, object]:
-    return {
-        "index": gpu.index,
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "total_bytes": gpu.total_bytes,
-        "free_bytes": gpu.free_bytes,
-        "compute_capability": _encode_pair(gpu.compute_capability),
-    }
-
-
-def _encode_pair(pair: tuple[int, int] | None) -> list[int] | None:
-    return None if pair is None else list(pair)
+    return cast("dict[str, object]", encode(machine))
 
 
 def decode_machine(value: object, path: str = "machine") -> Machine:
-    """The machine that these JSON values describe; keys it does not know are left alone.
+    """The machine that these JSON values describe.
 
-    Args:
-        value: What `encode_machine` gave, or a person wrote: only `gpus` and in it `index` and
-            `name` are needed, what is absent is unknown.
-        path: What errors call the object.
+    Only `gpus` and in it `index` and `name` are needed; what is absent is unknown.
 
     Raises:
-        UsageError: A key is missing or holds something else; the message names it.
+        UsageError: As `decode`.
     """
-    fields = read_object(value, path)
-    nodes = fields.maybe_count("nodes")
-    gpus = tuple(_decode_gpu(gpu) for gpu in fields.children("gpus"))
-    if nodes == 0:
-        raise UsageError(f"`{path}.nodes` is 0; a machine has at least one")
-    if not gpus:
-        raise UsageError(f"`{path}.gpus` is empty; a machine has at least one")
-    if len({gpu.index for gpu in gpus}) != len(gpus):
-        raise UsageError(f"`{path}.gpus` lists an `index` twice")
-    return Machine(
-        source=fields.member("source", MachineSource, MachineSource.FILE),
-        accelerator=fields.member("accelerator", Accelerator, Accelerator.CUDA),
-        nodes=1 if nodes is None else nodes,
-        gpus=gpus,
-        interconnect=_decode_interconnect(fields.child("interconnect")),
-        host=_decode_host(fields.child("host")),
-        notes=fields.texts("notes"),
-    )
+    if isinstance(value, Mapping) and value.get("source") is None:
+        value = {**value, "source": MachineSource.FILE.value}
+    return decode(Machine, value, path)
 
 
-def _decode_gpu(fields: Fields) -> Gpu:
-    return Gpu(
-        index=fields.count("index"),
-        name=fields.text("name"),
-        uuid=fields.maybe_text("uuid"),
-        total_bytes=fields.maybe_count("total_bytes"),
-        free_bytes=fields.maybe_count("free_bytes"),
-        compute_capability=fields.maybe_pair("compute_capability"),
-    )
+def _key(field: Field[object]) -> str:
+    return _KEYS.get(field.name, field.name)
 
 
-def _decode_interconnect(fields: Fields) -> Interconnect:
-    return Interconnect(
-        link_class=fields.member("class", LinkClass, LinkClass.UNKNOWN),
-        bytes_per_s=fields.maybe_count("bytes_per_s"),
-        weakest_pair=fields.maybe_pair("weakest_pair"),
-    )
+class _RefusedError(Exception):
+    """What a value should have been; its path grows on the way out."""
+
+    def __init__(self, reason: str, *, why: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.why = why
+        self.path = ""
+
+    def inside(self, step: str) -> "_RefusedError":
+        self.path = step + self.path
+        return self
+
+    def sentence(self, root: str) -> str:
+        return f"`{root}{self.path}`{':' if self.why else ''} {self.reason}"
 
 
-def _decode_host(fields: Fields) -> Host:
-    return Host(
-        total_bytes=fields.maybe_count("total_bytes"),
-        available_bytes=fields.maybe_count("available_bytes"),
-    )
+def _not(value: object, wanted: str) -> _RefusedError:
+    return _RefusedError(f"is {value!r:.40}, not {wanted}")
+
+
+@cache
+def _decoder(hint: object) -> _Decoder:
+    """How a value of this type is read; built once for each type."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _object_decoder(hint)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _member_decoder(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        [inner] = [argument for argument in get_args(hint) if argument is not type(None)]
+        return _or_none(_decoder(inner))
+    if get_origin(hint) is tuple:
+        return _tuple_decoder(get_args(hint))
+    if get_origin(hint) in (Mapping, dict):
+        return _mapping_decoder(get_args(hint)[1])
+    return _PLAIN[hint]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise _not(value, "a text")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise _not(value, "a whole number from 0")
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _not(value, "true or false")
+
+
+_PLAIN: Mapping[object, _Decoder] = {str: _text, int: _count, bool: _truth}
+
+
+def _or_none(decoder: _Decoder) -> _Decoder:
+    return lambda value: None if value is None else decoder(value)
+
+
+def _member_decoder(kind: type[StrEnum]) -> _Decoder:
+    members = {member.value: member for member in kind}
+
+    def read(value: object) -> StrEnum:
+        if isinstance(value, str) and value in members:
+            return members[value]
+        raise _not(value, f"one of {', '.join(members)}")
+
+    return read
+
+
+def _tuple_decoder(arguments: tuple[object, ...]) -> _Decoder:
+    """`tuple[X, ...]` takes any number, `tuple[X, Y]` so many."""
+    item = _decoder(arguments[0])
+    length = None if Ellipsis in arguments else len(arguments)
+
+    def read(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list):
+            raise _not(value, "a list")
+        if length is not None and len(value) != length:
+            raise _not(value, f"a list of {length}")
+        return tuple(_inside(item, each, f"[{place}]") for place, each in enumerate(value))
+
+    return read
+
+
+def _mapping_decoder(of: object) -> _Decoder:
+    item = _decoder(of)
+
+    def read(value: object) -> dict[str, object]:
+        if not isinstance(value, Mapping):
+            raise _not(value, "an object")
+        return {key: _inside(item, each, f".{key}") for key, each in value.items()}
+
+    return read
+
+
+def _inside(decoder: _Decoder, value: object, step: str) -> object:
+    try:
+        return decoder(value)
+    except _RefusedError as refused:
+        raise refused.inside(step) from None
+
+
+def _object_decoder(kind: type) -> _Decoder:
+    hints = get_type_hints(kind)
+    without = [f for f in fields(kind) if f.default is f.default_factory is MISSING]
+    unknown = {f.name: None for f in without if type(None) in get_args(hints[f.name])}
+    needed = [_key(f) for f in without if f.name not in unknown]
+    decoders = {_key(f): (f.name, _decoder(hints[f.name])) for f in fields(kind)}
+
+    def read(value: object) -> object:
+        if not isinstance(value, Mapping):
+            raise _not(value, "an object")
+        given = {key: value[key] for key in decoders if value.get(key) is not None}
+        missing = [key for key in needed if key not in given]
+        if missing:
+            raise _RefusedError("is missing").inside(f".{missing[0]}")
+        arguments = {
+            decoders[key][0]: _inside(decoders[key][1], each, f".{key}")
+            for key, each in given.items()
+        }
+        try:
+            return kind(**(unknown | arguments))
+        except UsageError as refused:
+            raise _RefusedError(refused.message, why=True) from None
+
+    return read

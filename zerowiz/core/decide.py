@@ -159,7 +159,7 @@ _Outcome = tuple[Weighed | None, Reason]
 
 def _sharded(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
     """The part of the chart below "does it fit replicated": several GPUs."""
-    fast = machine.interconnect.is_fast
+    fast = machine.is_fast
     # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (traffic.py).
     if not fast and walk.fits(Question.FITS_ZERO1, ZERO1):
         return walk.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1

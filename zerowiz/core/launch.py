@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.machine import Accelerator, Machine
+from zerowiz.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +49,21 @@ def launcher_options(machine: Machine, hostfile: str | None) -> tuple[str, ...]:
         return ("--hostfile", hostfile)
     if machine.accelerator is Accelerator.CPU:
         return ("--num_gpus", str(len(machine.gpus)))
-    slots = ",".join(str(gpu.index) for gpu in machine.gpus)
+    _refuse_slices(machine)
+    slots = ",".join(str(gpu.cuda_ordinal) for gpu in machine.gpus)
     return ("--include", f"localhost:{slots}")
+
+
+def _refuse_slices(machine: Machine) -> None:
+    """DeepSpeed's launcher takes whole numbers alone, and CUDA gives a process one slice."""
+    slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
+    if slices:
+        raise UsageError(
+            f"GPU {', '.join(slices)}: DeepSpeed's launcher cannot name a MIG slice",
+            "`zerowiz init` writes its config; start it by"
+            " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`",
+            "or give the job whole GPUs: `--gpus`, `CUDA_VISIBLE_DEVICES`",
+        )
 
 
 def launch_env(

@@ -5,8 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.codec import Fields, read_object
-from zerowiz.core.machine import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
+from zerowiz.core.codec import decode
+from zerowiz.core.host import Host
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Gpu, Machine, MachineSource
 from zerowiz.core.topology import PCIE_LANE_BYTES_PER_S
 from zerowiz.errors import UsageError
 
@@ -57,35 +59,18 @@ class GpuModel:
         return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GpuTable:
+    gpus: tuple[GpuModel, ...]
+
+
 def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
     """The rows of `data/gpus.json`.
 
     Raises:
         UsageError: A row lacks a key or holds something else; the message names it.
     """
-    return tuple(_decode_row(row) for row in read_object(value, "gpu table").children("gpus"))
-
-
-def _decode_row(fields: Fields) -> GpuModel:
-    major_minor = fields.maybe_pair("compute_capability")
-    if major_minor is None:
-        raise UsageError(f"`{fields.path}.compute_capability` is missing")
-    return GpuModel(
-        name=fields.text("name"),
-        aliases=fields.texts("aliases"),
-        total_bytes=fields.count("total_bytes"),
-        usable_bytes=fields.count("usable_bytes"),
-        compute_capability=major_minor,
-        nvlink_links=fields.count("nvlink_links"),
-        nvlink_bytes_per_s=fields.count("nvlink_bytes_per_s"),
-        nvlink_gpus=fields.count("nvlink_gpus"),
-        pcie_generation=fields.count("pcie_generation"),
-        bf16_flop_per_s=fields.maybe_count("bf16_flop_per_s"),
-        fp16_flop_per_s=fields.count("fp16_flop_per_s"),
-        memory_bytes_per_s=fields.count("memory_bytes_per_s"),
-        pcie_spelling=fields.maybe_text("pcie_spelling"),
-        source=fields.text("source"),
-    )
+    return decode(_GpuTable, value, "gpu table").gpus
 
 
 def normalize_name(name: str) -> str:
@@ -168,6 +153,7 @@ def _idle_gpu(model: GpuModel, index: int) -> Gpu:
         total_bytes=model.total_bytes,
         free_bytes=model.usable_bytes,
         compute_capability=model.compute_capability,
+        memory_source="GPU table: an idle GPU",
     )
 
 

@@ -1,10 +1,11 @@
-"""Join what each pair of GPUs is linked by into the link that the whole job must cross."""
+"""Find how two GPUs reach each other from what each is plugged into."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from zerowiz.core.machine import Interconnect, LinkClass
+from zerowiz.core.links import PairLink, PciePath
+from zerowiz.core.machine import Gpu, PcieSlot
 
 # NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML's own
 # figure is the raw rate (25.781, 26.562, 53.125 GB/s), of which the payload is a part.
@@ -57,24 +58,35 @@ class NvLink:
         return self.remote_type == RemoteType.SWITCH or unreadable
 
 
+# nvml.h, nvmlGpuTopologyLevel_t, and the words of `nvidia-smi topo -m`.
+PCIE_PATHS: Mapping[int, PciePath] = {
+    0: PciePath.SAME_BOARD,
+    10: PciePath.PIX,
+    20: PciePath.PXB,
+    30: PciePath.PHB,
+    40: PciePath.NODE,
+    50: PciePath.SYS,
+}
+
+# nvml.h, nvmlGpuP2PStatus_t, and the words of `nvidia-smi topo -p2p`.
+P2P_OK = "OK"
+P2P_WORDS: Mapping[int, str] = {0: P2P_OK, 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
     """What one GPU is plugged into, as NVML tells it."""
 
-    index: int
-    bus_id: str | None = None
-    compute_capability: tuple[int, int] | None = None
+    gpu: Gpu
     nvlinks: tuple[NvLink, ...] | None = None
     """The active ones; `None` when NVML could not say."""
-    fabric_ready: bool = True
-    """Whether the Fabric Manager has trained the switches; without it their links carry nothing."""
-    pcie_generation: int | None = None
-    pcie_lanes: int | None = None
+    raw_bytes_per_s: int | None = None
+    """Of one NVLink, as NVML gives it, encoding included."""
 
     @property
     def switch_links(self) -> int:
         """Active links into switches that work."""
-        return sum(link.to_switch for link in self.nvlinks or ()) if self.fabric_ready else 0
+        return sum(link.to_switch for link in self.nvlinks or ()) if self.gpu.fabric_ready else 0
 
     def links_to(self, bus_id: str | None) -> int:
         """Active links straight to the GPU at this PCI address."""
@@ -83,87 +95,64 @@ class Ports:
 
     @property
     def nvlink_bytes_per_s(self) -> int | None:
-        """Nominal rate of one of its NVLinks, one way."""
-        capability = self.compute_capability
-        return None if capability is None else NVLINK_BYTES_PER_S.get(capability)
-
-    @property
-    def pcie_bytes_per_s(self) -> int | None:
-        """Nominal rate of its PCIe slot, one way."""
-        if self.pcie_generation is None or not self.pcie_lanes:
-            return None
-        lane = PCIE_LANE_BYTES_PER_S.get(self.pcie_generation)
-        return None if lane is None else lane * self.pcie_lanes
+        """Rate of one of its NVLinks, one way: nominal where the generation is known."""
+        capability = self.gpu.compute_capability
+        nominal = None if capability is None else NVLINK_BYTES_PER_S.get(capability)
+        return self.raw_bytes_per_s if nominal is None else nominal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairLink:
-    """How two GPUs reach each other."""
+class PairAnswers:
+    """What NVML says of two GPUs together; an answer it does not have counts against nobody."""
 
-    pair: tuple[int, int]
-    """NVML indices, the lower one first."""
-    nvlinks: int | None
-    """Between the two, through switches or straight; `None` when NVML could not say."""
-    bytes_per_s: int | None
-    """Nominal, one way: NVLink when there is one, else PCIe."""
-
-    @property
-    def rank(self) -> tuple[bool, int, tuple[int, int]]:
-        """Sorts the weakest pair first; an unknown rate could be the slowest."""
-        return (bool(self.nvlinks), self.bytes_per_s or 0, self.pair)
+    nvlink_p2p: bool | None = None
+    """Which also sees through switches."""
+    path: PciePath | None = None
+    p2p: str | None = None
 
 
-def link_pair(one: Ports, other: Ports, *, nvlink_p2p: bool | None) -> PairLink:
-    """What joins two GPUs.
+def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
+    """Nominal rate of a GPU's own PCIe lanes, one way.
 
-    Args:
-        one: Either GPU; the order does not matter.
-        other: The other GPU.
-        nvlink_p2p: NVML's P2P status of the pair for NVLink, which also sees through switches;
-            `None` when it has no answer, which then does not count against the pair.
+    The best generation counts, since the current one drops while a GPU idles; of the lanes the
+    fewer, since lanes that were not negotiated stay away.
     """
-    low, high = sorted((one, other), key=lambda ports: ports.index)
-    nvlinks = _count_nvlinks(low, high, nvlink_p2p=nvlink_p2p)
+    lanes = min((n for n in (slot.max_lanes, slot.current_lanes) if n), default=None)
+    lane = PCIE_LANE_BYTES_PER_S.get(slot.max_generation or 0)
+    return None if lanes is None or lane is None else lane * lanes
+
+
+def slot_bytes_per_s(slot: PcieSlot) -> int | None:
+    """Nominal rate of a PCIe slot with the bridges above it, one way."""
+    own = lanes_bytes_per_s(slot)
+    return own if slot.upstream_bytes_per_s is None else _slower(own, slot.upstream_bytes_per_s)
+
+
+def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
+    """What joins two GPUs; their order does not matter."""
+    low, high = sorted((one, other), key=lambda ports: ports.gpu.index)
+    nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
     if nvlinks:
         rate = _slower(low.nvlink_bytes_per_s, high.nvlink_bytes_per_s)
         bytes_per_s = None if rate is None else nvlinks * rate
     else:
-        bytes_per_s = _slower(low.pcie_bytes_per_s, high.pcie_bytes_per_s)
-    return PairLink(pair=(low.index, high.index), nvlinks=nvlinks, bytes_per_s=bytes_per_s)
+        bytes_per_s = _slower(slot_bytes_per_s(low.gpu.pcie), slot_bytes_per_s(high.gpu.pcie))
+    return PairLink(
+        pair=(low.gpu.index, high.gpu.index),
+        nvlinks=nvlinks,
+        bytes_per_s=bytes_per_s,
+        path=answers.path,
+        p2p=answers.p2p,
+    )
 
 
 def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int | None:
     if low.nvlinks is None or high.nvlinks is None:
         return None
-    straight = min(low.links_to(high.bus_id), high.links_to(low.bus_id))
+    straight = min(low.links_to(high.gpu.bus_id), high.links_to(low.gpu.bus_id))
     switched = min(low.switch_links, high.switch_links)
     return straight + (0 if nvlink_p2p is False else switched)
 
 
 def _slower(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else min(one, other)
-
-
-def join_pairs(pairs: Iterable[PairLink]) -> Interconnect:
-    """The link between all GPUs, by the weakest of their pairs; no pairs, no link.
-
-    One unknown pair makes the whole unknown: it could be the slowest.
-    """
-    ranked = sorted(pairs, key=lambda link: link.rank)
-    if not ranked:
-        return Interconnect(link_class=LinkClass.NONE)
-    unknown = [link for link in ranked if link.nvlinks is None]
-    if unknown:
-        return Interconnect(link_class=LinkClass.UNKNOWN, weakest_pair=unknown[0].pair)
-    weakest = ranked[0]
-    return Interconnect(
-        link_class=_classify(weakest, ranked[-1]),
-        bytes_per_s=weakest.bytes_per_s,
-        weakest_pair=weakest.pair,
-    )
-
-
-def _classify(weakest: PairLink, strongest: PairLink) -> LinkClass:
-    if weakest.nvlinks:
-        return LinkClass.NVLINK_ALL
-    return LinkClass.NVLINK_PARTIAL if strongest.nvlinks else LinkClass.PCIE

@@ -142,9 +142,9 @@ def _outside_bytes(machine: Machine) -> int:
 
 
 def _host_budget_bytes(machine: Machine, device_bytes: int) -> int | None:
-    """What offload may take of one node's memory; CPU ranks live in it themselves."""
+    """What offload may take of one node's memory; some ranks live in it themselves."""
     available_bytes = machine.host.available_bytes
-    if available_bytes is None or machine.accelerator is not Accelerator.CPU:
+    if available_bytes is None or not machine.lives_on_host:
         return available_bytes
     return max(0, available_bytes - device_bytes * len(machine.gpus))
 

@@ -1,14 +1,8 @@
 """See the host as DeepSpeed's CPU accelerator does: ranks that share its memory."""
 
-from zerowiz.core.machine import (
-    Accelerator,
-    Gpu,
-    Host,
-    Interconnect,
-    LinkClass,
-    Machine,
-    MachineSource,
-)
+from zerowiz.core.host import Host
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError
 
 

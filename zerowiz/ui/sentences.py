@@ -4,7 +4,10 @@ import shlex
 from collections.abc import Mapping
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
-from zerowiz.core.machine import Interconnect, LinkClass
+from zerowiz.core.links import Interconnect, LinkClass
+from zerowiz.core.machine import Machine
+from zerowiz.core.network import Network, NetworkKind
+from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import Convention
 from zerowiz.core.strategy import Offload
@@ -87,10 +90,66 @@ def link(interconnect: Interconnect) -> str:
     return words
 
 
+_NETWORKS: Mapping[NetworkKind, str] = {
+    NetworkKind.NVLINK: "one NVLink domain",
+    NetworkKind.INFINIBAND: "InfiniBand",
+    NetworkKind.ROCE: "RoCE",
+    NetworkKind.EFA: "EFA",
+    NetworkKind.ETHERNET: "Ethernet",
+    NetworkKind.UNKNOWN: "unknown",
+}
+
+
+def network(value: Network) -> str:
+    """The way to other nodes in words, with its nominal rate one way where it is known."""
+    words = _NETWORKS[value.kind]
+    if value.bytes_per_s:
+        words += f", {value.bytes_per_s / 1e9:g} GB/s one way"
+    return words
+
+
+def links(machine: Machine) -> str:
+    """Every link that a job crosses: inside a node, and between nodes when there are several."""
+    inside = link(machine.interconnect)
+    return inside if machine.nodes == 1 else f"{inside}; between nodes {network(machine.network)}"
+
+
+_ODDITIES: Mapping[OddityKind, str] = {
+    OddityKind.FEWER_GPUS: "has fewer GPUs",
+    OddityKind.GPU_MODEL: "has another GPU",
+    OddityKind.BUSY_GPU: "is busy, with little memory free",
+    OddityKind.DRIVER: "has another driver",
+    OddityKind.SLOWER_LINK: "has a slower link",
+    OddityKind.SLOWER_NETWORK: "has a slower network",
+    OddityKind.LESS_HOST_MEMORY: "has less host memory available",
+}
+
+_IN_BYTES = frozenset({OddityKind.BUSY_GPU, OddityKind.LESS_HOST_MEMORY})
+
+
+def oddity(value: Oddity) -> str:
+    """In what a node is the odd one out."""
+    where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
+    said, usual = (_said(value.what, each) for each in (value.said, value.usual))
+    return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
+
+
+def _said(what: OddityKind, value: Said) -> str:
+    match value:
+        case int():
+            return gib(value) if what in _IN_BYTES else str(value)
+        case str():
+            return value
+        case Interconnect():
+            return link(value)
+        case Network():
+            return network(value)
+
+
 def answer(decision: Decision, value: Answer) -> str:
     """The numbers behind one step of the walk."""
     if value.strategy is None:
-        return _LINKS[decision.job.machine.interconnect.link_class]
+        return links(decision.job.machine)
     told = decision.job.accounting is Accounting.TEXTBOOK
     of = told_of if told else size_of
     return f"{value.strategy}: {of(value.need_bytes, value.have_bytes)}{_whose(decision, value)}"
@@ -143,7 +202,7 @@ def nothing_fits(decision: Decision) -> str:
     if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
         return (
             f"only ZeRO-3 fits {job.model.name} on {where}, and its link is slow"
-            f" ({link(job.machine.interconnect)})"
+            f" ({links(job.machine)})"
         )
     return (
         f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name},"

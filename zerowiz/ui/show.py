@@ -2,55 +2,24 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decide import Decision
 from zerowiz.core.launch import LaunchPlan
 from zerowiz.core.ledger import Phase
-from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.weigh import Job, Verdict, Weighed
 from zerowiz.core.workload import Accounting
 from zerowiz.ui import sentences
-from zerowiz.ui.fold import columns, fold, fold_command
+from zerowiz.ui.fold import fold_command
+from zerowiz.ui.table import grid, print_table, say
 from zerowiz.ui.units import bare_gib, count, gib, gpus, told_gb
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _COLOURS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}
-
-
-# Tables of a file or a pipe are not cut to a terminal that is not there.
-_FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
-
-
-def _print(table: "Table", stream: TextIO) -> None:
-    from rich.console import Console
-
-    console = Console(file=stream, width=columns(stream) or _FILE_COLUMNS, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
-
-
-def _say(stream: TextIO, *lines: str, hang: int = 0) -> None:
-    stream.writelines(fold(line, stream, hang=hang) + "\n" for line in lines)
-
-
-_WORDS = frozenset({"strategy", "verdict", "peak in", "GPU", "name"})
-
-
-def _grid(stream: TextIO, *headings: str) -> "Table":
-    from rich.table import Table
-
-    gap = 2 if (columns(stream) or _FILE_COLUMNS) > _NARROW_COLUMNS else 1
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    for heading in headings:
-        justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)
-    return table
 
 
 def _job_lines(job: Job) -> tuple[str, ...]:
@@ -63,7 +32,7 @@ def _job_lines(job: Job) -> tuple[str, ...]:
         f" {checkpointing} gradient checkpointing"
     )
     return (
-        f"Machine  {gpus(machine)}; {sentences.link(machine.interconnect)}",
+        f"Machine  {gpus(machine)}; {sentences.links(machine)}",
         f"Model    {job.model.name}, {count(job.model.params)} parameters ({job.model.source})",
         f"Step     {step}",
     )
@@ -111,7 +80,7 @@ def _rung_row(weighed: Weighed) -> tuple[str, ...]:
 def _rung_table(decision: Decision, stream: TextIO) -> "Table":
     """Narrow enough for 80 columns, so the unit stands above the table."""
     headings = ("peak", "peak in", "device", "room", "host", "sent", "verdict")
-    table = _grid(stream, "strategy", *headings)
+    table = grid(stream, "strategy", *headings)
     for weighed in decision.weighed:
         table.add_row(*_rung_row(weighed))
     return table
@@ -127,7 +96,7 @@ _TOLD_PARTS = {
 
 
 def _told_table(decision: Decision, stream: TextIO) -> "Table":
-    table = _grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
+    table = grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
     for weighed in decision.weighed:
         held = {
             line.part: line.size_bytes
@@ -143,16 +112,16 @@ def _told_table(decision: Decision, stream: TextIO) -> "Table":
 def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script."""
     words = sentences.convention(facts.convention)
-    _say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
+    say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
 
 
 def walk(decision: Decision, stream: TextIO) -> None:
     """The job, and the flowchart as it was walked."""
-    _say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
-    _print(_walk_table(decision), stream)
+    say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
+    print_table(_walk_table(decision), stream)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    _say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
+    say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
@@ -162,22 +131,12 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     stream.write("\n")
     if not told:
         budget = gib(decision.job.gpu_budget_bytes)
-        _say(stream, f"In GiB; each GPU may take {budget}")
-    _print((_told_table if told else _rung_table)(decision, stream), stream)
-    _say(stream, "", _TOLD_LEGEND if told else _LEGEND)
+        say(stream, f"In GiB; each GPU may take {budget}")
+    print_table((_told_table if told else _rung_table)(decision, stream), stream)
+    say(stream, "", _TOLD_LEGEND if told else _LEGEND)
     if remedies:
         stream.write("\nWhat would help:\n")
-        _say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
-
-
-def machine(value: Machine, stream: TextIO) -> None:
-    """The GPUs, the link and the host."""
-    table = _grid(stream, "GPU", "name", "total", "free")
-    for gpu in value.gpus:
-        table.add_row(str(gpu.index), gpu.name, gib(gpu.total_bytes), gib(gpu.free_bytes))
-    _print(table, stream)
-    host = f"{gib(value.host.available_bytes)} available of {gib(value.host.total_bytes)}"
-    _say(stream, f"Link     {sentences.link(value.interconnect)}", f"Host     {host}")
+        say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
 
 
 def launch(plan: LaunchPlan, stream: TextIO, *, with_files: bool = False) -> None:
@@ -200,12 +159,12 @@ def next_steps(words: Sequence[str], job_script: Sequence[str], stream: TextIO) 
 
 def note(text: str, stream: TextIO) -> None:
     """What a result rests on."""
-    _say(stream, f"note: {text}", hang=len("note: "))
+    say(stream, f"note: {text}", hang=len("note: "))
 
 
 def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
     """What went wrong in one line, then what to do next."""
-    _say(stream, f"error: {message}", hang=len("error: "))
+    say(stream, f"error: {message}", hang=len("error: "))
     if hints:
         stream.write("\n")
-        _say(stream, *(f"hint: {hint}" for hint in hints), hang=len("hint: "))
+        say(stream, *(f"hint: {hint}" for hint in hints), hang=len("hint: "))

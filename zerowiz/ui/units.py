@@ -8,6 +8,11 @@ def gib(size_bytes: int | None) -> str:
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
 
 
+def mib(size_bytes: int | None) -> str:
+    """Whole binary megabytes, as `nvidia-smi` lists what processes hold: `20998 MiB`."""
+    return "unknown" if size_bytes is None else f"{size_bytes // 2**20} MiB"
+
+
 def bare_gib(size_bytes: int | None) -> str:
     """As `gib`, for a column whose heading says GiB; what rounds to nothing shows its digits."""
     if size_bytes is None:

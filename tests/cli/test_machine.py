@@ -1,0 +1,303 @@
+"""`zerowiz machine`: what it shows, saves and asks; and what a plan takes from it."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, Run
+from recorded import MACHINES, library, recording
+
+from zerowiz.probe.nvml.tape import Replay
+
+Install = Callable[[object], None]
+NAMES = sorted(
+    path.relative_to(MACHINES).with_suffix("").as_posix()
+    for path in MACHINES.rglob("*.json")
+    if "nvml" in json.loads(path.read_text(encoding="utf-8"))
+)
+NO_DRIVER = {"nvmlInitWithFlags(0)": {"err": 12}}
+
+
+def file_of(name: str) -> str:
+    return str(MACHINES / f"{name}.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_machine_is_shown_as_it_was(
+    here: Run, golden: Callable[[str, str], None], name: str
+) -> None:
+    result = here("machine", "--machine", file_of(name))
+    assert 0 == result.code
+    golden(f"machines/{Path(name).name}.txt", result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize(("name", "count"), [("h200-x2", 2), ("h200-x4", 4)])
+def test_the_matrix_of_h200_is_nv18_everywhere(here: Run, name: str, count: int) -> None:
+    shown = here("machine", "--machine", file_of(name)).stdout
+    rows = [line.split() for line in shown.splitlines() if line.startswith("GPU") and "NV" in line]
+    expected = [
+        [f"GPU{row}", *("X" if row == column else "NV18" for column in range(count))]
+        for row in range(count)
+    ]
+    assert expected == rows
+    assert "NVLink between every pair, 450 GB/s one way" in shown
+
+
+def test_a_lone_gpu_has_no_matrix_and_no_link(here: Run) -> None:
+    shown = here("machine", "--machine", file_of("h200-x1")).stdout
+    assert "one GPU, no link" in shown
+    assert "GPU0" not in shown
+
+
+def test_who_holds_the_memory_is_named_in_mib(here: Run) -> None:
+    shown = here("machine", "--machine", file_of("h200-x1-busy")).stdout
+    assert "GPU 0: python3 (pid 464) holds 20998 MiB" in shown
+
+
+def test_the_json_holds_all_that_is_shown(here: Run) -> None:
+    content = json.loads(here("machine", "--json", "--machine", file_of("h200-x4")).stdout)
+    machine = content["machine"]
+    assert 1 == content["schema_version"]
+    assert 6 == len(machine["links"])
+    assert {"pair": [0, 1], "nvlinks": 18, "bytes_per_s": 450_000_000_000} == {
+        key: machine["links"][0][key] for key in ("pair", "nvlinks", "bytes_per_s")
+    }
+    assert "nvmlDeviceGetMemoryInfo_v2" == machine["origins"]["gpus.free_bytes"]
+
+
+def test_the_machine_that_is_saved_is_the_machine_that_is_read(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    driver(library("h200-x4-busy"))
+    live = json.loads(here("machine", "--json", "--save", "node.json").stdout)["machine"]
+    assert 2 == json.loads((folder / "node.json").read_text())["schema_version"]
+    driver(Replay(NO_DRIVER))
+    replayed = json.loads(here("machine", "--json", "--machine", "node.json").stdout)["machine"]
+    for machine in (live, replayed):
+        machine["gpus"] = [gpu | {"uuid": None} for gpu in machine["gpus"]]
+        for key in ("source", "origins", "host"):
+            machine.pop(key)  # a host's memory and disk change from one second to the next
+    assert live == replayed
+
+
+def test_a_saved_selection_stays_selected(
+    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = recording("h200-x4")["nvml"]
+    driver(Replay(calls))
+    uuids = [calls[f"nvmlDeviceGetUUID(gpu{index})"]["ok"] for index in range(4)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{uuids[3][:13]},{uuids[1]}")
+    assert 0 == here("machine", "--save", "node.json").code
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert [3, 1] == [gpu["index"] for gpu in planned(here, "--machine", "node.json")["gpus"]]
+
+
+def test_a_driver_that_does_not_start_is_saved_too(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    driver(Replay({"nvmlInitWithFlags(0)": {"err": 18}}))
+    result = here("machine", "--save", "node.json")
+    assert 5 == result.code
+    assert "different versions" in result.problem
+    assert "what was read up to there is in `node.json`" in result.hints
+    again = here("plan", "--model", "7b", "--machine", "node.json")
+    assert (5, result.problem) == (again.code, again.problem)
+    assert (folder / "node.json").is_file()
+
+
+def test_a_saved_file_is_not_overwritten_unasked(here: Run, folder: Path, driver: Install) -> None:
+    driver(library("h200-x1"))
+    (folder / "node.json").write_text("mine")
+    assert 1 == here("machine", "--save", "node.json").code
+    assert "mine" == (folder / "node.json").read_text()
+    assert 0 == here("machine", "--save", "node.json", "--force").code
+
+
+def planned(here: Run, *words: str) -> dict[str, Any]:
+    result = here("plan", "--json", "--model", "10m", *words)
+    assert 0 == result.code, result.stderr
+    machine: dict[str, Any] = json.loads(result.stdout)["machine"]
+    return machine
+
+
+def chosen(here: Run, *words: str) -> str | None:
+    result = here("plan", "--json", *words)
+    rung: str | None = json.loads(result.stdout)["chosen"]
+    return rung
+
+
+FLEET = ("--machine", "8xH100-80GB", "--nodes", "2", "--model", "30b", "--gradient-checkpointing")
+
+
+def test_a_fast_network_lets_many_nodes_take_zero3(here: Run) -> None:
+    assert chosen(here, *FLEET) is None
+    assert "zero3" == chosen(here, *FLEET, "--interconnect", "infiniband:400Gb/s")
+    assert chosen(here, *FLEET, "--interconnect", "ethernet:100Gb/s") is None
+
+
+def test_a_word_that_is_no_link_is_refused_with_the_words_that_are(here: Run) -> None:
+    result = here("plan", *FLEET, "--interconnect", "token-ring")
+    assert 2 == result.code
+    assert "token-ring" in result.problem
+    assert "infiniband" in result.hints
+
+
+def test_a_scheduler_tells_how_many_nodes_there_are(
+    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(library("h200-x4"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    machine = planned(here)
+    assert (3, "SLURM") == (machine["nodes"], machine["origins"]["nodes"])
+    assert any("`--nodes 1` plans for it alone" in note for note in machine["notes"])
+    assert 1 == planned(here, "--nodes", "1")["nodes"]
+
+
+def test_a_launch_in_a_job_of_many_nodes_asks_which(
+    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    driver(library("h200-x4"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    result = here("launch", "--dry-run", "--model", "1b", "train.py")
+    assert 2 == result.code
+    assert "--hostfile" in result.hints
+
+
+def test_a_task_that_sees_fewer_gpus_than_its_job_has_is_noted(
+    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(library("h200-x1"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    assert "SLURM gives the job 8 GPUs on a node, this plan is for 1" in here("machine").stderr
+
+
+def test_a_login_node_is_told_how_to_get_into_a_job(
+    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "srun").write_text("#!/bin/sh\n")
+    driver(Replay(NO_DRIVER))
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    result = here("machine")
+    assert 5 == result.code
+    assert "srun" in result.hints
+    assert "--machine" in result.hints
+
+
+def test_uuids_are_launched_by_number(
+    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    calls = recording("h200-x4")["nvml"]
+    driver(Replay(calls))
+    uuids = [calls[f"nvmlDeviceGetUUID(gpu{index})"]["ok"] for index in (2, 1)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuids))
+    result = here("launch", "--dry-run", "--json", "--yes", "--model", "1b", "train.py")
+    plan = json.loads(result.stdout)
+    assert "localhost:2,1" in plan["command"]
+    assert "PCI_BUS_ID" == plan["env"]["CUDA_DEVICE_ORDER"]
+
+
+def test_a_lost_gpu_shifts_cudas_numbers_and_the_launch_follows(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    driver(library("synthetic/a100-x8-lost-gpu"))
+    words = ("launch", "--dry-run", "--json", "--yes", "--model", "1b", "--gpus", "2,4", "train.py")
+    assert "localhost:2,3" in json.loads(here(*words).stdout)["command"]
+
+
+def test_a_mig_slice_is_planned_for_and_its_launch_is_refused_with_a_way_out(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    driver(library("synthetic/a100-mig-container"))
+    [gpu] = planned(here)["gpus"]
+    assert (0, 0) == (gpu["index"], gpu["mig_slice"])
+    result = here("launch", "--dry-run", "--model", "10m", "train.py")
+    assert 2 == result.code
+    assert "MIG" in result.problem
+    assert "torchrun --nproc-per-node 1" in result.hints
+
+
+def test_offload_counts_shared_memory_once(here: Run) -> None:
+    words = ("plan", "--json", "--model", "7b", "--machine", file_of("synthetic/gb10"))
+    plan = json.loads(here(*words).stdout)
+    available = plan["machine"]["host"]["available_bytes"]
+    offloads = [rung for rung in plan["strategies"] if rung["offload"] != "none"]
+    assert offloads
+    for rung in offloads:
+        assert available - rung["gpu"]["device_bytes"] == rung["host"]["budget_bytes"]
+
+
+# A cluster of three: `ssh` runs the command here, as each node's own recording.
+SSH = """#!/bin/sh
+while [ "$1" != "--" ]; do shift; done
+case $2 in
+  down) echo "ssh: connect to host down port 22: Connection refused" >&2; exit 255 ;;
+  odd) name=h200-x4-busy ;;
+  *) name=h200-x4 ;;
+esac
+exec sh -c "$3 --machine {machines}/$name.json"
+"""
+
+
+@pytest.fixture
+def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put such an `ssh` on PATH, and hostfiles into the folder."""
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "ssh").write_text(SSH.format(machines=MACHINES))
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(MACHINES.parents[1]))
+    for name, hosts in (("hosts", ("n1", "n2", "odd")), ("broken", ("n1", "down"))):
+        (folder / name).write_text("".join(f"{host} slots=4\n" for host in hosts))
+    return folder
+
+
+def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run, cluster: Path) -> None:
+    result = here("machine", "--hostfile", "hosts", "--json", "--save", "fleet.json")
+    assert 0 == result.code, result.stderr
+    content = json.loads(result.stdout)
+    machine = content["machine"]
+    busy = recording("h200-x4-busy")["nvml"]["nvmlDeviceGetMemoryInfo_v2(gpu2)"]["ok"]["free"]
+    assert 3 == machine["nodes"]
+    assert [busy] == [gpu["free_bytes"] for gpu in machine["gpus"] if gpu["index"] == 2]
+    assert [("odd", "busy_gpu", "2")] == [
+        (oddity["host"], oddity["what"], oddity["gpu"]) for oddity in content["oddities"]
+    ]
+    assert "node `odd`, GPU 2, is busy" in result.stderr
+    assert machine["gpus"] == planned(here, "--machine", "fleet.json")["gpus"]
+    assert machine["gpus"] == planned(here, "--hostfile", "hosts")["gpus"]
+    assert (cluster / "fleet.json").is_file()
+
+
+def test_a_node_that_does_not_answer_is_named_beside_what_the_others_said(
+    here: Run, cluster: Path
+) -> None:
+    assert (cluster / "broken").is_file()
+    result = here("machine", "--hostfile", "broken")
+    assert 5 == result.code
+    assert "NV18" in result.stdout
+    assert "1 of 2 nodes did not answer" in result.problem
+    assert "Connection refused" in result.hints
+    refused = here("plan", "--model", "10m", "--hostfile", "broken")
+    assert 5 == refused.code
+    assert "`down`" in refused.problem
+
+
+def test_a_launch_on_many_nodes_is_planned_for_the_weakest(here: Run, cluster: Path) -> None:
+    (cluster / "train.py").write_text(CONFIG_ARGUMENTS)
+    words = ("launch", "--dry-run", "--json", "--yes", "--model", "10m", "--hostfile", "hosts")
+    result = here(*words, "--micro-batch", "2", "train.py")
+    assert 0 == result.code, result.stderr
+    plan = json.loads(result.stdout)
+    assert 3 == plan["machine"]["nodes"]
+    assert ["--hostfile", "hosts"] == plan["command"][1:3]

@@ -1,0 +1,48 @@
+"""Ask every node of a hostfile what it has, at once."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zerowiz.cli.options import Options, as_words
+from zerowiz.core.fleet import Fleet, merge_nodes
+from zerowiz.core.machine import Accelerator
+from zerowiz.errors import UsageError
+from zerowiz.probe.fleet import ask_nodes
+from zerowiz.probe.hostfile import read_hostfile
+from zerowiz.probe.transports import argv_for, node_command, pick_transport
+from zerowiz.ui.progress import counting
+
+# A node with a cold file system takes seconds to load Python; one that is down never answers.
+DEADLINE_S = 60
+
+# Connections at a time; sshd holds back a client that opens more (sshd_config, MaxStartups).
+_AT_ONCE = 64
+
+
+def read_fleet(
+    options: Options, environ: Mapping[str, str], *, deadline_s: float = DEADLINE_S
+) -> Fleet:
+    """What the nodes of the hostfile answered, merged.
+
+    Raises:
+        PreflightError: No node answered, or there is nothing to ask them with.
+        UsageError: The hostfile makes no sense.
+    """
+    if options.hostfile is None:
+        raise UsageError("there is no hostfile", "name it: `--hostfile hosts`")
+    hosts = list(read_hostfile(options.hostfile))
+    command = node_command(_node_words(options, environ), limit_s=deadline_s)
+    argv = argv_for(pick_transport(environ), command, environ)
+    with counting("asking nodes", len(hosts), sys.stderr) as told:
+        answers = ask_nodes(hosts, argv, at_once=_AT_ONCE, deadline_s=deadline_s, told=told)
+    return merge_nodes(answers)
+
+
+def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:
+    """What each node has to know: the accelerator, and how many ranks a CPU has."""
+    asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    if asked != Accelerator.CPU:
+        return as_words(replace(Options(), gpus=options.gpus))
+    ranks = options.gpus_per_node
+    return as_words(replace(Options(), accelerator=Accelerator.CPU, gpus_per_node=ranks))

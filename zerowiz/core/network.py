@@ -1,0 +1,74 @@
+"""Describe what joins nodes, and choose the way that a job between them would take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NetworkKind(StrEnum):
+    """What carries NCCL between nodes."""
+
+    NVLINK = "nvlink"
+    """One NVLink domain over several nodes (NVL72)."""
+    INFINIBAND = "infiniband"
+    ROCE = "roce"
+    EFA = "efa"
+    ETHERNET = "ethernet"
+    """TCP sockets."""
+    UNKNOWN = "unknown"
+
+
+# The better kind first; where several could be used, NCCL takes RDMA before sockets.
+_PREFERENCE = tuple(NetworkKind)
+
+# Design, question 3: InfiniBand or better between nodes. RDMA over Ethernet counts from 100 Gb/s,
+# the rate of InfiniBand EDR, which is the slowest that AI clusters were built with.
+_FAST_KINDS = frozenset({NetworkKind.NVLINK, NetworkKind.INFINIBAND, NetworkKind.EFA})
+_FAST_ROCE_BYTES_PER_S = 12_500_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nic:
+    """One network adapter."""
+
+    name: str
+    """As the kernel names it, less an address in it: `mlx5_0`, `rdmap16s27`, `eth0`, `enx...`."""
+    kind: NetworkKind
+    bytes_per_s: int | None = None
+    """Nominal, one way, over its active ports; `None` when the kernel does not know."""
+    unusable: str | None = None
+    """Why a job here cannot use it; `None` when it can."""
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """The way to other nodes."""
+
+    kind: NetworkKind = NetworkKind.UNKNOWN
+    bytes_per_s: int | None = None
+    """Nominal, one way, per node."""
+    nics: tuple[Nic, ...] = ()
+    """Every adapter that was seen, usable or not."""
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether ZeRO-3 between nodes is affordable; unknown counts as slow."""
+        if self.kind is NetworkKind.ROCE:
+            return (self.bytes_per_s or 0) >= _FAST_ROCE_BYTES_PER_S
+        return self.kind in _FAST_KINDS
+
+
+def join_nics(nics: Sequence[Nic]) -> Network:
+    """The network that a job would use: all usable adapters of the best kind together.
+
+    A TCP job uses one interface, so plain Ethernet adapters are not summed: the fastest counts.
+    """
+    usable = [nic for nic in nics if nic.unusable is None]
+    if not usable:
+        return Network(nics=tuple(nics))
+    kind = min((nic.kind for nic in usable), key=_PREFERENCE.index)
+    rates = [nic.bytes_per_s for nic in usable if nic.kind is kind]
+    known = [rate for rate in rates if rate is not None]
+    total = (max if kind is NetworkKind.ETHERNET else sum)(known) if known else None
+    return Network(kind=kind, bytes_per_s=total, nics=tuple(nics))

@@ -1,0 +1,56 @@
+"""Reduce a machine to the GPUs that a job would get there."""
+
+from collections.abc import Mapping
+
+from zerowiz.core.machine import Machine, pick_gpus
+from zerowiz.core.visible import VARIABLE, choose_gpus
+from zerowiz.errors import PreflightError, UsageError
+
+ORDER = "CUDA_DEVICE_ORDER"
+BUS_ORDER = "PCI_BUS_ID"
+"""NVML's order; a launch sets it, since CUDA's own (fastest first) is not NVML's."""
+
+
+def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None) -> Machine:
+    """The machine with the GPUs of `--gpus`, else those that `CUDA_VISIBLE_DEVICES` leaves.
+
+    Raises:
+        PreflightError: None is left.
+        UsageError: `asked` names one that is not there or not visible, or nobody can say which
+            GPU a number means.
+    """
+    visible = environ.get(VARIABLE)
+    _check_order(machine, environ, asked)
+    machine = _note_unlike(machine, environ)
+    chosen = choose_gpus(machine.gpus, visible=visible, asked=asked)
+    if not chosen:
+        raise PreflightError(
+            f"`{VARIABLE}={visible}` leaves no GPU of the {len(machine.gpus)} that can be used",
+            f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
+        )
+    return pick_gpus(machine, chosen)
+
+
+def _is_by_number(visible: str) -> bool:
+    return bool(visible) and not visible.startswith(("GPU-", "MIG-"))
+
+
+def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
+    """Numbers of unlike GPUs mean nothing in an order that NVML does not tell."""
+    order, visible = environ.get(ORDER), environ.get(VARIABLE, "")
+    by_number = asked is not None or _is_by_number(visible)
+    if machine.is_uniform or order in (None, BUS_ORDER) or not by_number:
+        return
+    raise UsageError(
+        f"`{ORDER}={order}` numbers unlike GPUs in an order that only CUDA knows",
+        f"`{ORDER}={BUS_ORDER}` numbers them as `nvidia-smi` does",
+    )
+
+
+def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
+    """The numbers chose among unlike GPUs, even where those that are left are alike."""
+    visible = environ.get(VARIABLE, "")
+    if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
+        return machine
+    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which a launch sets"
+    return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")

@@ -1,0 +1,153 @@
+"""Show a machine: its GPUs, the matrix of links, the host, the network, the sources."""
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from zerowiz.core.host import UNLIMITED_BYTES, Host
+from zerowiz.core.links import PairLink
+from zerowiz.core.machine import Accelerator, Gpu, Machine, PcieSlot
+from zerowiz.core.network import Network, Nic
+from zerowiz.ui import sentences
+from zerowiz.ui.table import grid, print_table, say
+from zerowiz.ui.units import gib, mib
+
+_UNKNOWN = "-"
+
+# `Network  `, `Sources  `.
+_LABEL_COLUMNS = 9
+
+
+def machine(value: Machine, stream: TextIO) -> None:
+    """Everything that the probe saw, as people read it."""
+    _gpu_table(value, stream)
+    if value.links:
+        stream.write("\n")
+        _matrix(value, stream)
+    stream.write("\n")
+    for label, words in _facts(value):
+        say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
+
+
+def _gpu_table(value: Machine, stream: TextIO) -> None:
+    if value.accelerator is Accelerator.CPU:
+        table = grid(stream, "rank", "name", "share", "free")
+        for rank in value.gpus:
+            table.add_row(rank.label, rank.name, gib(rank.total_bytes), gib(rank.free_bytes))
+        print_table(table, stream)
+        return
+    table = grid(stream, "GPU", "name", "total", "reserved", "free", "PCIe", "cc", "ECC", "NUMA")
+    for gpu in value.gpus:
+        table.add_row(*_gpu_row(gpu))
+    for lost in value.left_out:
+        table.add_row(str(lost.index), "(left out)", *[_UNKNOWN] * 7)
+    print_table(table, stream)
+    for gpu in value.gpus:
+        for process in gpu.processes:
+            held = f"GPU {gpu.label}: {process.name or 'unnamed'} (pid {process.pid}) holds"
+            say(stream, f"  {held} {mib(process.used_bytes)}")
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    capability = gpu.compute_capability
+    return (
+        gpu.label,
+        gpu.name,
+        gib(gpu.total_bytes),
+        _UNKNOWN if gpu.reserved_bytes is None else gib(gpu.reserved_bytes),
+        gib(gpu.free_bytes),
+        _slot(gpu.pcie),
+        _UNKNOWN if capability is None else f"{capability[0]}.{capability[1]}",
+        _UNKNOWN if gpu.ecc is None else ("on" if gpu.ecc else "off"),
+        _UNKNOWN if gpu.numa_node is None else str(gpu.numa_node),
+    )
+
+
+def _slot(slot: PcieSlot) -> str:
+    """`gen5 x16`; with what it runs at now where that is less."""
+    if slot.max_generation is None or slot.max_lanes is None:
+        return _UNKNOWN
+    words = f"gen{slot.max_generation} x{slot.max_lanes}"
+    now = (slot.current_generation, slot.current_lanes)
+    if None in now or now == (slot.max_generation, slot.max_lanes):
+        return words
+    return f"{words} (now gen{now[0]} x{now[1]})"
+
+
+def _matrix(value: Machine, stream: TextIO) -> None:
+    """As `nvidia-smi topo -m` draws it."""
+    by_pair = {link.pair: link for link in value.links}
+    indices = [gpu.index for gpu in value.gpus]
+    table = grid(stream, "", *(f"GPU{index}" for index in indices))
+    for row in indices:
+        table.add_row(f"GPU{row}", *(_word(by_pair, row, column) for column in indices))
+    print_table(table, stream)
+
+
+def _word(by_pair: dict[tuple[int, int], PairLink], row: int, column: int) -> str:
+    low, high = sorted((row, column))
+    return "X" if row == column else by_pair[low, high].word
+
+
+def _facts(value: Machine) -> Iterator[tuple[str, str]]:
+    """A label and a sentence for everything that is no table."""
+    if value.nodes > 1:
+        yield "Nodes", f"{value.nodes}, planned for as if each were this one"
+    yield "Link", _link(value)
+    if value.driver_version is not None:
+        cuda = value.cuda_version
+        yield "Driver", value.driver_version + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
+    yield "Host", _host(value.host)
+    if value.host.disk is not None:
+        disk = value.host.disk
+        kind = {True: "NVMe", False: "no NVMe", None: "unknown device"}[disk.is_nvme]
+        yield "Disk", f"{gib(disk.free_bytes)} free of {gib(disk.total_bytes)} ({kind})"
+    yield "Network", _network(value.network)
+    if value.allocation is not None:
+        told = value.allocation
+        counts = f"{told.nodes or '?'} nodes x {told.gpus_per_node or '?'} GPUs"
+        memory = f", {gib(told.memory_bytes)} of memory" if told.memory_bytes else ""
+        yield told.scheduler, f"{counts}{memory}"
+    for number, (place, words) in enumerate(value.origins.items()):
+        yield "" if number else "Sources", f"{place}: {words}"
+
+
+def _link(value: Machine) -> str:
+    words = sentences.link(value.interconnect)
+    pair = value.interconnect.weakest_pair
+    weakest = next((link for link in value.links if link.pair == pair), None)
+    if weakest is None or pair is None:
+        return words
+    p2p = "" if weakest.p2p is None else f", P2P {weakest.p2p}"
+    return f"{words}, weakest pair {pair[0]}-{pair[1]} ({weakest.word}){p2p}"
+
+
+def _host(host: Host) -> str:
+    memory = f"{gib(host.available_bytes)} available of {gib(host.total_bytes)}"
+    lock = host.memlock_bytes
+    more = {
+        "cores": None if host.cores is None else _many(host.cores, "core"),
+        "numa": None if host.numa_nodes is None else _many(host.numa_nodes, "NUMA node"),
+        "shm": None if host.shm_bytes is None else f"shared memory {gib(host.shm_bytes)}",
+        "memlock": None if lock is None else f"memlock {_lock(lock)}",
+    }
+    return "; ".join((memory, *filter(None, more.values())))
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def _lock(size_bytes: int) -> str:
+    return "unlimited" if size_bytes == UNLIMITED_BYTES else gib(size_bytes)
+
+
+def _network(network: Network) -> str:
+    words = sentences.network(network)
+    nics = "; ".join(_nic(nic) for nic in network.nics)
+    return f"{words} ({nics})" if nics else words
+
+
+def _nic(nic: Nic) -> str:
+    rate = "" if nic.bytes_per_s is None else f" {nic.bytes_per_s * 8 / 1e9:g} Gb/s"
+    unusable = "" if nic.unusable is None else f", unusable: {nic.unusable}"
+    return f"{nic.name} {nic.kind}{rate}{unusable}"
