@@ -11,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types rooms golden bench clean
+.PHONY: help demo test cluster check lint types rooms golden bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -60,6 +60,9 @@ test: $(STAMP)  ## every test (the end-to-end ones start real DeepSpeed ranks)
 	@echo "==> tests, with real DeepSpeed on 2 CPU ranks where one is needed"
 	$(BIN)/python -m pytest
 
+cluster: $(STAMP)  ## many nodes over a real sshd, pdsh and SLURM (Debian's packages, as root)
+	$(BIN)/python -m pytest --cluster tests/cluster
+
 check: $(STAMP) lint types rooms test demo  ## what CI runs: lint, types, rooms, tests, the demo
 
 lint: $(STAMP)
@@ -76,8 +79,10 @@ golden: $(STAMP)  ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli
 	git diff --stat tests/golden
 
-bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, side by side
+bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py
+	$(BIN)/python tests/bench/machine_speed.py
+	$(BIN)/python tests/bench/fleet_merge.py
 
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo

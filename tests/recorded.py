@@ -1,6 +1,7 @@
 """The recordings of tests/machines, as values that a test may edit before they are played."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 2, 3, 4, 15
 Recording = dict[str, Any]
 
 
+def names() -> list[str]:
+    """Every recording, and every synthetic one."""
+    paths = [*MACHINES.glob("*.json"), *MACHINES.glob("synthetic/*.json")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(paths)}
+    recorded = [path for path, text in texts.items() if "nvml" in json.loads(text)]
+    return [path.relative_to(MACHINES).with_suffix("").as_posix() for path in recorded]
+
+
 def recording(name: str) -> Recording:
     """A whole recording, such as `h200-x4` or `synthetic/gb10`."""
     content: Recording = json.loads((MACHINES / f"{name}.json").read_text(encoding="utf-8"))
@@ -25,6 +34,16 @@ def recording(name: str) -> Recording:
 def library(name: str) -> Replay:
     """What stands in for the driver's library, to be put under pynvml."""
     return Replay(recording(name)["nvml"])
+
+
+def without(content: Recording, *symbols: str) -> Recording:
+    """The recording of a driver that lacks these C functions."""
+    calls = {call: content["nvml"][call] for call in _others(content["nvml"], symbols)}
+    return {**content, "nvml": calls}
+
+
+def _others(calls: Iterable[str], symbols: tuple[str, ...]) -> list[str]:
+    return [call for call in calls if call.partition("(")[0] not in symbols]
 
 
 def play(

@@ -16,10 +16,10 @@ from zerowiz.errors import UsageError
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)
 st.register_type_strategy(int, sizes)
-gpus = st.builds(Gpu, **{f.name: ... for f in fields(Gpu)})  # type: ignore[arg-type]
+gpus = st.builds(Gpu, **{f.name: ... for f in fields(Gpu)})
 machines = st.builds(
     Machine,
-    **{f.name: ... for f in fields(Machine) if f.name not in {"nodes", "gpus"}},  # type: ignore[arg-type]
+    **{f.name: ... for f in fields(Machine) if f.name not in {"nodes", "gpus"}},
     nodes=st.integers(1, 999),
     gpus=st.lists(gpus, min_size=1, max_size=4, unique_by=lambda gpu: gpu.label).map(tuple),
 )
@@ -105,6 +105,13 @@ def test_what_a_person_leaves_out_is_unknown() -> None:
         (("interconnect", "bytes_per_s"), -1, "machine.interconnect.bytes_per_s"),
         (("interconnect", "weakest_pair"), [0, "1"], "machine.interconnect.weakest_pair[1]"),
         (("host", "available_bytes"), False, "machine.host.available_bytes"),
+        (("gpus", 0, "pcie"), {"max_lanes": "x16"}, "machine.gpus[0].pcie.max_lanes"),
+        (("links",), [{"pair": [0]}], "machine.links[0].pair"),
+        (("links",), [{"pair": [0, 1], "path": "NV4"}], "machine.links[0].path"),
+        (("network",), {"kind": "wifi"}, "machine.network.kind"),
+        (("allocation",), {"nodes": 2}, "machine.allocation.scheduler"),
+        (("origins",), ["NVML"], "machine.origins"),
+        (("origins",), {"nodes": 2}, "machine.origins.nodes"),
         (("notes",), "note", "machine.notes"),
         (("notes",), [1], "machine.notes[0]"),
     ],

@@ -7,12 +7,12 @@ from pathlib import Path
 from zerowiz.cli.fleet import read_fleet
 from zerowiz.cli.options import Options
 from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
-from zerowiz.core.origins import STATED, tell_origins
+from zerowiz.core.origins import tell_origins
 from zerowiz.core.remarks import remarks
 from zerowiz.core.selection import select_gpus
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.spec import with_count as spec_of
-from zerowiz.core.stated import with_interconnect
+from zerowiz.core.stated import stated_places, with_interconnect
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.cpu import cpu_machine
 from zerowiz.probe.files import HostFiles
@@ -61,7 +61,7 @@ def complete(machine: Machine, options: Options) -> Machine:
     said: dict[str, str] = {}
     if options.interconnect is not None:
         machine = with_interconnect(machine, options.interconnect)
-        said = {"interconnect.class": STATED, "interconnect.bytes_per_s": "", "network": STATED}
+        said |= stated_places(options.interconnect)
     nodes = options.nodes
     allocated = machine.allocation
     if nodes is None and allocated is not None and allocated.nodes is not None:

@@ -236,12 +236,23 @@ def pick_gpus(machine: Machine, chosen: Sequence[Gpu]) -> Machine:
             links=(),
             interconnect=Interconnect(link_class=LinkClass.NONE),
         )
-    if any(gpu.mig_slice is not None for gpu in chosen):
-        joined = Interconnect(link_class=LinkClass.UNKNOWN)
-    else:
-        # Where only the class is known, the link between fewer is at least as good.
-        joined = join_pairs(links) if machine.links else machine.interconnect
+    joined = _join_chosen(machine, chosen, links)
     return replace(machine, gpus=tuple(chosen), links=links, interconnect=joined)
+
+
+def _join_chosen(
+    machine: Machine, chosen: Sequence[Gpu], links: Sequence[PairLink]
+) -> Interconnect:
+    """The link between some GPUs of a machine."""
+    if any(gpu.mig_slice is not None for gpu in chosen):
+        return Interconnect(link_class=LinkClass.UNKNOWN)
+    if not machine.links:
+        # Where only the class is known, the link between fewer is at least as good.
+        return replace(machine.interconnect, weakest_pair=None)
+    pairs = len(chosen) * (len(chosen) - 1) // 2
+    whole = len({link.pair for link in links}) == pairs
+    # A pair that nobody told could be the slowest.
+    return join_pairs(links) if whole else Interconnect(link_class=LinkClass.UNKNOWN)
 
 
 def with_gpus(machine: Machine, count: int) -> Machine:
@@ -263,7 +274,9 @@ def widen(machine: Machine, count: int) -> Machine:
     last, link = machine.gpus[-1], machine.interconnect
     if link.link_class is LinkClass.NONE:
         link = Interconnect(link_class=LinkClass.UNKNOWN)
+    first = max(gpu.index for gpu in machine.gpus) + 1
     extra = (
-        replace(last, index=last.index + 1 + i, uuid=None) for i in range(count - len(machine.gpus))
+        replace(last, index=first + i, ordinal=None, uuid=None, bus_id=None, processes=())
+        for i in range(count - len(machine.gpus))
     )
     return replace(machine, gpus=(*machine.gpus, *extra), interconnect=link)

@@ -28,7 +28,20 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
             f"`{VARIABLE}={visible}` leaves no GPU of the {len(machine.gpus)} that can be used",
             f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
         )
-    return pick_gpus(machine, chosen)
+    return _note_slices(pick_gpus(machine, chosen), machine)
+
+
+def _note_slices(picked: Machine, whole: Machine) -> Machine:
+    """A GPU in MIG mode beside whole ones is passed over, and how to have it is said."""
+    chosen = {gpu.index for gpu in picked.gpus}
+    passed = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
+    if not passed:
+        return picked
+    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in passed))
+    return picked.with_notes(
+        f"GPU {indices} is split into MIG slices and left out;"
+        f" `--gpus {passed[0].label}` plans for one"
+    )
 
 
 def _is_by_number(visible: str) -> bool:
@@ -36,10 +49,13 @@ def _is_by_number(visible: str) -> bool:
 
 
 def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
-    """Numbers of unlike GPUs mean nothing in an order that NVML does not tell."""
-    order, visible = environ.get(ORDER), environ.get(VARIABLE, "")
-    by_number = asked is not None or _is_by_number(visible)
-    if machine.is_uniform or order in (None, BUS_ORDER) or not by_number:
+    """Numbers of unlike GPUs mean nothing in an order that NVML does not tell.
+
+    A launch goes by number also where UUIDs chose.
+    """
+    order = environ.get(ORDER)
+    chosen = asked is not None or environ.get(VARIABLE) is not None
+    if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
         return
     raise UsageError(
         f"`{ORDER}={order}` numbers unlike GPUs in an order that only CUDA knows",

@@ -104,5 +104,5 @@ def _complete(gpu: Gpu, host: Host) -> Gpu:
         gpu,
         total_bytes=host.total_bytes,
         free_bytes=host.available_bytes,
-        memory_source=f"host, {host.available_by}",
+        memory_source=f"host, {host.available_by or 'unknown'}",
     )

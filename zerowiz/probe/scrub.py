@@ -103,7 +103,7 @@ def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[st
         if name in _HOST_LISTS:
             kept[name] = " ".join(hosts.get(word, word) for word in value.split())
         elif name in _NAMES:
-            kept[name] = "1"
+            kept[name] = value and "1"
         elif name in _HOST_FILES:
             kept[name] = f"/{name}"
         elif name == VARIABLE:

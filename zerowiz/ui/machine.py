@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import TextIO
 
+from zerowiz.core.allocation import Allocation
 from zerowiz.core.host import UNLIMITED_BYTES, Host
-from zerowiz.core.links import PairLink
+from zerowiz.core.links import UNKNOWN_WORD, PairLink
 from zerowiz.core.machine import Accelerator, Gpu, Machine, PcieSlot
 from zerowiz.core.network import Network, Nic
 from zerowiz.ui import sentences
@@ -85,7 +86,10 @@ def _matrix(value: Machine, stream: TextIO) -> None:
 
 def _word(by_pair: dict[tuple[int, int], PairLink], row: int, column: int) -> str:
     low, high = sorted((row, column))
-    return "X" if row == column else by_pair[low, high].word
+    if row == column:
+        return "X"
+    link = by_pair.get((low, high))
+    return UNKNOWN_WORD if link is None else link.word
 
 
 def _facts(value: Machine) -> Iterator[tuple[str, str]]:
@@ -103,10 +107,7 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
         yield "Disk", f"{gib(disk.free_bytes)} free of {gib(disk.total_bytes)} ({kind})"
     yield "Network", _network(value.network)
     if value.allocation is not None:
-        told = value.allocation
-        counts = f"{told.nodes or '?'} nodes x {told.gpus_per_node or '?'} GPUs"
-        memory = f", {gib(told.memory_bytes)} of memory" if told.memory_bytes else ""
-        yield told.scheduler, f"{counts}{memory}"
+        yield "Job", _allocation(value.allocation)
     for number, (place, words) in enumerate(value.origins.items()):
         yield "" if number else "Sources", f"{place}: {words}"
 
@@ -119,6 +120,16 @@ def _link(value: Machine) -> str:
         return words
     p2p = "" if weakest.p2p is None else f", P2P {weakest.p2p}"
     return f"{words}, weakest pair {pair[0]}-{pair[1]} ({weakest.word}){p2p}"
+
+
+def _allocation(told: Allocation) -> str:
+    """`SLURM: 2 nodes, 8 GPUs on each`; what it did not tell is not there."""
+    parts = (
+        None if told.nodes is None else _many(told.nodes, "node"),
+        None if told.gpus_per_node is None else f"{_many(told.gpus_per_node, 'GPU')} on each",
+        None if told.memory_bytes is None else f"{gib(told.memory_bytes)} of memory on each",
+    )
+    return f"{told.scheduler}: {', '.join(filter(None, parts)) or 'says nothing of nodes or GPUs'}"
 
 
 def _host(host: Host) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
 from zerowiz.core.links import Interconnect, LinkClass
-from zerowiz.core.machine import Machine
+from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
 from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
@@ -106,6 +106,19 @@ def network(value: Network) -> str:
     if value.bytes_per_s:
         words += f", {value.bytes_per_s / 1e9:g} GB/s one way"
     return words
+
+
+_SOURCES: Mapping[MachineSource, str] = {
+    MachineSource.NVML: "NVML",
+    MachineSource.FILE: "machine file",
+    MachineSource.SPEC: "GPU table",
+    MachineSource.CPU: "this host",
+}
+
+
+def source(machine: Machine) -> str:
+    """Where the machine was read from."""
+    return _SOURCES[machine.source]
 
 
 def links(machine: Machine) -> str:

@@ -32,7 +32,7 @@ def _job_lines(job: Job) -> tuple[str, ...]:
         f" {checkpointing} gradient checkpointing"
     )
     return (
-        f"Machine  {gpus(machine)}; {sentences.links(machine)}",
+        f"Machine  {gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}",
         f"Model    {job.model.name}, {count(job.model.params)} parameters ({job.model.source})",
         f"Step     {step}",
     )

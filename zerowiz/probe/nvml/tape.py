@@ -11,6 +11,7 @@ a list.
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
@@ -137,6 +138,8 @@ def _fill_field(target: ctypes.Structure, name: str, value: Any) -> None:
 
 def _fill_union(item: Any, number: Any) -> int:
     """A field value in the widest member that holds it."""
+    if not math.isfinite(number):
+        raise ValueError(number)
     signed = "sllVal" if number < 0 else "ullVal"
     member = "dVal" if isinstance(number, float) else signed
     item.valueType = UNION_MEMBERS.index(member)
@@ -258,7 +261,7 @@ class Replay:
         answer = self._calls.get(call, {"err": _FUNCTION_NOT_FOUND})
         try:
             return _code(answer["err"]) if "err" in answer else fill(answer["ok"])
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             why = f"the recorded answer of `{call}` is broken: {answer!r:.60}"
             raise BrokenAnswerError(why) from None
 
