@@ -31,18 +31,21 @@ def read_fleet(
     """
     if options.hostfile is None:
         raise UsageError("there is no hostfile", "name it: `--hostfile hosts`")
-    hosts = list(read_hostfile(options.hostfile))
+    slots = read_hostfile(options.hostfile)
+    hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
     with counting("asking nodes", len(hosts), sys.stderr) as told:
         answers = ask_nodes(hosts, argv, at_once=_AT_ONCE, deadline_s=deadline_s, told=told)
-    return merge_nodes(answers)
+    return merge_nodes(answers, slots)
 
 
 def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:
     """What each node has to know: the accelerator, and how many ranks a CPU has."""
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    # A node answers for itself, whatever a scheduler tells it of others.
+    alone = Options(nodes=1)
     if asked != Accelerator.CPU:
-        return as_words(replace(Options(), gpus=options.gpus))
+        return as_words(alone)
     ranks = options.gpus_per_node
-    return as_words(replace(Options(), accelerator=Accelerator.CPU, gpus_per_node=ranks))
+    return as_words(replace(alone, accelerator=Accelerator.CPU, gpus_per_node=ranks))

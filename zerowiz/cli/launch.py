@@ -143,9 +143,13 @@ def _check_place(options: Options, machine: Machine) -> None:
             "`--dry-run` shows the plan, and `zerowiz plan` the decision",
         )
     if machine.nodes > 1 and options.hostfile is None:
+        told = f"`--nodes {machine.nodes}`"
+        if options.nodes is None and machine.allocation is not None:
+            told = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
         raise UsageError(
-            f"`--nodes {machine.nodes}`: which hosts?",
+            f"{told}: which hosts?",
             "name them: `--hostfile hosts`, one `host slots=N` a line",
+            "`--nodes 1` launches on this node alone",
         )
 
 

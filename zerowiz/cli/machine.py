@@ -12,15 +12,15 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.cli.fleet import DEADLINE_S, read_fleet
-from zerowiz.cli.machines import complete, find_machine, with_count, with_hostfile
+from zerowiz.cli.machines import complete, find_machine, with_hostfile
 from zerowiz.cli.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode, encode_machine
 from zerowiz.core.fleet import Fleet
 from zerowiz.core.launch import PlannedFile
-from zerowiz.core.machine import Accelerator, Machine
+from zerowiz.core.machine import Accelerator, Machine, with_gpus
 from zerowiz.emit.files import write_file
-from zerowiz.errors import PreflightError
+from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine_file import DESCRIPTION
 from zerowiz.probe.recording import Recorder
 from zerowiz.ui import sentences, show
@@ -83,28 +83,38 @@ def machine(
         sys.stdout.write(_describe(seen, fleet))
     else:
         show_machine(seen, sys.stdout)
-    for note in seen.notes:
+    for note in (*seen.notes, *_fleet_notes(fleet)):
         show.note(note, sys.stderr)
     if fleet is not None:
-        _refuse_silence(fleet)
+        _refuse_lack(fleet)
+
+
+def _fleet_notes(fleet: Fleet | None) -> tuple[str, ...]:
+    if fleet is None:
+        return ()
+    odd = map(sentences.oddity, fleet.oddities)
+    return (*odd, *map(sentences.node_note, fleet.notes))
 
 
 def _read_fleet(options: Options, deadline_s: int) -> Fleet:
     """The nodes that answered, with the machine as a plan takes it."""
     options = with_hostfile(options)
     fleet = read_fleet(options, os.environ, deadline_s=deadline_s)
-    seen = fleet.machine.with_notes(*map(sentences.oddity, fleet.oddities))
-    answered = replace(options, nodes=fleet.machine.nodes)
-    return replace(fleet, machine=complete(with_count(seen, options), answered))
+    seen, ranks = fleet.machine, options.gpus_per_node
+    if ranks is not None and ranks < len(seen.gpus):
+        seen = with_gpus(seen, ranks)
+    return replace(fleet, machine=complete(seen, replace(options, nodes=seen.nodes)))
 
 
-def _refuse_silence(fleet: Fleet) -> None:
-    """A job needs every node of its hostfile."""
-    if fleet.failures:
+def _refuse_lack(fleet: Fleet) -> None:
+    """A job needs every node of its hostfile, with all its slots."""
+    silent, asked = len(fleet.failures), fleet.machine.nodes + len(fleet.failures)
+    if silent or fleet.short:
+        what = f"{silent} of {asked} nodes did not answer" if silent else "not every slot has a GPU"
         raise PreflightError(
-            f"{len(fleet.failures)} of {fleet.machine.nodes + len(fleet.failures)} nodes did not"
-            " answer",
+            what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
+            *map(sentences.oddity, fleet.short),
         )
 
 
@@ -116,6 +126,8 @@ def _describe(seen: Machine, fleet: Fleet | None) -> str:
     if fleet is not None:
         content["oddities"] = encode(fleet.oddities)
         content["failures"] = encode(fleet.failures)
+        content["short"] = encode(fleet.short)
+        content["notes"] = encode(fleet.notes)
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -123,9 +135,13 @@ def _read_and_save(
     options: Options, environ: Mapping[str, str], path: Path | None, *, force: bool
 ) -> Machine:
     """The machine; saved as a recording when it is this one, else as a description."""
+    if options.output_dir is not None and not options.output_dir.is_dir():
+        raise UsageError(f"`--disk {options.output_dir}` is no folder")
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if path is None:
         return find_machine(options, environ)
+    if not path.parent.is_dir():
+        raise UsageError(f"`--save {path}`: there is no folder `{path.parent}`")
     if on_cpu or options.machine is not None:
         seen = find_machine(options, environ)
         write_file(PlannedFile(path=str(path), text=_describe(seen, None)), force=force)
@@ -139,7 +155,14 @@ def _read_and_save(
         read = f"what was read up to there is in `{path}`"
         raise PreflightError(error.message, *error.hints, read) from None
     _save(recorder, path, force=force)
-    return seen
+    left = {
+        "--gpus": options.gpus,
+        "--nodes": options.nodes,
+        "--interconnect": options.interconnect,
+    }
+    again = " ".join(f"{flag} {value}" for flag, value in left.items() if value is not None)
+    # A recording is what the machine answered, not what was made of it.
+    return seen.with_notes(f"`{path}` holds the machine without `{again}`") if again else seen
 
 
 def _save(recorder: Recorder, path: Path, *, force: bool) -> None:

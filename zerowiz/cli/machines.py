@@ -83,6 +83,12 @@ def with_hostfile(options: Options) -> Options:
     """Nodes and GPUs of each as the hostfile says; DeepSpeed starts one rank for every slot."""
     if options.hostfile is None:
         return options
+    if options.gpus is not None:
+        raise UsageError(
+            f"`--gpus {options.gpus}`: with `--hostfile`, DeepSpeed takes the first GPUs of each"
+            " node, as many as it has slots",
+            "drop `--gpus`",
+        )
     slots = read_hostfile(options.hostfile)
     fewest, most = min(slots.values()), max(slots.values())
     if fewest != most:
@@ -125,6 +131,10 @@ def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine
 def _read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
     """The weakest of the hostfile's nodes, every one of which has to answer."""
     fleet = read_fleet(options, environ)
+    for short in fleet.short:
+        raise PreflightError(
+            f"{sentences.oddity(short)}", f"give it that many slots in `{options.hostfile}`"
+        )
     for failure in fleet.failures:
         raise PreflightError(
             f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
@@ -132,7 +142,8 @@ def _read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
             f"`zerowiz machine --hostfile {options.hostfile}` shows them all",
             "`--machine FILE|SPEC` plans without asking the nodes",
         )
-    return with_count(fleet.machine.with_notes(*map(sentences.oddity, fleet.oddities)), options)
+    said = (*map(sentences.oddity, fleet.oddities), *map(sentences.node_note, fleet.notes))
+    return with_count(fleet.machine.with_notes(*said), options)
 
 
 def _read_named(options: Options) -> Machine:

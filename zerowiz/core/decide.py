@@ -184,8 +184,15 @@ def _offloaded(walk: _Walk, wish: Wish) -> _Outcome:
 def _free_walk(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
     if walk.fits(Question.FITS_ONE_GPU, DDP):
         return walk.by_name[DDP.name], Reason.REPLICATED_FITS
-    # One GPU: sharding divides nothing, so only offload is left.
-    return _offloaded(walk, wish) if machine.world_size == 1 else _sharded(walk, machine, wish)
+    if machine.world_size > 1:
+        return _sharded(walk, machine, wish)
+    # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
+    # in bf16, which DeepSpeed has at stages 1 to 3 alone.
+    zero2, ddp = walk.by_name[ZERO2.name], walk.by_name[DDP.name]
+    smaller = zero2.device_bytes < ddp.device_bytes
+    if smaller and zero2.runs and walk.fits(Question.FITS_ZERO2, ZERO2):
+        return zero2, Reason.MIDDLE_FITS
+    return _offloaded(walk, wish)
 
 
 _QUESTION_OF_STAGE = {

@@ -8,9 +8,8 @@ first: the order in which they answered never matters.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TypeVar
 
 from zerowiz.core.host import Disk, Host
@@ -26,6 +25,7 @@ from zerowiz.core.machine import (
 from zerowiz.core.network import Network, NetworkKind
 from zerowiz.core.oddities import (
     Oddity,
+    OddityKind,
     find_oddities,
     link_rank,
     network_rank,
@@ -55,19 +55,39 @@ class NodeFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeNote:
+    """What one node noted of itself."""
+
+    host: str
+    note: str
+
+
+# Where no node answers, they mostly have one reason between them.
+_MOST_REASONS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
     """The nodes that a job could span, as one."""
 
     machine: Machine
     """As good as the weakest node in every respect; its GPUs are those of one node."""
     oddities: tuple[Oddity, ...] = ()
+    short: tuple[Oddity, ...] = ()
+    """Nodes that have fewer GPUs than the job wants of each."""
+    notes: tuple[NodeNote, ...] = ()
+    """What some nodes noted and others did not."""
     failures: tuple[NodeFailure, ...] = ()
 
 
-def merge_nodes(answers: Iterable[NodeAnswer | NodeFailure]) -> Fleet:
+def merge_nodes(
+    answers: Iterable[NodeAnswer | NodeFailure], slots: Mapping[str, int] | None = None
+) -> Fleet:
     """What all nodes that answered have in common, and what is odd about some.
 
-    A host stands once among the answers, as in a hostfile.
+    Args:
+        answers: Each host stands once among them, as in a hostfile.
+        slots: GPUs that the job wants of each host; `None` takes what there is.
 
     Raises:
         PreflightError: No node answered.
@@ -79,14 +99,38 @@ def merge_nodes(answers: Iterable[NodeAnswer | NodeFailure]) -> Fleet:
     if not nodes:
         raise PreflightError(
             f"none of {len(failures)} nodes answered",
-            *(f"`{failure.host}`: {failure.why}" for failure in failures[:1]),
+            *(f"`{failure.host}`: {failure.why}" for failure in failures[:_MOST_REASONS]),
         )
     _refuse_two_accelerators(nodes)
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
         oddities=find_oddities(nodes),
+        short=tuple(_find_short(nodes, slots or {})),
+        notes=tuple(_own_notes(nodes)),
         failures=failures,
     )
+
+
+def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[Oddity]:
+    for host, machine in nodes.items():
+        wanted, count = slots.get(host, 0), len(machine.gpus)
+        if count < wanted:
+            kind = OddityKind.FEWER_THAN_SLOTS
+            yield Oddity(host=host, what=kind, said=count, usual=wanted)
+
+
+def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
+    shared = _shared_notes(list(nodes.values()))
+    for host, machine in nodes.items():
+        for note in machine.notes:
+            if note not in shared:
+                yield NodeNote(host=host, note=note)
+
+
+def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
+    """What every node noted, in the words of the first."""
+    others = [set(machine.notes) for machine in machines[1:]]
+    return tuple(note for note in machines[0].notes if all(note in other for other in others))
 
 
 def _by_name(host: str) -> tuple[list[str], list[int], str]:
@@ -129,7 +173,6 @@ def _shared(values: Iterable[_Value], otherwise: _Value) -> _Value:
 def _merge_machines(machines: Sequence[Machine]) -> Machine:
     fewest = min(len(machine.gpus) for machine in machines)
     equal = [m if len(m.gpus) == fewest else with_gpus(m, fewest) for m in machines]
-    notes = chain.from_iterable(machine.notes for machine in machines)
     return Machine(
         source=_shared((m.source for m in machines), MachineSource.FILE),
         accelerator=machines[0].accelerator,
@@ -144,7 +187,7 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         cuda_version=_least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
         origins=_merge_origins([machine.origins for machine in machines]),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=_shared_notes(machines),
     )
 
 

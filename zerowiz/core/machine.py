@@ -248,7 +248,9 @@ def _join_chosen(
         return Interconnect(link_class=LinkClass.UNKNOWN)
     if not machine.links:
         # Where only the class is known, the link between fewer is at least as good.
-        return replace(machine.interconnect, weakest_pair=None)
+        pair = machine.interconnect.weakest_pair
+        kept = pair is not None and {gpu.index for gpu in chosen}.issuperset(pair)
+        return replace(machine.interconnect, weakest_pair=pair if kept else None)
     pairs = len(chosen) * (len(chosen) - 1) // 2
     whole = len({link.pair for link in links}) == pairs
     # A pair that nobody told could be the slowest.

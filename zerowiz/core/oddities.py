@@ -34,6 +34,8 @@ class OddityKind(StrEnum):
 
     FEWER_GPUS = "fewer_gpus"
     """How many GPUs."""
+    FEWER_THAN_SLOTS = "fewer_than_slots"
+    """How many GPUs; usual is the slots of its line in the hostfile."""
     GPU_MODEL = "gpu_model"
     """The GPU's name."""
     BUSY_GPU = "busy_gpu"

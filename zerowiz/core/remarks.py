@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 from zerowiz.core.machine import Machine
 from zerowiz.core.topology import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 
-# Hopper was the first whose NVSwitches a Fabric Manager trains per GPU (nvml.h, nvmlGpuFabricInfo).
-_FABRIC = "Fabric Manager is not ready (see `systemctl status nvidia-fabricmanager`)"
-
 # nvmlGpuP2PStatus_t in words.
 _P2P_WHY = {
     "CNS": "the chipset does not support it",
@@ -24,6 +21,14 @@ def remarks(machine: Machine) -> tuple[str, ...]:
     """One sentence each; nothing where all is as it should be."""
     found = [sentence for remark in _REMARKS for sentence in remark(machine)]
     return tuple(dict.fromkeys(found))
+
+
+def _renumbered(machine: Machine) -> Iterator[str]:
+    """Who compares a launch with `nvidia-smi` wonders."""
+    moved = [gpu for gpu in machine.gpus if gpu.cuda_ordinal != gpu.index]
+    if moved and machine.left_out:
+        pairs = ", ".join(f"GPU {gpu.index} is its {gpu.cuda_ordinal}" for gpu in moved)
+        yield f"CUDA counts only GPUs that can be opened: {pairs}"
 
 
 def _left_out(machine: Machine) -> Iterator[str]:
@@ -52,11 +57,14 @@ def _narrow(machine: Machine) -> Iterator[str]:
 
 
 def _fabric(machine: Machine) -> Iterator[str]:
-    waiting = [gpu for gpu in machine.gpus if not gpu.fabric_ready]
-    # A lone GPU needs no switch, and some virtual machines never train one for it.
-    if waiting and len(machine.gpus) > 1:
-        labels = ", ".join(gpu.label for gpu in waiting)
-        yield f"GPU {labels} cannot use NVSwitch: {_FABRIC}"
+    # A virtual machine with one GPU of many never trains its links, and needs none of them.
+    waiting = [gpu.label for gpu in machine.gpus if not gpu.fabric_ready and gpu.nvlinks]
+    if waiting:
+        yield (
+            f"Fabric Manager is not ready for GPU {', '.join(waiting)}: NVSwitch carries nothing,"
+            " and CUDA may not start at all (error 802);"
+            " see `systemctl status nvidia-fabricmanager`"
+        )
 
 
 def _fewer_links(machine: Machine) -> Iterator[str]:
@@ -110,10 +118,12 @@ def _bound_task(machine: Machine) -> Iterator[str]:
     allocation = machine.allocation
     if allocation is None or allocation.gpus_per_node is None:
         return
-    if len(machine.gpus) < allocation.gpus_per_node:
+    given, planned = allocation.gpus_per_node, len(machine.gpus)
+    if planned != given:
+        advice = ": choose yours with `--gpus`" if planned > given else ""
         yield (
-            f"{allocation.scheduler} gives the job {allocation.gpus_per_node} GPUs on a node,"
-            f" this plan is for {len(machine.gpus)}"
+            f"{allocation.scheduler} gives the job {given} GPUs on a node,"
+            f" this plan is for {planned}{advice}"
         )
 
 
@@ -125,7 +135,7 @@ def _slow_network(machine: Machine) -> Iterator[str]:
 
 
 _REMARKS: tuple[Callable[[Machine], Iterator[str]], ...] = (
-    *(_left_out, _unlike, _busy, _shared_memory, _slices),
+    *(_left_out, _renumbered, _unlike, _busy, _shared_memory, _slices),
     *(_fabric, _fewer_links, _no_p2p, _narrow),
     *(_bound_task, _slow_network),
 )

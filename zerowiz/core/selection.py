@@ -1,9 +1,9 @@
 """Reduce a machine to the GPUs that a job would get there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from zerowiz.core.machine import Machine, pick_gpus
-from zerowiz.core.visible import VARIABLE, choose_gpus
+from zerowiz.core.machine import Gpu, Machine, pick_gpus
+from zerowiz.core.visible import VARIABLE, choose_gpus, why_fewer
 from zerowiz.errors import PreflightError, UsageError
 
 ORDER = "CUDA_DEVICE_ORDER"
@@ -23,12 +23,34 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
     _check_order(machine, environ, asked)
     machine = _note_unlike(machine, environ)
     chosen = choose_gpus(machine.gpus, visible=visible, asked=asked)
+    ended = None if visible is None else why_fewer(visible, machine.gpus)
     if not chosen:
         raise PreflightError(
-            f"`{VARIABLE}={visible}` leaves no GPU of the {len(machine.gpus)} that can be used",
+            f"`{VARIABLE}={_shown(visible)}` leaves no GPU of the {len(machine.gpus)} that can be"
+            " used",
+            *([] if ended is None else [f"as CUDA reads it, {ended}"]),
             f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
         )
-    return _note_slices(pick_gpus(machine, chosen), machine)
+    if ended is not None:
+        machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: as CUDA reads it, {ended}")
+    _refuse_mixture(chosen)
+    said_nothing = visible is None and asked is None
+    picked = pick_gpus(machine, chosen)
+    return _note_slices(picked, machine) if said_nothing else picked
+
+
+def _shown(text: str | None) -> str:
+    """A value of the environment, on one line."""
+    return "".join(c if c.isprintable() else "?" for c in text or "")
+
+
+def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
+    slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
+    if slices and len(slices) < len(chosen):
+        raise UsageError(
+            f"GPU {', '.join(slices)}: beside a MIG slice CUDA shows a process no whole GPU",
+            "choose whole GPUs, or one slice",
+        )
 
 
 def _note_slices(picked: Machine, whole: Machine) -> Machine:

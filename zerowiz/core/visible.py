@@ -100,6 +100,21 @@ def _visible_by_uuid(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(chosen)
 
 
+def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
+    """Why CUDA takes fewer GPUs than the list has entries; `None` when it takes them all.
+
+    An empty list and the usual words for none mean what they say.
+    """
+    entries, chosen = text.split(","), visible_gpus(text, gpus)
+    sliced = any(gpu.mig_slice is not None for gpu in chosen)
+    if text.strip() in ("", "-1", "NoDevFiles") or sliced or len(chosen) == len(entries):
+        return None
+    if not chosen and visible_gpus(entries[0], gpus):
+        return "a GPU that stands twice leaves none"
+    bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
+    return f"the list ends at `{bad}`, which is no GPU here"
+
+
 def parse_gpus(text: str) -> tuple[str, ...]:
     """The labels that `--gpus 0,2,3` asks for, in that order: NVML indices, `3:1` for a slice.
 

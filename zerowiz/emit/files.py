@@ -80,7 +80,10 @@ def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
     Raises:
         ZerowizError: It was changed by hand, or cannot be read.
     """
-    if force or not is_somebodys_work(Path(file.path), file.text):
+    path = Path(file.path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ZerowizError(f"cannot write `{file.path}`: it is no regular file")
+    if force or not is_somebodys_work(path, file.text):
         return
     hints = (
         f"`--config {file.path}` launches with it as it is",
@@ -89,7 +92,7 @@ def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
     raise ZerowizError(
         f"`{file.path}` exists and zerowiz did not write it like this; it is left as it is",
         "`--force` overwrites it",
-        *(hints if Path(file.path).name.startswith("ds_config") else ()),
+        *(hints if path.name.startswith("ds_config") else ()),
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from zerowiz.core.host import UNLIMITED_BYTES, Disk, Host
 from zerowiz.probe.files import FOLDER, Files
 
-_MEMINFO_LINE = re.compile(r"^(?:Node \d+ )?([\w()]+):\s+(\d+) kB$", re.MULTILINE)
-_MEMLOCK_LINE = re.compile(r"^Max locked memory\s+(\d+|unlimited)\s", re.MULTILINE)
+_MEMINFO_LINE = re.compile(r"^(?:Node \d+ )?([\w()]+):\s+(\d{1,15}) kB$", re.MULTILINE)
+_MEMLOCK_LINE = re.compile(r"^Max locked memory\s+(\d{1,20}|unlimited)\s", re.MULTILINE)
 _AFFINITY_LINE = re.compile(r"^Cpus_allowed_list:\s+(\S+)$", re.MULTILINE)
 _LIST_PART = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
@@ -266,4 +266,4 @@ def _read_list(files: Files, path: str) -> frozenset[int]:
 
 
 def _parse_size(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d+", text.strip(), re.ASCII) else None
+    return int(text) if re.fullmatch(r"\d{1,20}", text.strip(), re.ASCII) else None

@@ -38,7 +38,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
         UsageError: The file cannot be read or parsed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"hostfile `{path}` cannot be read: {reason.lower()}") from None

@@ -42,9 +42,9 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     try:
         reading = read_gpus(world)
     except NoDriverError as error:
-        raise PreflightError(
-            error.message, *_inside_a_job(world), *error.hints, *_PLAN_WITHOUT
-        ) from None
+        inside = _inside_a_job(world) if error.is_absent else ()
+        hints = (*inside, *error.hints, *_PLAN_WITHOUT)
+        raise PreflightError(error.message, *hints) from None
     if not reading.gpus:
         why = [f"GPU {gpu.index} is left out: {gpu.why}" for gpu in reading.left_out]
         raise PreflightError("there is no usable GPU on this machine", *why, *_PLAN_WITHOUT)

@@ -209,7 +209,7 @@ def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameL
     elif kind is NetworkKind.ROCE:
         unusable = _check_roce(files, name, port)
     if unusable is None and not is_efa and not hcas.allows(name, _parse_port(port)):
-        unusable = f"left out by `{hcas.variable}`"
+        unusable = f"`{hcas.variable}` excludes it"
     return _Port(
         kind=kind, bytes_per_s=parse_rate(_read(files, f"{folder}/rate")), unusable=unusable
     )
@@ -252,7 +252,7 @@ def _check_socket(files: Files, name: str, names: list[str], sockets: _NameList)
     state = _read(files, f"{_NET}/{name}/operstate") or "unknown"
     if state not in _WORKING_STATES:
         return f"it is {state}"
-    return None if sockets.allows(name) else f"left out by `{sockets.variable}`"
+    return None if sockets.allows(name) else f"`{sockets.variable}` excludes it"
 
 
 def hide_address(name: str) -> str:

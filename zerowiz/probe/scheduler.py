@@ -146,6 +146,9 @@ def parse_lsf(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
     pairs = environ.get("LSB_MCPU_HOSTS", "").split()
     paired = len(pairs) % 2 == 0 and all(parse_count(slots) for slots in pairs[1::2])
     hosts = pairs[::2] if paired else []
+    if paired and len(pairs) > 2 and pairs[1] == "1" and "1" not in pairs[3::2]:  # noqa: PLR2004
+        # The launch node of Summit and Lassen has one slot, and no GPU.
+        hosts = hosts[1:]
     hosts = hosts or environ.get("LSB_HOSTS", "").split()
     lone = parse_count(environ.get("LSB_DJOB_NUMPROC")) == 1
     return Allocation(scheduler=name, nodes=len(set(hosts)) or (1 if lone else None))

@@ -10,7 +10,7 @@ from zerowiz.core.machine import Accelerator, Gpu, Machine, PcieSlot
 from zerowiz.core.network import Network, Nic
 from zerowiz.ui import sentences
 from zerowiz.ui.table import grid, print_table, say
-from zerowiz.ui.units import gib, mib
+from zerowiz.ui.units import gib, mib, small
 
 _UNKNOWN = "-"
 
@@ -39,6 +39,8 @@ def _gpu_table(value: Machine, stream: TextIO) -> None:
     table = grid(stream, "GPU", "name", "total", "reserved", "free", "PCIe", "cc", "ECC", "NUMA")
     for gpu in value.gpus:
         table.add_row(*_gpu_row(gpu))
+    # At a narrow terminal the name gives way, the numbers do not.
+    table.columns[1].no_wrap = False
     for lost in value.left_out:
         table.add_row(str(lost.index), "(left out)", *[_UNKNOWN] * 7)
     print_table(table, stream)
@@ -64,14 +66,15 @@ def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
 
 
 def _slot(slot: PcieSlot) -> str:
-    """`gen5 x16`; with what it runs at now where that is less."""
+    """`gen5 x16`; `gen1/4 x8/16` where it runs at less now."""
     if slot.max_generation is None or slot.max_lanes is None:
         return _UNKNOWN
-    words = f"gen{slot.max_generation} x{slot.max_lanes}"
-    now = (slot.current_generation, slot.current_lanes)
-    if None in now or now == (slot.max_generation, slot.max_lanes):
-        return words
-    return f"{words} (now gen{now[0]} x{now[1]})"
+    generation = _now_of(slot.current_generation, slot.max_generation)
+    return f"gen{generation} x{_now_of(slot.current_lanes, slot.max_lanes)}"
+
+
+def _now_of(now: int | None, most: int) -> str:
+    return str(most) if now in (None, most) else f"{now}/{most}"
 
 
 def _matrix(value: Machine, stream: TextIO) -> None:
@@ -134,6 +137,8 @@ def _allocation(told: Allocation) -> str:
 
 def _host(host: Host) -> str:
     memory = f"{gib(host.available_bytes)} available of {gib(host.total_bytes)}"
+    if host.available_bytes is None and host.total_bytes is None:
+        memory = "memory unknown"
     lock = host.memlock_bytes
     more = {
         "cores": None if host.cores is None else _many(host.cores, "core"),
@@ -149,7 +154,7 @@ def _many(count: int, thing: str) -> str:
 
 
 def _lock(size_bytes: int) -> str:
-    return "unlimited" if size_bytes == UNLIMITED_BYTES else gib(size_bytes)
+    return "unlimited" if size_bytes == UNLIMITED_BYTES else small(size_bytes)
 
 
 def _network(network: Network) -> str:

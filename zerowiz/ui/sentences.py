@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
+from zerowiz.core.fleet import NodeNote
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
@@ -129,6 +130,7 @@ def links(machine: Machine) -> str:
 
 _ODDITIES: Mapping[OddityKind, str] = {
     OddityKind.FEWER_GPUS: "has fewer GPUs",
+    OddityKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
     OddityKind.GPU_MODEL: "has another GPU",
     OddityKind.BUSY_GPU: "is busy, with little memory free",
     OddityKind.DRIVER: "has another driver",
@@ -144,7 +146,14 @@ def oddity(value: Oddity) -> str:
     """In what a node is the odd one out."""
     where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
     said, usual = (_said(value.what, each) for each in (value.said, value.usual))
+    if value.what is OddityKind.FEWER_THAN_SLOTS:
+        return f"{where} {_ODDITIES[value.what]}: {said} of {usual}"
     return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
+
+
+def node_note(value: NodeNote) -> str:
+    """What one node of many noted."""
+    return f"node `{value.host}`: {value.note}"
 
 
 def _said(what: OddityKind, value: Said) -> str:

@@ -36,5 +36,6 @@ def print_table(table: "Table", stream: TextIO) -> None:
 
 
 def say(stream: TextIO, *lines: str, hang: int = 0) -> None:
-    """Lines, folded to the terminal."""
-    stream.writelines(fold(line, stream, hang=hang) + "\n" for line in lines)
+    """Lines, folded to the terminal; what would steer it is shown as `?`."""
+    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    stream.writelines(fold(line, stream, hang=hang) + "\n" for line in plain)

@@ -86,6 +86,9 @@ class Session:
 class NoDriverError(PreflightError):
     """NVML does not start: there is no driver, or it does not work."""
 
+    is_absent = False
+    """Whether there is no driver library at all."""
+
 
 @contextmanager
 def open_session(replay: Calls | None = None, log: Calls | None = None) -> Iterator[Session]:
@@ -144,4 +147,6 @@ def _init(pynvml: ModuleType) -> int:
 def _init_failure(code: int) -> NoDriverError:
     unforeseen = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
     message, hints = _INIT_FAILURES.get(code, unforeseen)
-    return NoDriverError(message, *hints)
+    failure = NoDriverError(message, *hints)
+    failure.is_absent = code == Code.LIBRARY_NOT_FOUND
+    return failure
