@@ -83,7 +83,7 @@ def scripts(folder: Path) -> Path:
         ),
         (("init", *CPU, "--output-dir", "hosts/below"), 1, "`hosts/below/", "--output-dir"),
         (("init", *CPU, "--output-dir", "/proc/none"), 1, "`/proc/none/", "--output-dir"),
-        (("machine", "--machine", "cpu", "--save", "hosts/m.json"), 1, "`hosts/m.json`", ""),
+        (("machine", "--machine", "cpu", "--save", "hosts/m.json"), 2, "`hosts/m.json`", ""),
     ],
 )
 def test_an_error_says_what_and_what_next(

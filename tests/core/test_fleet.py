@@ -474,9 +474,19 @@ def test_disks_merge_to_one_that_no_node_falls_short_of() -> None:
     assert None is merged(*disks, node()).host.disk
 
 
-def test_notes_are_gathered_once() -> None:
-    nodes = [node(notes=("x", "y")), node(notes=("y", "z"))]
-    assert ("x", "y", "z") == merged(*nodes).notes
+def test_what_all_nodes_note_is_the_machines_and_the_rest_is_theirs() -> None:
+    fleet = merge_nodes(answers(node(notes=("x", "y")), node(notes=("y", "z"))))
+    assert ("y",) == fleet.machine.notes
+    assert [("n0", "x"), ("n1", "z")] == [(note.host, note.note) for note in fleet.notes]
+
+
+def test_a_node_with_fewer_gpus_than_slots_is_named() -> None:
+    fleet = merge_nodes(answers(node(2), node(4)), {"n0": 4, "n1": 4})
+    [short] = fleet.short
+    assert ("n0", OddityKind.FEWER_THAN_SLOTS, 2, 4) == (
+        *(short.host, short.what, short.said, short.usual),
+    )
+    assert () == merge_nodes(answers(node(2), node(4))).short
 
 
 def test_nodes_that_fail_are_kept_with_their_reason() -> None:
@@ -488,7 +498,7 @@ def test_nodes_that_fail_are_kept_with_their_reason() -> None:
 def test_no_answer_at_all_is_an_error_with_a_reason() -> None:
     with pytest.raises(PreflightError, match="none of 2 nodes answered") as raised:
         merge_nodes([NodeFailure(host=f"n{i}", why="refused") for i in range(2)])
-    assert ("`n0`: refused",) == raised.value.hints
+    assert ("`n0`: refused", "`n1`: refused") == raised.value.hints
 
 
 def test_gpus_and_cpu_ranks_do_not_make_one_job() -> None:

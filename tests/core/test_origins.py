@@ -40,7 +40,7 @@ MODEL = GpuModel(
     fp16_flop_per_s=1,
     memory_bytes_per_s=1,
     pcie_spelling=None,
-    source="a test",
+    source={"total": "a test"},
 )
 
 

@@ -106,7 +106,7 @@ def test_slices_have_no_links() -> None:
 
 def test_switches_that_nobody_trained_are_named_with_what_trains_them() -> None:
     [remark] = remarks(with_gpu(replace(gpu(1), fabric_ready=False)))
-    assert remark.startswith("GPU 1 cannot use NVSwitch: Fabric Manager is not ready")
+    assert remark.startswith("Fabric Manager is not ready for GPU 1: NVSwitch carries nothing")
 
 
 def test_a_lone_gpu_needs_no_switch() -> None:

@@ -123,7 +123,10 @@ ROWS = {
         bytes_per_s=300_000_000_000,
         weakest=(0, 1),
         p2p={"OK": 21},
-        notes=("GPU 3 is left out: the driver has lost it (see `dmesg` for `Xid`)",),
+        notes=(
+            "GPU 3 is left out: the driver has lost it (see `dmesg` for `Xid`)",
+            "CUDA counts only GPUs that can be opened: GPU 4 is its 3, GPU 5 is its 4",
+        ),
     ),
     "synthetic/a100-x8-switch-down": Row(
         link_class=ALL,
@@ -153,7 +156,7 @@ ROWS = {
         bytes_per_s=63_008_000_000,
         weakest=(0, 1),
         p2p={"OK": 28},
-        notes=("GPU 0, 1, 2, 3, 4, 5, 6, 7 cannot use NVSwitch: Fabric Manager",),
+        notes=("Fabric Manager is not ready for GPU 0, 1, 2, 3, 4, 5, 6, 7: NVSwitch",),
     ),
     "synthetic/b200-x8-odd-gpu": Row(
         link_class=PARTIAL,

@@ -141,7 +141,7 @@ def _read_and_save(
     if path is None:
         return find_machine(options, environ)
     if not path.parent.is_dir():
-        raise UsageError(f"`--save {path}`: there is no folder `{path.parent}`")
+        raise UsageError(f"`{path}` cannot be saved: there is no folder `{path.parent}`")
     if on_cpu or options.machine is not None:
         seen = find_machine(options, environ)
         write_file(PlannedFile(path=str(path), text=_describe(seen, None)), force=force)

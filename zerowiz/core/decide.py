@@ -16,6 +16,7 @@ from zerowiz.core.strategy import (
     Strategy,
 )
 from zerowiz.core.weigh import Job, Verdict, Weighed, weigh_all
+from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
 
 
@@ -181,17 +182,16 @@ def _offloaded(walk: _Walk, wish: Wish) -> _Outcome:
     return rung, Reason.ONLY_OFFLOAD_FITS if rung else Reason.NOTHING_FITS
 
 
-def _free_walk(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
+def _free_walk(walk: _Walk, job: Job, wish: Wish) -> _Outcome:
     if walk.fits(Question.FITS_ONE_GPU, DDP):
         return walk.by_name[DDP.name], Reason.REPLICATED_FITS
-    if machine.world_size > 1:
-        return _sharded(walk, machine, wish)
+    if job.machine.world_size > 1:
+        return _sharded(walk, job.machine, wish)
     # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
     # in bf16, which DeepSpeed has at stages 1 to 3 alone.
-    zero2, ddp = walk.by_name[ZERO2.name], walk.by_name[DDP.name]
-    smaller = zero2.device_bytes < ddp.device_bytes
-    if smaller and zero2.runs and walk.fits(Question.FITS_ZERO2, ZERO2):
-        return zero2, Reason.MIDDLE_FITS
+    halved = job.state_dtype is StateDtype.BF16
+    if halved and walk.fits(Question.FITS_ZERO2, ZERO2):
+        return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
     return _offloaded(walk, wish)
 
 
@@ -224,7 +224,7 @@ def walk_flowchart(weighed: Sequence[Weighed], job: Job, wish: Wish) -> Decision
     if pinned:
         chosen, reason = _asked_for(walk, rungs, wish)
     else:
-        chosen, reason = _free_walk(walk, job.machine, wish)
+        chosen, reason = _free_walk(walk, job, wish)
     reasons = [reason]
     if chosen and chosen.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)

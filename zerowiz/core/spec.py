@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.codec import decode
@@ -46,7 +46,8 @@ class GpuModel:
     memory_bytes_per_s: int
     pcie_spelling: str | None
     """How to name the PCIe card when a short name is taken for the SXM board."""
-    source: str
+    source: Mapping[str, str]
+    """Where each group of numbers was seen: addresses; `[?]` is what none was found for."""
 
     @property
     def pcie_bytes_per_s(self) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -74,6 +75,16 @@ def replace_file(path: Path, text: str) -> None:
         raise _cannot_write(path, error) from error
 
 
+def _refuse_special(path: Path) -> None:
+    """A device or a pipe is not replaced by a file, whoever may do so."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # what cannot be looked at is refused where it is written
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ZerowizError(f"cannot write `{path}`: it is no regular file")
+
+
 def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
     """See that writing this file loses nobody's work.
 
@@ -81,8 +92,7 @@ def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
         ZerowizError: It was changed by hand, or cannot be read.
     """
     path = Path(file.path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ZerowizError(f"cannot write `{file.path}`: it is no regular file")
+    _refuse_special(path)
     if force or not is_somebodys_work(path, file.text):
         return
     hints = (
