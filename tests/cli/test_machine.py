@@ -166,7 +166,9 @@ def test_a_launch_in_a_job_of_many_nodes_asks_which(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     result = here("launch", "--dry-run", "--model", "1b", "train.py")
     assert 2 == result.code
+    assert "SLURM gives the job 3 nodes: which hosts?" == result.problem
     assert "--hostfile" in result.hints
+    assert "--nodes 1" in result.hints
 
 
 def test_a_task_that_sees_fewer_gpus_than_its_job_has_is_noted(
@@ -291,6 +293,50 @@ def test_a_node_that_does_not_answer_is_named_beside_what_the_others_said(
     refused = here("plan", "--model", "10m", "--hostfile", "broken")
     assert 5 == refused.code
     assert "`down`" in refused.problem
+
+
+def test_a_node_with_fewer_gpus_than_slots_is_named(here: Run, cluster: Path) -> None:
+    (cluster / "wide").write_text("n1 slots=8\nn2 slots=8\n")
+    result = here("machine", "--hostfile", "wide")
+    assert 5 == result.code
+    assert "NV18" in result.stdout
+    assert "node `n1` has fewer GPUs than its slots: 4 of 8" in result.hints
+    refused = here("plan", "--model", "10m", "--hostfile", "wide")
+    assert (5, "node `n1` has fewer GPUs than its slots: 4 of 8") == (refused.code, refused.problem)
+
+
+def test_gpus_are_not_chosen_on_many_nodes(here: Run, cluster: Path) -> None:
+    assert (cluster / "hosts").is_file()
+    result = here("plan", "--model", "10m", "--hostfile", "hosts", "--gpus", "2,3")
+    assert 2 == result.code
+    assert "--gpus 2,3" in result.problem
+
+
+def test_what_one_node_notes_of_itself_names_the_node(here: Run, cluster: Path) -> None:
+    assert (cluster / "hosts").is_file()
+    result = here("machine", "--hostfile", "hosts", "--json")
+    assert "note: node `odd`: GPU 2 is in use by python3 (1271)" in result.stderr
+    assert "odd" not in json.dumps(json.loads(result.stdout)["machine"])
+
+
+def test_a_device_is_not_replaced_by_a_recording(here: Run, folder: Path, driver: Install) -> None:
+    driver(library("h200-x1"))
+    os.mkfifo(folder / "pipe")
+    for force in ((), ("--force",)):
+        result = here("machine", "--save", "pipe", *force)
+        assert 1 == result.code
+        assert "it is no regular file" in result.problem
+
+
+def test_a_recording_says_which_options_it_does_not_hold(here: Run, driver: Install) -> None:
+    driver(library("h200-x4"))
+    shown = here("machine", "--nodes", "3", "--gpus", "1,2", "--save", "node.json").stderr
+    assert "`node.json` holds the machine without `--gpus 1,2 --nodes 3`" in shown
+
+
+def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
+    driver(library("h200-x1"))
+    assert "`--disk nowhere` is no folder" == here("machine", "--disk", "nowhere").problem
 
 
 def test_a_launch_on_many_nodes_is_planned_for_the_weakest(here: Run, cluster: Path) -> None:

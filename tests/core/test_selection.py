@@ -118,3 +118,45 @@ def test_uuids_among_unlike_gpus_need_no_note(text: str, expected: list[str]) ->
     )
     selected = select_gpus(split, visible(text), None)
     assert (expected, ()) == (labels(selected), selected.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0,9,1", "the list ends at `9`, which is no GPU here"),
+        ("1,x", "the list ends at `x`"),
+        ("GPU-0,GPU-zz", "the list ends at `GPU-zz`"),
+    ],
+)
+def test_an_entry_that_ends_the_list_is_noted(text: str, said: str) -> None:
+    [note] = select_gpus(ALIKE, visible(text), None).notes
+    assert f"`CUDA_VISIBLE_DEVICES={text}`" in note
+    assert said in note
+
+
+@pytest.mark.parametrize("text", ["0,1", "3", "GPU-0"])
+def test_a_list_that_is_taken_whole_needs_no_note(text: str) -> None:
+    assert () == select_gpus(ALIKE, visible(text), None).notes
+
+
+def test_a_gpu_that_stands_twice_is_the_reason_that_is_given() -> None:
+    with pytest.raises(PreflightError) as caught:
+        select_gpus(ALIKE, visible("0,0"), None)
+    assert "as CUDA reads it, a GPU that stands twice leaves none" in caught.value.hints
+
+
+def test_a_value_of_several_lines_is_quoted_on_one() -> None:
+    with pytest.raises(PreflightError) as caught:
+        select_gpus(ALIKE, visible("x\ny"), None)
+    assert "\n" not in caught.value.message
+
+
+def test_a_slice_beside_a_whole_gpu_is_refused() -> None:
+    split = Machine(
+        source=MachineSource.NVML,
+        gpus=(Gpu(index=0, name=A100), Gpu(index=1, name=A100, mig_slice=0)),
+    )
+    with pytest.raises(UsageError, match="MIG slice"):
+        select_gpus(split, {}, "0,1:0")
+    [note] = select_gpus(split, {}, None).notes
+    assert note.startswith("GPU 1 is split into MIG slices and left out")

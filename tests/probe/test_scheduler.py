@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from fake_host import build_host
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zerowiz.core.allocation import Allocation
@@ -303,6 +303,7 @@ VARIABLES = sorted({*SLURM_BATCH, *SLURM_STEP, *KUBEFLOW, *TORCHRUN, *OPEN_MPI})
 VALUES = st.text(max_size=12) | st.from_regex(r"[0-9a-z:,(x)\-/ ]{0,12}", fullmatch=True)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     st.sampled_from([row.marks[0] for row in SCHEDULERS]),
     st.dictionaries(st.sampled_from(VARIABLES), VALUES),
