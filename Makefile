@@ -11,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster check lint types rooms golden bench clean
+.PHONY: help demo test cluster check lint types rooms golden bench accuracy clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -83,6 +83,9 @@ bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, an
 	$(BIN)/python tests/bench/plan_speed.py
 	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
+
+accuracy: $(STAMP)  ## every measured run against its prediction, beside the rivals'; fails when worse
+	$(BIN)/python tests/accuracy/report.py --check
 
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo

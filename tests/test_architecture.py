@@ -41,7 +41,9 @@ def test_a_value_is_frozen_slotted_and_keyword_only(record: type) -> None:
     assert [] == positional
 
 
-UNIT = re.compile(r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate)$")
+UNIT = re.compile(
+    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate|milliseconds)$"
+)
 # In DeepSpeed's config and in a model's config.json these count elements.
 ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
 COUNTS = {
@@ -53,11 +55,13 @@ COUNTS = {
     *("weakest_pair", "pair"),
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
-    *("experts", "experts_per_token", "expert_layers"),
+    *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),
+    *("relative_attention_num_buckets", "patch", "labels", "sliding_every", "residual_dropouts"),
+    *("stored_params",),
     # of a rank: elements, said once on the class
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     # of a job
-    *("stage", "micro_batch", "lora_rank"),
+    *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status"),
     # of a text
     *("line", "config_line", "unfused_adam_line"),
 }

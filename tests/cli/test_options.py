@@ -8,7 +8,7 @@ from cli.harness import COLUMNS, CONFIG_ARGUMENTS, Run
 
 # Frozen: an option leaves or changes its name on purpose only.
 SHARED = {
-    *("--model", "--method", "--lora-rank"),
+    *("--model", "--method", "--lora-rank", "--trace", "--no-trace"),
     *("--machine", "--accelerator", "--gpus", "--nodes", "--gpus-per-node", "--hostfile"),
     "--interconnect",
     *("--memory-budget", "--micro-batch", "--seq-len", "--grad-accum", "--global-batch"),

@@ -1,11 +1,15 @@
-"""What forward keeps, against the runs without DeepSpeed and optimizer of tests/measured."""
+"""What forward keeps, against the runs of tests/measured and against what autograd saves here."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from measured.rows import Row, read_config, read_model, read_rows, workload_of
+from measured.rows import Row, read_model, read_rows, workload_of
+from saved_tensors import measure_saved_bytes
 
 from zerowiz.core.activations import activations, block_saved_bytes
+from zerowiz.core.families import FAMILIES
+from zerowiz.core.hfconfig import read_architecture
 from zerowiz.core.workload import Attention, Precision, Workload
 
 MIB = 2**20
@@ -16,20 +20,6 @@ CUBLAS_BYTES = 64 * MIB
 SMALL_STEP_TOKENS, SMALL_STEP_BAND, BAND = 1024, 0.02, 0.01
 
 ALL = [row for row in read_rows() if row["kind"] == "forward_backward"]
-
-
-def slides(row: Row) -> bool:
-    """Whether a window of attention ends inside the sequence.
-
-    transformers then passes a mask, and with it each such layer keeps the mask and repeated keys
-    and values, which an Architecture does not tell.
-    """
-    config = read_config(row["model"])
-    inside = row["sequence_tokens"] >= (config.get("sliding_window") or row["sequence_tokens"] + 1)
-    return inside and "sliding_attention" in config.get("layer_types", ())
-
-
-ROWS = [row for row in ALL if not slides(row)]
 
 
 def name(row: Row) -> str:
@@ -44,7 +34,7 @@ def kept_bytes(row: Row) -> int:
     return weights_bytes + a.saved_bytes + a.head_bytes + CUBLAS_BYTES
 
 
-@pytest.mark.parametrize("row", ROWS, ids=name)
+@pytest.mark.parametrize("row", ALL, ids=name)
 def test_what_forward_keeps_is_within_1_percent_of_what_was_measured(row: Row) -> None:
     small = row["micro_batch"] * row["sequence_tokens"] <= SMALL_STEP_TOKENS
     measured = row["phases"]["steady_forward"]["allocated_bytes"]
@@ -52,15 +42,11 @@ def test_what_forward_keeps_is_within_1_percent_of_what_was_measured(row: Row) -
     assert measured == pytest.approx(kept_bytes(row), rel=band)
 
 
-def test_only_attention_through_a_sliding_window_is_left_out() -> None:
-    assert {"gemma-2-2b"} == {row["model"] for row in ALL if row not in ROWS}
-    assert {4096} == {row["sequence_tokens"] for row in ALL if row not in ROWS}
-
-
-@pytest.mark.parametrize("row", [row for row in ALL if slides(row)], ids=name)
-def test_a_sliding_window_keeps_more_than_is_predicted_but_not_3_percent(row: Row) -> None:
+def test_a_sliding_window_that_ends_inside_the_sequence_is_predicted_too() -> None:
+    """Its layers keep the mask, and keys and values repeated for it: 0.65 GB here (acts-024)."""
+    row = next(r for r in ALL if (r["model"], r["sequence_tokens"]) == ("gemma-2-2b", 4096))
     measured = row["phases"]["steady_forward"]["allocated_bytes"]
-    assert kept_bytes(row) <= measured <= 1.03 * kept_bytes(row)
+    assert measured == pytest.approx(kept_bytes(row), rel=0.001)
 
 
 def test_a_llama_block_keeps_what_its_modelling_code_saves() -> None:
@@ -116,3 +102,132 @@ def test_a_softcap_keeps_the_logits_once_more() -> None:
     plain = replace(architecture, logit_softcap=False)
     capped, uncapped = (activations(a, Workload()).head_bytes for a in (architecture, plain))
     assert 2 * 256_000 * 2048 == capped - uncapped
+
+
+# Small, of sizes that an aligned kernel takes, and with dropout wherever a family can have it.
+SMALL: dict[str, object] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+}
+GROUPED: dict[str, object] = {**SMALL, "num_key_value_heads": 2}
+SLIDING: dict[str, object] = {**GROUPED, "sliding_window": 16}
+DROPPED: dict[str, object] = {
+    **SMALL,
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout_prob": 0.1,
+}
+SPARSE: dict[str, object] = {
+    **GROUPED,
+    "moe_intermediate_size": 96,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
+SMALL_GPT2: dict[str, object] = {"vocab_size": 100, "n_embd": 64, "n_head": 4, "n_positions": 64}
+SMALL_T5: dict[str, object] = {
+    "vocab_size": 100,
+    "d_model": 64,
+    "d_ff": 160,
+    "d_kv": 16,
+    "num_heads": 4,
+    "num_decoder_layers": 2,
+    "decoder_start_token_id": 0,
+}
+CONFIGS: Mapping[str, list[dict[str, object]]] = {
+    "llama": [GROUPED, GROUPED | {"attention_dropout": 0.1}, SMALL | {"num_key_value_heads": 1}],
+    "mistral": [GROUPED, SLIDING],
+    "qwen2": [GROUPED],
+    "qwen3": [GROUPED | {"head_dim": 32}],
+    "gemma": [GROUPED | {"head_dim": 16}],
+    "gemma2": [SLIDING | {"head_dim": 16}],
+    "gemma3_text": [SLIDING | {"head_dim": 16, "sliding_window_pattern": 2}],
+    "mixtral": [GROUPED | {"num_local_experts": 6}, SLIDING | {"num_local_experts": 6}],
+    "qwen2_moe": [SPARSE | {"shared_expert_intermediate_size": 80}],
+    "qwen3_moe": [SPARSE],
+    "olmo2": [GROUPED],
+    "phi3": [
+        GROUPED | {"pad_token_id": 0, "resid_pdrop": 0.1, "attention_dropout": 0.1},
+        SMALL | {"pad_token_id": 0, "sliding_window": 16},
+    ],
+    "gpt2": [SMALL_GPT2, SMALL_GPT2 | {"activation_function": "relu", "resid_pdrop": 0.0}],
+    "gpt_neox": [
+        SMALL,
+        SMALL | {"use_parallel_residual": False, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+    ],
+    "falcon": [
+        SMALL,
+        SMALL | {"new_decoder_architecture": True, "num_kv_heads": 2},
+        SMALL | {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+    ],
+    "opt": [SMALL | {"ffn_dim": 160}, SMALL | {"ffn_dim": 160, "do_layer_norm_before": False}],
+    "bert": [DROPPED, DROPPED | {"hidden_act": "relu", "attention_probs_dropout_prob": 0.0}],
+    "roberta": [DROPPED],
+    "t5": [
+        SMALL_T5,
+        SMALL_T5 | {"feed_forward_proj": "gated-gelu"},
+        SMALL_T5 | {"dropout_rate": 0.0},
+    ],
+    "vit": [DROPPED | {"image_size": 32, "patch_size": 8}],
+}
+CASES = [
+    (family, config, attention, micro_batch)
+    for family, configs in CONFIGS.items()
+    for config in configs
+    for attention in (Attention.SDPA, Attention.EAGER)
+    for micro_batch in (1, 2)
+    # gemma2 caps its scores, so transformers 5.23 gives it no sdpa.
+    if (family, attention) != ("gemma2", Attention.SDPA)
+]
+# A Gemma keeps one vector a norm and a mixture lists of places, which a real width dwarfs.
+BLOCK_BAND = 0.008
+
+
+def test_every_family_is_held_against_autograd() -> None:
+    assert set(FAMILIES) == set(CONFIGS)
+
+
+@pytest.mark.parametrize(("family", "config", "attention", "micro_batch"), CASES)
+def test_a_block_keeps_what_autograd_saves(
+    family: str, config: Mapping[str, object], attention: Attention, micro_batch: int
+) -> None:
+    """Two blocks more, so that embedding and head count for nothing."""
+    workload = Workload(micro_batch=micro_batch, sequence_tokens=48, attention=attention)
+    key = {"gpt2": "n_layer", "t5": "num_layers"}.get(family, "num_hidden_layers")
+    configs = [{"model_type": family, **config, key: layers} for layers in (2, 4)]
+    fewer, more = (measure_saved_bytes(c, workload) for c in configs)
+    predicted = [activations(read_architecture("a", c), workload).saved_bytes for c in configs]
+    approximate = family.startswith("gemma") or "mo" in family or family in {"mixtral", "falcon"}
+    assert more - fewer == pytest.approx(
+        predicted[1] - predicted[0], rel=BLOCK_BAND if approximate else 0.0005
+    )
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "gpt2", "opt", "gpt_neox", "vit", "roberta"])
+def test_the_ends_keep_what_autograd_saves(family: str) -> None:
+    workload = Workload(micro_batch=2, sequence_tokens=48)
+    key = {"gpt2": "n_layer", "t5": "num_layers"}.get(family, "num_hidden_layers")
+    config = {"model_type": family, **CONFIGS[family][0], key: 2}
+    a = activations(read_architecture("a", config), workload)
+    assert measure_saved_bytes(config, workload) == pytest.approx(
+        a.saved_bytes + a.head_bytes, rel=0.006
+    )
+
+
+def test_an_image_has_its_own_number_of_tokens() -> None:
+    architecture = read_model("vit-base").architecture
+    short, long = (Workload(sequence_tokens=tokens) for tokens in (16, 4096))
+    assert 197 == architecture.image_tokens
+    assert activations(architecture, short) == activations(architecture, long)
+
+
+def test_a_falcon_with_a_single_key_gets_no_fused_kernel() -> None:
+    seven, forty = (read_model(f"falcon-{size}b").architecture for size in (7, 40))
+    shorter, longer = (Workload(sequence_tokens=tokens) for tokens in (1024, 2048))
+    grown = [block_saved_bytes(a, longer) - block_saved_bytes(a, shorter) for a in (seven, forty)]
+    assert [4 * 71 * 1024, 2 * 1024] == grown
+
+
+def test_a_masked_model_does_not_upcast_its_logits() -> None:
+    a = activations(read_model("bert-base").architecture, Workload(sequence_tokens=512))
+    assert 2 * 30522 * 512 == a.loss_forward_bytes == a.loss_backward_bytes // 2

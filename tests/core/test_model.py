@@ -1,13 +1,15 @@
 """Counts held against transformers itself, and shapes held against published models."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerowiz.core.families import FAMILIES
@@ -42,6 +44,14 @@ SMALL_GPT2: dict[str, object] = {
     "n_layer": 3,
     "n_head": 6,
     "n_positions": 31,
+}
+SMALL_T5: dict[str, object] = {
+    "vocab_size": 77,
+    "d_model": 60,
+    "d_kv": 14,
+    "d_ff": 101,
+    "num_layers": 2,
+    "num_heads": 6,
 }
 
 # A row of FAMILIES is right when transformers builds the same; an empty config takes every default.
@@ -82,7 +92,49 @@ CONFIGS: Mapping[str, list[Mapping[str, object]]] = {
         SMALL_GPT2 | UNTIED | {"n_inner": None, "intermediate_size": 7, "head_dim": 14} | BIASED,
         SMALL | {"max_position_embeddings": 31},
     ],
+    "qwen2_moe": [
+        {},
+        SMALL | EXPERTS | {"num_key_value_heads": 3, "shared_expert_intermediate_size": 23},
+        GROUPED | EXPERTS | TIED | {"qkv_bias": False, "mlp_only_layers": [1]},
+    ],
+    "olmo2": [{}, SMALL | BIASED, GROUPED | TIED],
+    "phi3": [{}, SMALL | {"pad_token_id": 0} | BIASED, GROUPED | TIED | {"pad_token_id": 0}],
+    "gpt_neox": [{}, SMALL | {"attention_bias": False}, SMALL | TIED],
+    "falcon": [
+        {},
+        SMALL | {"bias": True, "ffn_hidden_size": 101},
+        SMALL | UNTIED | {"new_decoder_architecture": True, "num_kv_heads": 2},
+        SMALL | {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1},
+        SMALL | {"alibi": True, "multi_query": False, "parallel_attn": False, "num_kv_heads": 2},
+    ],
+    "opt": [
+        {},
+        SMALL | UNTIED | {"ffn_dim": 101, "word_embed_proj_dim": 7, "enable_bias": False},
+        SMALL | {"do_layer_norm_before": False, "max_position_embeddings": 31},
+        SMALL | {"layer_norm_elementwise_affine": False},
+        SMALL | {"_remove_final_layer_norm": True},
+    ],
+    "bert": [{}, SMALL | UNTIED | {"type_vocab_size": 3}, SMALL | {"is_decoder": True}],
+    "roberta": [{}, SMALL | {"type_vocab_size": 1, "max_position_embeddings": 31}, SMALL | UNTIED],
+    "t5": [
+        {},
+        SMALL_T5 | {"num_decoder_layers": 3, "relative_attention_num_buckets": 8},
+        SMALL_T5 | UNTIED | {"feed_forward_proj": "gated-gelu"},
+    ],
+    "vit": [
+        {},
+        SMALL | {"qkv_bias": False, "image_size": [32, 48], "patch_size": [8, 16], "head_dim": 9},
+        SMALL | {"num_channels": 1, "id2label": {"0": "a", "1": "b", "2": "c"}},
+        SMALL | {"num_labels": 0},
+    ],
 }
+SWITCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        switch: st.booleans()
+        for switch in sorted({name for family in FAMILIES.values() for name in family.switches})
+    },
+)
 
 
 def measure(model: Model) -> dict[str, int]:
@@ -93,15 +145,32 @@ def measure(model: Model) -> dict[str, int]:
     }
 
 
-def measure_with_transformers(folder: Path) -> dict[str, int]:
+BUILDERS = {
+    "bert": "AutoModelForMaskedLM",
+    "roberta": "AutoModelForMaskedLM",
+    "t5": "AutoModelForSeq2SeqLM",
+    "vit": "AutoModelForImageClassification",
+}
+
+
+def list_shapes(model: Model) -> Counter[tuple[int, ...]]:
+    shapes: Counter[tuple[int, ...]] = Counter()
+    for tensor in model.tensors:
+        shapes[tensor.shape] += tensor.copies
+    return shapes
+
+
+def list_shapes_with_transformers(config: Mapping[str, object]) -> Counter[tuple[int, ...]]:
     """What transformers builds, without memory for it; `parameters()` gives a tied tensor once."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
+    model_type = str(config["model_type"])
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    builder = getattr(transformers, BUILDERS.get(model_type, "AutoModelForCausalLM"))
     with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    sizes = [parameter.numel() for parameter in built.parameters()]
-    return {"params": sum(sizes), "largest_param": max(sizes), "tensors": len(sizes)}
+        built = builder.from_config(transformers.AutoConfig.for_model(model_type, **keys))
+    return Counter(tuple(parameter.shape) for parameter in built.parameters())
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -119,12 +188,35 @@ def test_every_family_is_held_against_transformers() -> None:
     ("family", "keys"),
     [(family, keys) for family, configs in CONFIGS.items() for keys in configs],
 )
-def test_transformers_builds_what_is_counted(
-    family: str, keys: Mapping[str, object], tmp_path: Path
-) -> None:
+def test_transformers_builds_what_is_counted(family: str, keys: Mapping[str, object]) -> None:
     config = {"model_type": family, **keys}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert measure_with_transformers(tmp_path) == measure(model_from_config(family, config))
+    model = model_from_config(family, config)
+    shapes = list_shapes(model)
+    assert list_shapes_with_transformers(config) == shapes
+    assert model.params == sum(math.prod(shape) * shapes[shape] for shape in shapes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=4, deadline=None)
+@given(switches=SWITCHES, heads=st.sampled_from([2, 3, 6]), width=st.sampled_from([4, 10]))
+def test_transformers_builds_what_is_counted_whatever_is_switched(
+    family: str, switches: Mapping[str, bool], heads: int, width: int
+) -> None:
+    sizes = {
+        "hidden_size": heads * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 1,
+        "vocab_size": 77,
+        "pad_token_id": 0,
+    }
+    told = {key: value for key, value in switches.items() if key in FAMILIES[family].switches}
+    config = {"model_type": family, **sizes, **told}
+    if family == "t5":
+        config = {"model_type": family, **SMALL_T5, **told}
+    if family == "vit":
+        config = {key: value for key, value in config.items() if key != "vocab_size"}
+    assert list_shapes_with_transformers(config) == list_shapes(model_from_config(family, config))
 
 
 def test_a_model_without_parameters_is_refused() -> None:

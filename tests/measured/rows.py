@@ -6,14 +6,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.buffers import Buffers
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.hfconfig import model_from_config
-from zerowiz.core.ledger import Estimate
+from zerowiz.core.ledger import Estimate, Phase
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
-from zerowiz.core.ownconfig import read_own_config
-from zerowiz.core.strategy import LADDER, Offload, Strategy
-from zerowiz.core.workload import Attention, Precision, StateDtype, Workload
+from zerowiz.core.ownconfig import OwnConfig, read_own_config
+from zerowiz.core.rank import place_rank, trainable_params
+from zerowiz.core.strategy import DDP, STRATEGIES, Offload, Strategy
+from zerowiz.core.workload import (
+    Attention,
+    Method,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
+from zerowiz.core.wrappers import WRAPPERS
 
 Row = Mapping[str, Any]
 
@@ -21,6 +30,20 @@ _HERE = Path(__file__).parent
 
 # One line of zerowiz stands for each of these; `foreach` copies lists of tensors during its step.
 FUSED = frozenset({"torch AdamW fused=True", "FusedAdam", "DeepSpeedCPUAdam"})
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    **dict.fromkeys(FUSED, Optimizer.ADAMW),
+    "AdamW8bit": Optimizer.ADAMW_8BIT,
+    "Adafactor": Optimizer.ADAFACTOR,
+    "FusedLion": Optimizer.LION,
+    "DeepSpeedCPULion": Optimizer.LION,
+    "torch SGD": Optimizer.SGD,
+}
+
+LAUNCHES = "launches.jsonl"
+# `forward_backward` runs have no DeepSpeed and no optimizer: these lines of stage 0 are theirs.
+_OF_THE_ENGINE = frozenset(
+    {"master weights", "optimizer states", "fp32 gradients", "all-reduce bucket"}
+)
 
 
 @cache
@@ -53,8 +76,58 @@ def read_model(name: str) -> Model:
     return model_from_config(name, read_config(name))
 
 
+def _read_lines(file: str) -> list[dict[str, Any]]:
+    lines = (_HERE / file).read_text(encoding="utf-8").splitlines()
+    return [{"file": file, **json.loads(line)} for line in lines]
+
+
+def _named_as_others(launch: Row, number: int) -> Row:
+    """A launch with the fields of the other rows."""
+    strategy = next(s for s in STRATEGIES if s.name == launch["strategy"])
+    first, *others = launch["peak_bytes_by_rank"]
+    return {
+        **launch,
+        "id": f"launch-{number:02}",
+        "kind": "launch",
+        "stage": strategy.stage,
+        "offload": strategy.offload.value,
+        "optimizer": "torch AdamW fused=True",
+        "attention": "sdpa",
+        # zerowiz wrote the config.
+        "zero_optimization": None,
+        "bf16": {"bf16_optimizer_states": launch["optimizer_state_dtype"] == "bf16"},
+        "memory_cap_bytes": None,
+        "nccl_p2p": True,
+        "lora_rank": None,
+        "ok": True,
+        "oom_phase": None,
+        "peak_bytes": first,
+        "rank_peaks": [{"peak_bytes": size_bytes} for size_bytes in (first, *others)],
+        "device_used_outside_allocator_bytes": None,
+        "allocator_retries": 0,
+        "step_seconds": None,
+    }
+
+
+@cache
+def read_every_row() -> tuple[Row, ...]:
+    """Every run of every file here, each with the name of its `file`."""
+    rows: list[Row] = []
+    for path in sorted(_HERE.glob("*.jsonl")):
+        lines = _read_lines(path.name)
+        launched = path.name == LAUNCHES
+        rows += [_named_as_others(row, i) for i, row in enumerate(lines)] if launched else lines
+    return tuple(rows)
+
+
+def has_bf16_states(row: Row) -> bool:
+    """Whether the optimizer kept its states in bf16."""
+    return bool((row["bf16"] or {}).get("bf16_optimizer_states"))
+
+
 def workload_of(row: Row) -> Workload:
-    """What the run trained."""
+    """What the run trained; an optimizer that no Workload has counts as AdamW."""
+    adapters = row["lora_rank"] is not None
     return Workload(
         micro_batch=row["micro_batch"],
         sequence_tokens=row["sequence_tokens"],
@@ -62,20 +135,31 @@ def workload_of(row: Row) -> Workload:
         precision=Precision(row["precision"]),
         gradient_checkpointing=row["gradient_checkpointing"],
         attention=Attention(row["attention"]),
-        optimizer_state_dtype=StateDtype.BF16 if row["bf16"] else StateDtype.FP32,
+        optimizer=OPTIMIZERS.get(row["optimizer"], Optimizer.ADAMW),
+        optimizer_state_dtype=StateDtype.BF16 if has_bf16_states(row) else StateDtype.FP32,
+        method=Method.LORA if adapters else Method.FULL,
+        lora_rank=row["lora_rank"] if adapters else Workload().lora_rank,
     )
+
+
+def own_config_of(row: Row) -> OwnConfig:
+    """The run's `zero_optimization`, read as a person's own config."""
+    zero = {**(row["zero_optimization"] or {}), "stage": row["stage"]}
+    return read_own_config({"zero_optimization": zero})
 
 
 def strategy_of(row: Row) -> Strategy:
     """The rung that the run stood on."""
-    offload = Offload.OPTIMIZER if "offload_optimizer" in row["zero_optimization"] else Offload.NONE
-    return next(s for s in LADDER if (s.stage, s.offload) == (row["stage"], offload))
+    offload = Offload(row.get("offload") or own_config_of(row).offload or Offload.NONE)
+    return next(s for s in STRATEGIES if (s.stage, s.offload) == (row["stage"], offload))
 
 
 def buffers_of(row: Row) -> Buffers:
-    """The communication buffers of the run's config."""
-    zero = {**row["zero_optimization"], "stage": row["stage"]}
-    buffers = read_own_config({"zero_optimization": zero}).buffers
+    """The communication buffers of the run's config; zerowiz's own where it wrote the config."""
+    if row["zero_optimization"] is None:
+        model = read_model(row["model"])
+        return fit_buffers(model, trainable_params(model, workload_of(row)))
+    buffers = own_config_of(row).buffers
     assert buffers is not None
     return buffers
 
@@ -84,4 +168,20 @@ def predict(row: Row) -> Estimate:
     """What zerowiz says about the run."""
     return estimate(
         read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
+    )
+
+
+def predict_forward_backward(row: Row) -> int:
+    """The peak of a model that trains alone: weights, gradients, activations, cuBLAS.
+
+    The moments are those of stage 0 on one rank, without what belongs to the engine.
+    """
+    model, workload = read_model(row["model"]), workload_of(row)
+    whole = estimate(model, workload, 1, DDP, DEEPSPEED_DEFAULTS)
+    libraries = {line.phase: line.size_bytes for line in whole.lines if "cuBLAS" in line.part}
+    moments = WRAPPERS[DDP.stage, False](place_rank(model, workload, 1, DDP, DEEPSPEED_DEFAULTS))
+    return max(
+        sum(size for part, size, _ in moment if part not in _OF_THE_ENGINE) + libraries[phase]
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+        for moment in moments[phase]
     )

@@ -111,7 +111,7 @@ def write_notes(outcome: Outcome) -> None:
     unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
     uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
     if not outcome.options.quiet:
-        for note in (*brief.job.machine.notes, *assumed, *unfused, *uncounted):
+        for note in (*brief.job.machine.notes, *brief.traced, *assumed, *unfused, *uncounted):
             show.note(note, sys.stderr)
 
 

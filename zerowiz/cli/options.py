@@ -47,6 +47,12 @@ class Options:
     lora_rank: Annotated[
         int | None, _option("--lora-rank", text="Rank of the adapters", panel=_MODEL)
     ] = None
+    trace: Annotated[
+        bool | None,
+        _option(
+            "--trace/--no-trace", text="Count by running the model without memory", panel=_MODEL
+        ),
+    ] = None
     machine: Annotated[
         str | None,
         _option("--machine", text="Recorded file, or a spec: 4xA100-40GB", panel=_MACHINE),

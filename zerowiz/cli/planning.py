@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from zerowiz.cli.options import Options
+from zerowiz.cli.tracing import Read, read_and_trace
 from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
@@ -27,7 +28,6 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
-from zerowiz.probe.hf import read_model
 from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
@@ -46,6 +46,8 @@ class Brief:
     """What nobody said, one clause each."""
     unfused_adam: str | None
     """Where the script builds an Adam that holds more than is counted."""
+    traced: tuple[str, ...]
+    """What a trace was made of, one sentence each."""
     uncounted: tuple[str, ...]
     """Keys of the person's own config that the ledger does not know."""
 
@@ -236,18 +238,24 @@ def make_brief(
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     own = OwnConfig() if options.config is None else read_config_file(options.config)
     named = _said("--model", options.model, settings.model) or ""
-    model = read_model(named, environ=environ) if model is None else model
+    workload = _workload(options, settings, own, machine)
+    read = (
+        read_and_trace(named, workload, environ, trace=options.trace)
+        if model is None
+        else Read(model=model)
+    )
     budget = options.memory_budget
     flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
     state_dtype = _own(flag, options.config, said, own.state_dtype)
     job = Job(
         machine=machine,
-        model=model,
-        workload=_workload(options, settings, own, machine),
+        model=read.model,
+        workload=workload,
         accounting=options.accounting,
         state_dtype=state_dtype,
         budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
         own_buffers=own.buffers,
+        traced=read.traced,
     )
     return Brief(
         job=job,
@@ -255,6 +263,7 @@ def make_brief(
         handover=_handover(options, facts, settings),
         assumed=_assumed(options, settings, own, job),
         unfused_adam=_unfused_adam(facts),
+        traced=read.notes,
         uncounted=own.uncounted,
     )
 

@@ -7,15 +7,23 @@ Theory: autograd keeps what each operation's derivative reads. Per token and blo
     attention       q, k, v after rotation and the output: w (2q + 2kv), log-sum-exp 4 heads
     gated MLP       gate, activation, up, product: 4 w i
 
+A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte an element. A mask
+(a sliding window that ends inside the sequence, a position bias) is kept by every layer in w, and
+the keys are repeated for it.
+
 The loss upcasts: at its peak the logits stand three times (w + 4 + 4 bytes each), and backward
-opens with log-softmax, its gradient and the loss' gradient, 12 bytes each.
+opens with log-softmax, its gradient and the loss' gradient, 12 bytes each. The masked and the
+encoder-decoder models do not upcast.
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.families import FAMILIES
+from zerowiz.core.blocks import Place
+from zerowiz.core.families import FAMILIES, Norm
 from zerowiz.core.model import Architecture
+from zerowiz.core.tensors import COPIES, holds, list_tensors
 from zerowiz.core.workload import FP32_BYTES, Attention, Precision, Workload
 
 
@@ -27,14 +35,26 @@ class Activations:
     """Kept by all blocks from forward to backward."""
     saved_formula: str
     head_bytes: int
-    """Kept by the final norm and the loss: 8h and the fp32 log-softmax."""
+    """Kept by the embedding, the final norm and the loss: mostly the fp32 log-softmax."""
     head_formula: str
     loss_forward_bytes: int
     """Held for a moment while the loss is computed: the logits and their fp32 copy."""
     loss_backward_bytes: int
-    """Held for a moment as backward opens: two fp32 gradients of the logits."""
+    """Held for a moment as backward opens: two gradients of the logits."""
     block_bytes: int
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
+
+
+# What an activation function keeps, in copies of its input; one that keeps its result keeps no
+# more, as the next operation keeps that too. transformers/activations.py: the GELUs written in
+# Python keep their steps. Any other keeps its input alone.
+_KEPT_INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("relu", "tanh", "sigmoid"), 0),
+    **dict.fromkeys(("quick_gelu", "gelu_10"), 2),
+    "gelu_python": 3,
+    **dict.fromkeys(("gelu_new", "gelu_accurate"), 4),
+    "gelu_fast": 7,
+}
 
 
 def _with_fp32_copy(size_bytes: int) -> int:
@@ -42,57 +62,256 @@ def _with_fp32_copy(size_bytes: int) -> int:
     return FP32_BYTES if size_bytes == FP32_BYTES else size_bytes + FP32_BYTES
 
 
-def _norm_bytes(architecture: Architecture, size_bytes: int) -> int:
-    """Per token, kept by the block's RMSNorms; Gemma multiplies by its weight in fp32."""
-    a, family = architecture, FAMILIES[architecture.family]
-    # A fp32 model needs no upcast: the input is the residual itself, kept once all the same.
-    scale_bytes = 4 if a.family.startswith("gemma") else size_bytes
-    inner = 4 + scale_bytes
-    # Only the two norms in front of attention and MLP have an output that a matmul reads.
-    around = family.norms_per_layer * inner * a.hidden_size + 2 * size_bytes * a.hidden_size
-    heads = inner * (a.query_size + a.kv_size) if family.qk_norm else 0
-    return around + heads + 4 * family.norms_per_layer
+def _norm_bytes(norm: Norm, width_size: int, size_bytes: int) -> int:
+    """Of one normalised vector, with its fp32 statistics.
+
+    A fp32 model needs no upcast: the input is the residual itself, kept once all the same.
+    """
+    element_bytes = {
+        Norm.RMS: 4 + size_bytes,
+        Norm.RMS_SCALED_IN_FP32: 8,
+        Norm.RMS_OF_T5: 8,
+        Norm.LAYER: size_bytes,
+    }[norm]
+    return element_bytes * width_size + (8 if norm is Norm.LAYER else 4)
+
+
+def _norms_bytes(architecture: Architecture, size_bytes: int) -> int:
+    """Per token, kept by one block's norms and by the linear layers that read a hidden state."""
+    a, w, family = architecture, size_bytes, FAMILIES[architecture.family]
+    norms = family.norms_per_layer if "two_norms" in a.switches else 1
+    kept = norms * _norm_bytes(family.norm, a.hidden_size, w)
+    if "parallel" in a.switches:
+        # They read the same hidden state, and a LayerNorm keeps just that.
+        kept -= (norms - 1) * w * a.hidden_size
+    return kept + min(norms, 2) * w * a.hidden_size
+
+
+def _query_norm_bytes(architecture: Architecture, size_bytes: int) -> int:
+    """Per token, kept by the norms of queries and keys."""
+    a, norm = architecture, FAMILIES[architecture.family].norm
+    width_size = next((t.shape[0] for t in list_tensors(a) if t.name == "q_norm"), 0)
+    if width_size == a.head_dim:
+        return (a.heads + a.kv_heads) * _norm_bytes(norm, a.head_dim, size_bytes)
+    wide = (a.query_size, a.kv_size) if width_size else ()
+    return sum(_norm_bytes(norm, size, size_bytes) for size in wide)
+
+
+def _score_bytes(architecture: Architecture, size_bytes: int) -> int:
+    """Of one attention score, where the scores are kept."""
+    a, w, family = architecture, size_bytes, FAMILIES[architecture.family]
+    capped = w if "softcapped_scores" in a.switches else 0
+    masked = 1 if a.dropout_rate else 0
+    if family.softmax_in_fp32:
+        # fp32 softmax and its cast back (acts-039); dropout makes a copy of fp32 itself.
+        return capped + masked + (8 if masked and w == FP32_BYTES else _with_fp32_copy(w))
+    return capped + masked + (2 * w if masked else w)
+
+
+def _repeated_size(architecture: Architecture) -> int:
+    """Width of the keys of all query heads; a single key is not copied for them."""
+    a = architecture
+    return a.kv_size if a.kv_heads == 1 else a.query_size
+
+
+def _slices_size(architecture: Architecture, *, repeated: bool) -> int:
+    """What values keep beside themselves where they are a slice of a fused projection."""
+    a = architecture
+    copied = repeated and a.kv_heads not in {1, a.heads}
+    fused = holds(a, FAMILIES[a.family].value_in_qkv) and not copied
+    return a.query_size + a.kv_size if fused else 0
+
+
+def _fused_attention_bytes(architecture: Architecture, size_bytes: int, *, masked: bool) -> int:
+    """Per token, kept by a kernel that keeps no scores."""
+    a, w = architecture, size_bytes
+    # transformers/integrations/sdpa_attention.py, use_gqa_in_sdpa: a mask wants repeated keys.
+    kv_size = _repeated_size(a) if masked else a.kv_size
+    slices_size = _slices_size(a, repeated=masked)
+    return w * (2 * a.query_size + 2 * kv_size + slices_size) + 4 * a.heads
+
+
+def _eager_attention_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by plain matmuls, which copy what is no batch of matrices yet."""
+    a, w = architecture, workload.precision.size_bytes
+    alone = workload.micro_batch == 1
+    kv_size = _repeated_size(a) if alone else a.query_size
+    slices_size = _slices_size(a, repeated=True) if alone else 0
+    scores = _score_bytes(a, w) * a.heads * _length(a, workload)
+    return w * (2 * a.query_size + 2 * kv_size + slices_size) + scores
+
+
+def _falls_back(architecture: Architecture, workload: Workload) -> bool:
+    """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
+
+    No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
+    not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads).
+    """
+    a = architecture
+    if workload.attention is not Attention.SDPA or a.kv_heads == a.heads:
+        return False
+    if FAMILIES[a.family].masked:
+        return "new_decoder_architecture" not in a.switches
+    return workload.precision is Precision.FP32
 
 
 def _attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by one attention."""
+    """Per token, kept by one attention through no window."""
     a, w = architecture, workload.precision.size_bytes
-    scores = workload.sequence_tokens * a.heads
-    repeated_kv = 2 * w * a.query_size
     if workload.attention is Attention.EAGER:
-        # fp32 softmax and its cast back (acts-039).
-        return 2 * w * a.query_size + repeated_kv + _with_fp32_copy(w) * scores
-    if workload.precision is Precision.FP32 and a.kv_heads < a.heads:
-        # No fused kernel takes fp32 grouped queries: torch falls back to plain matmuls (acts-044).
-        return 2 * w * a.query_size + repeated_kv + 4 * scores
-    return 2 * w * (a.query_size + a.kv_size) + 4 * a.heads
+        return _eager_attention_bytes(a, workload)
+    if _falls_back(a, workload):
+        # Grouped keys are copied for every head; a single one is read in place by a lone sequence.
+        alone = workload.micro_batch == 1 and FAMILIES[a.family].masked
+        kv_size = _repeated_size(a) if alone else a.query_size
+        scores = a.heads * _length(a, workload)
+        return FP32_BYTES * (a.query_size + 2 * kv_size + scores) + w * a.query_size
+    masked = FAMILIES[a.family].masked and workload.attention is Attention.SDPA
+    return _fused_attention_bytes(a, w, masked=masked) + _mask_bytes(a, workload)
 
 
-def _mlp_bytes(architecture: Architecture, size_bytes: int) -> int:
-    """Per token, kept by one MLP, or by the experts that one token visits."""
+def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, of the mask that one layer keeps in w.
+
+    torch/aten transformers/attention.cpp, convert_boolean_attn_mask: a layer converts its own.
+    """
+    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
+    family = FAMILIES[a.family]
+    if workload.attention is not Attention.SDPA:
+        return 0
+    if a.relative_attention_num_buckets:
+        return -(-w * a.heads * length // workload.micro_batch)
+    # That of alibi is in w already, and one for all layers.
+    return w * length if family.masked and "alibi" not in a.switches else 0
+
+
+def _window_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, what a layer keeps more whose window ends inside the sequence."""
+    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
+    inside = 0 < a.sliding_window_tokens <= length
+    if not inside or workload.attention is not Attention.SDPA:
+        return 0
+    masked = _fused_attention_bytes(a, w, masked=True) + w * length
+    return masked - _attention_bytes(a, workload)
+
+
+def _length(architecture: Architecture, workload: Workload) -> int:
+    """Tokens of one sequence, or of one image."""
+    return architecture.image_tokens or workload.sequence_tokens
+
+
+def _mlp_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
+    """Per token, kept by one MLP."""
     a, w = architecture, size_bytes
-    if a.experts:
-        # Gathered input, gate and up, activation, product, output before its routing weight.
-        visit = 2 * w * a.hidden_size + 4 * w * a.intermediate_size
-        return a.experts_per_token * visit + 8 * a.experts
-    return 4 * w * a.intermediate_size
+    kept = _KEPT_INPUTS.get(a.hidden_act, 1)
+    dropped = FAMILIES[a.family].mlp_dropout and a.residual_dropout_rate
+    if holds(a, FAMILIES[a.family].gated):
+        copies = kept + 3
+    else:
+        copies = kept + (2 if dropped and not kept else 1)
+    return (copies * w + (1 if dropped else 0)) * wide_size
 
 
-def _gpt2_block_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token: LayerNorm keeps input and output in w; tanh-GELU in Python keeps five tensors."""
+def _experts_bytes(architecture: Architecture, size_bytes: int) -> int:
+    """Per token, kept by the experts that it visits, and by the one that all tokens do."""
+    a, w = architecture, size_bytes
+    # Gathered input, gate and up, activation, product, output before its routing weight.
+    visit = 2 * w * a.hidden_size + 4 * w * a.intermediate_size
+    # Four lists of 64-bit places, and the routing weights.
+    routing = 4 * a.experts + 40 * a.experts_per_token
+    shared = 4 * w * a.shared_expert_intermediate_size + w * a.hidden_size + w
+    return (
+        a.experts_per_token * visit + routing + (shared if a.shared_expert_intermediate_size else 0)
+    )
+
+
+def _cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by a decoder's look at the encoder; its empty bias is one for all layers."""
     a, w = architecture, workload.precision.size_bytes
-    masks = 2 * a.hidden_size if a.residual_dropout_rate else 0
-    norms = 4 * w * a.hidden_size + 16
-    attention = _attention_bytes(a, workload)
-    return norms + attention + 5 * w * a.intermediate_size + masks
+    norm = _norm_bytes(FAMILIES[a.family].norm, a.hidden_size, w) + w * a.hidden_size
+    own = 1 if workload.attention is Attention.SDPA else 0
+    causal = -(-own * _length(a, workload) // workload.micro_batch)
+    mask = a.hidden_size if a.residual_dropout_rate else 0
+    return norm + _attention_bytes(a, workload) - _mask_bytes(a, workload) + causal + mask
+
+
+def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by what all blocks have: norms, attention and dropout, and no MLP."""
+    a, w = architecture, workload.precision.size_bytes
+    dropouts = FAMILIES[a.family].residual_dropouts if a.residual_dropout_rate else 0
+    return (
+        _norms_bytes(a, w)
+        + _query_norm_bytes(a, w)
+        + _attention_bytes(a, workload)
+        + dropouts * a.hidden_size
+    )
+
+
+def _parts(architecture: Architecture, workload: Workload) -> Mapping[Place, int]:
+    """Per token, what the blocks of each place keep."""
+    a, w = architecture, workload.precision.size_bytes
+    return {
+        Place.BLOCK: _plain_block_bytes(a, workload),
+        Place.DENSE: _mlp_bytes(a, a.dense_intermediate_size, w),
+        Place.EXPERTS: _experts_bytes(a, w) if a.expert_layers else 0,
+        Place.DECODER: _cross_attention_bytes(a, workload) if a.encoder_layers else 0,
+    }
 
 
 def block_saved_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Bytes per token that one transformer block keeps from forward to backward."""
-    a, w = architecture, workload.precision.size_bytes
-    if FAMILIES[a.family].gpt2_block:
-        return _gpt2_block_bytes(a, workload)
-    return _norm_bytes(a, w) + _attention_bytes(a, workload) + _mlp_bytes(a, w)
+    """Bytes per token that the transformer block that keeps most keeps until its backward."""
+    a, parts = architecture, _parts(architecture, workload)
+    mlps = [parts[place] for place in (Place.DENSE, Place.EXPERTS) if COPIES[place](a)]
+    window = _window_bytes(a, workload) if a.sliding_layers else 0
+    return parts[Place.BLOCK] + max(mlps) + parts[Place.DECODER] + max(0, window)
+
+
+def _blocks_saved_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Bytes per token that all blocks keep together."""
+    a, parts = architecture, _parts(architecture, workload)
+    window = a.sliding_layers * _window_bytes(a, workload)
+    return window + sum(COPIES[place](a) * part for place, part in parts.items())
+
+
+def _ends_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by the embedding and by what stands between the last block and the head."""
+    a, w, family = architecture, workload.precision.size_bytes, FAMILIES[architecture.family]
+    h = a.hidden_size
+    stacks = 2 if a.encoder_layers else 1
+    norm = _norm_bytes(family.norm, h, w) if "final_norm" in a.switches else 0
+    dropped = h if a.embedding_dropout_rate else 0
+    if a.type_vocab_size:
+        # Embedding norm; dense layer, activation, norm and decoder of the head.
+        return dropped + norm + (2 + _KEPT_INPUTS.get(a.hidden_act, 1)) * w * h + norm
+    # An encoder-decoder drops at both ends of both stacks.
+    dropped *= 4 if a.encoder_layers else 1
+    return dropped + stacks * (norm + w * h) + _shared_bytes(a, workload)
+
+
+def _shared_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, of masks and position biases that all layers share."""
+    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
+    checkpointing = workload.gradient_checkpointing
+    if a.relative_attention_num_buckets:
+        # 64-bit buckets of both stacks, which checkpointing reckons again, and the empty bias of
+        # the cross attention; the biases of both stacks are handed on where layers keep no copy.
+        biases = 3 if checkpointing else 1
+        biases = biases if workload.attention is Attention.SDPA else 0
+        kept = (0 if checkpointing else 2 * 8) + biases * w * a.heads
+        return -(-kept * length // workload.micro_batch)
+    if workload.attention is Attention.SDPA and "alibi" in a.switches:
+        return 0 if _falls_back(a, workload) else w * a.heads * length
+    return _mask_argument_bytes(a, workload) if checkpointing else 0
+
+
+def _mask_argument_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, of the mask that a checkpoint keeps as its argument (acts-026, acts-043)."""
+    a, length, family = architecture, _length(architecture, workload), FAMILIES[architecture.family]
+    inside = a.sliding_layers and a.sliding_window_tokens <= length
+    if workload.attention is Attention.EAGER and family.causal:
+        masks = 2 if inside and a.sliding_layers < a.layers else 1
+        return masks * workload.precision.size_bytes * length
+    return length if workload.attention is Attention.SDPA and (inside or family.masked) else 0
 
 
 def activations(architecture: Architecture, workload: Workload) -> Activations:
@@ -100,22 +319,26 @@ def activations(architecture: Architecture, workload: Workload) -> Activations:
 
     Source: transformers 5.17 modelling files, checked against acts-000 to acts-045.
     """
-    a, w, tokens = architecture, workload.precision.size_bytes, workload.tokens
-    block = block_saved_bytes(a, workload)
-    checkpoint = w * a.hidden_size
-    saved = checkpoint if workload.gradient_checkpointing else block
-    recomputed = block if workload.gradient_checkpointing else 0
+    a, w = architecture, workload.precision.size_bytes
+    tokens = workload.micro_batch * _length(a, workload)
+    in_fp32 = FAMILIES[a.family].loss_in_fp32
+    checkpointing = workload.gradient_checkpointing
+    recomputed = block_saved_bytes(a, workload) if checkpointing else 0
+    blocks = a.layers * w * a.hidden_size if checkpointing else _blocks_saved_bytes(a, workload)
+    logit_bytes = FP32_BYTES if in_fp32 else w
     softcap = w * a.vocab_size if a.logit_softcap else 0
     wide = a.intermediate_size * max(1, a.experts_per_token)
     # Backward of the MLP: gradients of product, activation and up, and two of the residual.
     temporaries = 3 * w * wide + 2 * w * a.hidden_size
-    name = "w h" if workload.gradient_checkpointing else f"{block}"
+    ends = _ends_bytes(a, workload)
+    name = "w h" if checkpointing else f"{blocks // a.layers}"
+    vocabulary = f"{'(4 + w)' if softcap else logit_bytes} V t + " if a.vocab_size else ""
     return Activations(
-        saved_bytes=a.layers * saved * tokens,
+        saved_bytes=blocks * tokens,
         saved_formula=f"{a.layers} layers x {name} x t",
-        head_bytes=(4 * a.vocab_size + softcap + (4 + 2 * w) * a.hidden_size) * tokens,
-        head_formula=f"({'4 + w' if softcap else '4'}) V t + (4 + 2w) h t",
-        loss_forward_bytes=_with_fp32_copy(w) * a.vocab_size * tokens,
-        loss_backward_bytes=8 * a.vocab_size * tokens,
+        head_bytes=(logit_bytes * a.vocab_size + softcap + ends) * tokens,
+        head_formula=f"{vocabulary}{ends} t",
+        loss_forward_bytes=(_with_fp32_copy(w) if in_fp32 else w) * a.vocab_size * tokens,
+        loss_backward_bytes=2 * logit_bytes * a.vocab_size * tokens,
         block_bytes=(recomputed + temporaries) * tokens,
     )

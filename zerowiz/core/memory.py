@@ -8,6 +8,7 @@ from zerowiz.core.machine import Accelerator
 from zerowiz.core.model import Model
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.traced import Traced
 from zerowiz.core.workload import Workload
 from zerowiz.core.wrappers import WRAPPERS, Held
 
@@ -64,10 +65,11 @@ def estimate(
     strategy: Strategy,
     buffers: Buffers,
     accelerator: Accelerator = Accelerator.CUDA,
+    traced: Traced | None = None,
 ) -> Estimate:
     """What one of `ranks` ranks holds; each phase by the moment that is largest in it."""
     libraries = {Accelerator.CUDA: (_CUBLAS,), Accelerator.CPU: ()}[accelerator]
-    rank = place_rank(model, workload, ranks, strategy, buffers)
+    rank = place_rank(model, workload, ranks, strategy, buffers, traced)
     lines: list[Line] = []
     for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
         held = (*max(moments, key=_size), *(libraries if phase in _WITH_MATMULS else ()))

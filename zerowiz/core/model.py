@@ -18,11 +18,14 @@ class ModelSource(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """A decoder-only transformer, in the words of its config.json."""
+    """A transformer, in the words of its config.json."""
 
     family: str
     """`model_type` of the config, a key of FAMILIES."""
     layers: int
+    """Blocks of all stacks together."""
+    encoder_layers: int = 0
+    """Those of them that are the encoder of an encoder-decoder."""
     hidden_size: int
     intermediate_size: int
     """Width of one MLP, or of one expert in a mixture."""
@@ -30,10 +33,18 @@ class Architecture:
     kv_heads: int
     head_dim: int
     vocab_size: int
+    """0 for a model of images."""
+    embedding_size: int
+    """Width of an embedded token: mostly the hidden size."""
     positions: int
-    tied_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
+    type_vocab_size: int = 0
+    relative_attention_num_buckets: int = 0
+    image_tokens: int = 0
+    """Tokens of one image, which take the place of the sequence."""
+    patch: tuple[int, ...] = ()
+    """Channels, height and width of what becomes one token of an image."""
+    labels: int = 0
+    """Classes of an image."""
     experts: int
     """0 for a dense model."""
     experts_per_token: int
@@ -41,12 +52,28 @@ class Architecture:
     """Layers whose MLP is a mixture: mostly all of them, 0 for a dense model."""
     dense_intermediate_size: int
     """Width of the MLP in the other layers."""
+    shared_expert_intermediate_size: int = 0
+    """Width of the expert that every token visits, 0 for none."""
+    sliding_window_tokens: int = 0
+    sliding_layers: int = 0
+    """Layers whose attention ends at the sliding window."""
+    hidden_act: str
+    """The MLP's activation function."""
+    switches: frozenset[str]
+    """What is on of the family's switches, and of what follows from its other keys."""
     dropout_rate: float
     """On the attention scores."""
     residual_dropout_rate: float
     """On what attention and MLP add to the residual stream."""
+    embedding_dropout_rate: float = 0
+    """On the embedded tokens."""
     logit_softcap: bool
     """Whether the logits pass through a tanh before the loss."""
+
+    @property
+    def tied_embeddings(self) -> bool:
+        """Whether the head is the embedding."""
+        return "tie_word_embeddings" in self.switches
 
     @property
     def query_size(self) -> int:
@@ -86,6 +113,8 @@ class Model:
     params: int
     architecture: Architecture
     tensors: tuple[Tensor, ...]
+    stored_params: int | None = None
+    """What the checkpoint beside the config holds, where that is not the same."""
 
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""

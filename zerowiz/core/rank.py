@@ -11,6 +11,7 @@ from zerowiz.core.activations import Activations, activations
 from zerowiz.core.buffers import Buffers
 from zerowiz.core.model import Model
 from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.traced import Traced
 from zerowiz.core.workload import Method, Optimizer, StateDtype, Workload
 
 # Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).
@@ -103,9 +104,14 @@ def _frozen_bytes(model: Model, workload: Workload) -> int:
 
 
 def place_rank(
-    model: Model, workload: Workload, ranks: int, strategy: Strategy, buffers: Buffers
+    model: Model,
+    workload: Workload,
+    ranks: int,
+    strategy: Strategy,
+    buffers: Buffers,
+    traced: Traced | None = None,
 ) -> Rank:
-    """Fill in the letters for one rank of this job."""
+    """Fill in the letters for one rank of this job; a trace knows its activations better."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
     in_block = [tensor for tensor in model.tensors if tensor.in_block]
@@ -126,7 +132,9 @@ def place_rank(
     return Rank(
         strategy=strategy,
         buffers=buffers,
-        activations=activations(architecture, workload),
+        activations=(
+            activations(architecture, workload) if traced is None else traced.activations(workload)
+        ),
         ranks=ranks,
         weight_bytes=weight_bytes,
         trainable=trainable,

@@ -1,82 +1,81 @@
 """List the tensors that transformers builds for an architecture."""
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from zerowiz.core.blocks import NEVER, Place, Spec
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.model import Architecture, Tensor
+
+# What the letters of a row of blocks.py stand for.
+LETTERS: Mapping[str, Callable[[Architecture], int]] = {
+    "h": lambda a: a.hidden_size,
+    "q": lambda a: a.query_size,
+    "kv": lambda a: a.kv_size,
+    "i": lambda a: a.intermediate_size,
+    "dense_i": lambda a: a.dense_intermediate_size,
+    "shared_i": lambda a: a.shared_expert_intermediate_size,
+    "V": lambda a: a.vocab_size,
+    "head_dim": lambda a: a.head_dim,
+    "heads": lambda a: a.heads,
+    "experts": lambda a: a.experts,
+    "positions": lambda a: a.positions,
+    "embedding": lambda a: a.embedding_size,
+    "types": lambda a: a.type_vocab_size,
+    "buckets": lambda a: a.relative_attention_num_buckets,
+    "image_tokens": lambda a: a.image_tokens,
+    "labels": lambda a: a.labels,
+}
+_TERM = re.compile(r"(\d*)([A-Za-z_]*)")
+
+COPIES: Mapping[Place, Callable[[Architecture], int]] = {
+    Place.ENDS: lambda _: 1,
+    Place.BLOCK: lambda a: a.layers,
+    Place.DENSE: lambda a: a.layers - a.expert_layers,
+    Place.EXPERTS: lambda a: a.expert_layers,
+    Place.DECODER: lambda a: a.layers - a.encoder_layers,
+}
+
+
+def holds(architecture: Architecture, when: str) -> bool:
+    """Whether all switches of a condition are set as it wants them."""
+    return when != NEVER and all(
+        (name.lstrip("!") in architecture.switches) is not name.startswith("!")
+        for name in when.split()
+    )
+
+
+def _term(architecture: Architecture, text: str) -> int:
+    """The number that `2`, `h` or `2h` stands for."""
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    times = int(match[1] or 1)
+    return times * LETTERS[match[2]](architecture) if match[2] else times
+
+
+def _shape(architecture: Architecture, text: str) -> Iterator[int]:
+    for word in text.split():
+        if word == "patch":
+            yield from architecture.patch
+        else:
+            yield sum(_term(architecture, term) for term in word.split("+"))
+
+
+def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
+    return Tensor(
+        name=spec.name,
+        shape=tuple(_shape(architecture, spec.shape)),
+        copies=COPIES[spec.place](architecture),
+        linear=spec.linear,
+        in_block=spec.place is not Place.ENDS,
+    )
 
 
 def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
     """Every trainable tensor of the model, as transformers builds it, tied weights once."""
-    a, is_gpt2 = architecture, FAMILIES[architecture.family].gpt2_block
-    vocabulary = (a.vocab_size, a.hidden_size)
-    ends = (
-        ("embed_tokens", vocabulary, True),
-        ("embed_positions", (a.positions, a.hidden_size), is_gpt2),
-        ("lm_head", vocabulary, not a.tied_embeddings),
-    )
-    return (
-        *(Tensor(name=n, shape=shape, in_block=False) for n, shape, held in ends if held),
-        *(_gpt2_block(a) if is_gpt2 else _llama_block(a)),
-    )
-
-
-def _llama_block(a: Architecture) -> tuple[Tensor, ...]:
-    family = FAMILIES[a.family]
-    h, layers = a.hidden_size, a.layers
-    qkv_bias = family.qkv_bias or a.attention_bias
-    vectors = (
-        ("q_proj.bias", a.query_size, qkv_bias),
-        ("k_proj.bias", a.kv_size, qkv_bias),
-        ("v_proj.bias", a.kv_size, qkv_bias),
-        ("o_proj.bias", h, a.attention_bias),
-        ("gate_proj.bias", a.intermediate_size, a.mlp_bias),
-        ("up_proj.bias", a.intermediate_size, a.mlp_bias),
-        ("down_proj.bias", h, a.mlp_bias),
-        ("q_norm", a.head_dim, family.qk_norm),
-        ("k_norm", a.head_dim, family.qk_norm),
-    )
-    return (
-        Tensor(name="q_proj", shape=(a.query_size, h), copies=layers, linear=True),
-        Tensor(name="k_proj", shape=(a.kv_size, h), copies=layers, linear=True),
-        Tensor(name="v_proj", shape=(a.kv_size, h), copies=layers, linear=True),
-        Tensor(name="o_proj", shape=(h, a.query_size), copies=layers, linear=True),
-        *(Tensor(name=n, shape=(size,), copies=layers) for n, size, held in vectors if held),
-        *_gated_mlp(a),
-        *_fused_experts(a),
-        Tensor(name="norm", shape=(h,), copies=family.norms_per_layer * layers),
-        Tensor(name="final_norm", shape=(h,), in_block=False),
-    )
-
-
-def _gated_mlp(a: Architecture) -> tuple[Tensor, ...]:
-    """Of the layers without experts."""
-    h, wide, layers = a.hidden_size, a.dense_intermediate_size, a.layers - a.expert_layers
-    if not layers:
-        return ()
-    return (
-        Tensor(name="gate_proj", shape=(wide, h), copies=layers, linear=True),
-        Tensor(name="up_proj", shape=(wide, h), copies=layers, linear=True),
-        Tensor(name="down_proj", shape=(h, wide), copies=layers, linear=True),
-    )
-
-
-def _fused_experts(a: Architecture) -> tuple[Tensor, ...]:
-    """Of the layers with experts, which transformers keeps as two tensors of three dimensions."""
-    h, wide, layers = a.hidden_size, a.intermediate_size, a.expert_layers
-    if not layers:
-        return ()
-    return (
-        Tensor(name="router", shape=(a.experts, h), copies=layers),
-        Tensor(name="experts.gate_up_proj", shape=(a.experts, 2 * wide, h), copies=layers),
-        Tensor(name="experts.down_proj", shape=(a.experts, h, wide), copies=layers),
-    )
-
-
-def _gpt2_block(a: Architecture) -> tuple[Tensor, ...]:
-    h, wide, layers = a.hidden_size, a.intermediate_size, a.layers
-    linears = (("c_attn", h, 3 * h), ("attn.c_proj", h, h), ("c_fc", h, wide), ("c_proj", wide, h))
-    return (
-        *(Tensor(name=n, shape=(i, o), copies=layers, linear=True) for n, i, o in linears),
-        *(Tensor(name=f"{n}.bias", shape=(o,), copies=layers) for n, _, o in linears),
-        Tensor(name="ln", shape=(h,), copies=4 * layers),
-        Tensor(name="ln_f", shape=(h,), copies=2, in_block=False),
+    return tuple(
+        _tensor(architecture, spec)
+        for spec in FAMILIES[architecture.family].tensors
+        if holds(architecture, spec.when) and COPIES[spec.place](architecture)
     )

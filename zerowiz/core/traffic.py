@@ -22,6 +22,7 @@ from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.model import Model
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Strategy
+from zerowiz.core.traced import Traced
 from zerowiz.core.workload import Workload
 
 
@@ -61,9 +62,10 @@ def wire_bytes_per_step(
     world_size: int,
     strategy: Strategy,
     buffers: Buffers = DEEPSPEED_DEFAULTS,
+    traced: Traced | None = None,
 ) -> int:
     """Bytes that each of `world_size` ranks sends per optimizer step."""
-    rank = place_rank(model, workload, world_size, strategy, buffers)
+    rank = place_rank(model, workload, world_size, strategy, buffers, traced)
     passes, micro_steps = _PASSES[strategy.stage], workload.accumulation_steps
     times = passes.per_step + passes.per_micro_step * micro_steps
     gathered_bytes = micro_steps * _gathered_bytes(rank) if passes.gathers_weights else 0

@@ -12,6 +12,7 @@ from zerowiz.core.model import Model
 from zerowiz.core.rank import trainable_params
 from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.textbook import textbook_estimate
+from zerowiz.core.traced import Traced
 from zerowiz.core.traffic import wire_bytes_per_step
 from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
@@ -53,11 +54,14 @@ class Job:
     """Of each GPU; None takes what is free."""
     own_buffers: Buffers | None = None
     """Of the person's own config; None fits them to the model."""
+    traced: Traced | None = None
+    """A trace of the model, whose activations then stand for the analytic ones."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
         a, tokens = self.model.architecture, self.workload.sequence_tokens
-        if FAMILIES[a.family].gpt2_block and tokens > a.positions:
+        known = FAMILIES.get(a.family)
+        if known is not None and known.gpt2_block and tokens > a.positions:
             raise UsageError(
                 f"`--seq-len {tokens}`: `{self.model.name}` has {a.positions} learned positions"
             )
@@ -67,6 +71,13 @@ class Job:
                 f"`--accounting textbook` knows no `--method {self.workload.method}`",
                 "drop `--accounting textbook` for what DeepSpeed really allocates",
             )
+
+    @property
+    def own_trace(self) -> Traced | None:
+        """The trace, unless it is of another model: a remedy may have put one in its place."""
+        if self.traced is not None and self.traced.params == self.model.params:
+            return self.traced
+        return None
 
     @property
     def state_format(self) -> str:
@@ -166,7 +177,7 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         dtype = job.state_dtype or StateDtype.FP32
         workload = replace(job.workload, optimizer_state_dtype=dtype)
         on = job.machine.accelerator
-        predicted = estimate(job.model, workload, ranks, strategy, job.buffers, on)
+        predicted = estimate(job.model, workload, ranks, strategy, job.buffers, on, job.own_trace)
         peak_bytes = predicted.peak_bytes
         device_bytes = peak_bytes + int(_SLACK_FRACTION * peak_bytes) + _outside_bytes(job.machine)
         spare_bytes = int(_TIGHT_FRACTION * peak_bytes)
@@ -183,7 +194,7 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         host_bytes=host_bytes,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(
-            job.model, job.workload, ranks, strategy, job.buffers
+            job.model, job.workload, ranks, strategy, job.buffers, job.own_trace
         ),
     )
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size, parse_size
+from zerowiz.core.stored import settle
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.safetensors import read_stored
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = (
@@ -25,6 +27,9 @@ _CACHE_KEYS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _TOKEN_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 _LISTED_FILES = 6
+
+Named = tuple[str, Mapping[str, object]]
+"""What a person would call a model, and the content of its config.json."""
 
 
 def parse_config(where: str, content: bytes) -> Mapping[str, object]:
@@ -94,11 +99,11 @@ def _find_config(text: str) -> Path | None:
     return None
 
 
-def _read_file(path: Path) -> Model:
+def _read_file(path: Path) -> Named:
     config = _read_config(path)
     if "peft_type" in config:
         raise _refuse_adapter(path, config)
-    return model_from_config(_name(path), config)
+    return _name(path), config
 
 
 def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
@@ -133,7 +138,7 @@ def _read_token(environ: Mapping[str, str]) -> str | None:
     return path.read_text(errors="replace").strip() if path.is_file() else None
 
 
-def _fetch(model_id: str, environ: Mapping[str, str]) -> Model:
+def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     switch = next((s for s in _OFFLINE_SWITCHES if environ.get(s, "").upper() in _TRUE), None)
     if switch is not None:
         raise ZerowizError(
@@ -146,25 +151,24 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Model:
 
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     content = hub.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
-    config = parse_config(f"config.json of `{model_id}`", content)
-    return model_from_config(model_id.rpartition("/")[2], config)
+    return model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content)
 
 
-def _read(text: str, environ: Mapping[str, str]) -> Model:
-    path, size = _find_config(text), parse_size(text)
-    if path is None and size is not None:
-        return model_from_size(text.strip(), size)
+def _read(text: str, environ: Mapping[str, str]) -> Named | None:
+    path = _find_config(text)
+    if path is None and parse_size(text) is not None:
+        return None
     if path is None and not _HUB_ID.fullmatch(text):
         raise UsageError(f"`{text}` is no folder here, no hub id and no size", _WANTED)
     path = path or _find_cached(text, environ)
     return _read_file(path) if path else _fetch(text, environ)
 
 
-def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
-    """The model that `--model` names; what exists here wins over what could be fetched.
+def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
+    """What `--model` names; what exists here wins over what could be fetched; None for a size.
 
     Raises:
-        ZerowizError: There is no such model, or it cannot be counted.
+        ZerowizError: There is no such model.
     """
     if not text.strip():
         raise UsageError("`--model` is empty", _WANTED)
@@ -174,3 +178,29 @@ def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
         # A folder nobody may enter, a name longer than a path can be, the home of nobody.
         said = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the model `{text}`: {said}", _WANTED) from error
+
+
+def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
+    """The model that `--model` names, counted.
+
+    Raises:
+        ZerowizError: There is no such model, or it cannot be counted.
+    """
+    return model_of(text, read_config(text, environ=environ))
+
+
+def model_of(text: str, named: Named | None) -> Model:
+    """Count what was read, and hold it against the checkpoint in its folder.
+
+    Raises:
+        UsageError: It cannot be counted.
+    """
+    size = parse_size(text)
+    if named is None and size is not None:
+        return model_from_size(text.strip(), size)
+    model = model_from_config(*(named or (text, {})))
+    folder = Path(text).expanduser()
+    try:
+        return settle(model, read_stored(folder)) if folder.is_dir() else model
+    except OSError as error:
+        raise UsageError(f"cannot read the model `{text}`: {error.strerror}", _WANTED) from error

@@ -1,0 +1,225 @@
+"""Write docs/accuracy.md from the figures, and from nothing else."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from accuracy.outcomes import Outcome
+from accuracy.records import TOOLS, Record, error_of, errors_of, group
+from accuracy.split import Split
+
+from zerowiz.core.weigh import Verdict
+
+_INTRO = """\
+# How right the predictions are
+
+Every measured run of `tests/measured`, predicted against measured: `peak_bytes`, the most that torch had allocated
+on rank 0. `make accuracy` works it out again and fails when a mean or a worst error got worse than the figures here
+by more than 0.01 percentage points; `python tests/accuracy/report.py --write` writes this page. Do not edit it.
+
+- An error is signed: below zero, less was predicted than was measured. A mean is that of the absolute errors.
+- **fitted** runs may have been used to find or mend a formula; all of `h200.jsonl` were.
+  **set aside** runs were not: those of `launches.jsonl`, measured when the formulas stood, and of any later file a
+  third, by a hash of model and workload, and two families wholly (`tests/accuracy/split.py`).
+- `model alone` is forward and backward on one GPU, without DeepSpeed and optimizer.
+"""
+
+_RIVALS = """\
+Beside them, on the same runs:
+
+- **DeepSpeed** {DeepSpeed}: `estimate_zero2_model_states_mem_needs_all_cold` and its ZeRO-3 twin, with the run's
+  parameters, GPUs and offload. It has no estimator for ZeRO-1 and DDP, and says itself that it counts model
+  states alone, no activations.
+- **accelerate** {accelerate}: `accelerate estimate-memory`, "Training using Adam" in the run's precision (it calls bf16 and
+  fp16 alike), on the model that the command builds with transformers {transformers}. It knows one GPU and no
+  ZeRO, so it says the same at every stage.
+- Neither is asked about a run without an optimizer, with another than Adam, or with LoRA.
+"""
+
+
+_SLOWLY = """\
+"{slow}": the allocator flushed, and steady steps were over 5 % slower than those of the same run without a cap,
+or there is no such run to tell. A capped run is weighed on a card that holds its cap and the most that any
+run took beside its tensors; foreach AdamW is weighed as the fused one, as `zerowiz plan` does.
+"""
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{100 * error:+.2f} %"
+
+
+def _gigabytes(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else f"{size_bytes / 1e9:.2f}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _tool_cells(records: Sequence[Record], tool: str) -> list[str]:
+    errors = errors_of(records, tool)
+    if errors is None:
+        return ["", "", ""]
+    return [str(len(errors.each)), f"{100 * errors.mean:.2f} %", _percent(errors.worst)]
+
+
+def summary(records: Sequence[Record], by: str) -> str:
+    """Mean and worst of each tool: all together, and by rung or by family."""
+    tools = [cell for tool in TOOLS for cell in (f"{tool}: runs", "mean", "worst")]
+    lines = (
+        [split, f"**{name}**" if kind == "all" else name]
+        + [cell for tool in TOOLS for cell in _tool_cells(members, tool)]
+        for (split, kind, name), members in sorted(group(records).items())
+        if kind in ("all", by)
+    )
+    return _table(["", by, *tools], lines)
+
+
+_MARKS = "<!-- accuracy -->\n", "<!-- /accuracy -->\n"
+
+
+def headline(records: Sequence[Record]) -> str:
+    """All together, for the README."""
+    said = {
+        split: [errors_of(members, tool) for tool in TOOLS]
+        for (split, by, _), members in sorted(group(records).items())
+        if by == "all"
+    }
+    lines = (
+        [split]
+        + [
+            f"{100 * e.mean:.2f} %, worst {_percent(e.worst)} ({len(e.each)} runs)" if e else ""
+            for e in errors
+        ]
+        for split, errors in said.items()
+    )
+    return _table(["mean error", *TOOLS], lines)
+
+
+def with_headline(readme: str, records: Sequence[Record]) -> str:
+    """The README with its table written anew."""
+    opening, closing = _MARKS
+    before, _, rest = readme.partition(opening)
+    _, _, after = rest.partition(closing)
+    return f"{before}{opening}{headline(records)}{closing}{after}"
+
+
+def _verdict_table(records: Sequence[Record]) -> str:
+    seen = Counter((record.verdict, record.outcome) for record in records)
+    lines = (
+        [f"`{v}`", *(str(seen[v.value, o.value]) for o in Outcome)]
+        + [str(sum(seen[v.value, o.value] for o in Outcome))]
+        for v in Verdict
+    )
+    return _table(["verdict", *(outcome.value for outcome in Outcome), "runs"], lines)
+
+
+def verdicts(records: Sequence[Record]) -> str:
+    """What was said of each run, against how it ended."""
+    judged = [record for record in records if record.verdict and record.outcome]
+    parts = []
+    for title, capped in (("under a cap of torch's allocator", True), ("on the whole GPU", False)):
+        some = [record for record in judged if record.capped is capped]
+        parts.append(f"{len(some)} runs {title}:\n\n{_verdict_table(some)}")
+    return "\n".join(parts)
+
+
+def _wrong_section(records: Sequence[Record]) -> str:
+    wrong = [record for record in records if record.misjudged]
+    if not wrong:
+        return "No verdict is wrong: what fits ran at full speed, what does not fit died.\n"
+    return "Wrong:\n\n" + _table(
+        ["run", "model", "rung", "said", "it"],
+        ([r.id, r.model, r.rung, f"`{r.verdict}`", str(r.outcome)] for r in wrong),
+    )
+
+
+def unpredicted(records: Sequence[Record]) -> str:
+    """Every run that has no error, with the reason."""
+    died = "it ran out of memory, so there is no peak; its verdict counts above"
+    lines = (
+        [record.id, record.model, record.rung, record.workload, record.unpredicted or died]
+        for record in records
+        if not record.compared
+    )
+    return _table(["run", "model", "rung", "workload", "not compared, as"], lines)
+
+
+def _every_run(records: Sequence[Record]) -> str:
+    return _table(
+        [
+            "run",
+            "kind",
+            "model",
+            "rung",
+            "GPUs",
+            "workload",
+            "",
+            "measured GB",
+            "predicted GB",
+            *TOOLS,
+        ],
+        (
+            [
+                r.id,
+                r.kind,
+                r.model,
+                r.rung,
+                str(r.gpus),
+                r.workload + ", capped" * r.capped,
+                r.split,
+            ]
+            + [_gigabytes(r.measured_bytes), _gigabytes(r.predicted_bytes)]
+            + [_percent(error_of(r, tool)) for tool in TOOLS]
+            for r in records
+        ),
+    )
+
+
+def _other_ranks(records: Sequence[Record]) -> str:
+    errors = [
+        record.predicted_bytes / size_bytes - 1
+        for record in records
+        if record.predicted_bytes is not None
+        for size_bytes in record.others_bytes
+    ]
+    if not errors:
+        return ""
+    worst = max(errors, key=abs)
+    return (
+        f"\nShares are cut through tensors, so ranks differ: on the {len(errors)} other ranks whose peak was"
+        f" recorded, the worst error is {_percent(worst)}.\n"
+    )
+
+
+def counts(records: Sequence[Record]) -> str:
+    """How many runs there are, and where each went."""
+    compared = sum(record.compared for record in records)
+    died = sum(not record.compared and record.unpredicted is None for record in records)
+    return (
+        f"{len(records)} runs: {compared} compared, {died} that ran out of memory and have no peak,"
+        f" {len(records) - compared - died} not predicted.\n"
+    )
+
+
+def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
+    """The page."""
+    sections = (
+        _INTRO,
+        _RIVALS.format(**versions),
+        counts(records),
+        "## By rung\n",
+        summary(records, "rung") + _other_ranks(records),
+        "## By family\n",
+        summary(records, "family"),
+        "## Verdicts\n",
+        _SLOWLY.format(slow=Outcome.SLOW.value),
+        verdicts(records),
+        _wrong_section(records),
+        "## Not compared\n",
+        unpredicted(records),
+        "## Every run\n",
+        f"{Split.FITTED.value} or {Split.SET_ASIDE.value}; GB are 10^9 bytes; the last three columns are errors.\n",
+        _every_run(records),
+    )
+    return "\n".join(sections)

@@ -1,0 +1,254 @@
+"""Hold each measured run against its prediction, and group the errors."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from accuracy.outcomes import Outcome, outcome_of, verdict_of
+from accuracy.split import split_of
+from measured.rows import (
+    OPTIMIZERS,
+    Row,
+    has_bf16_states,
+    own_config_of,
+    predict,
+    predict_forward_backward,
+    read_every_row,
+    read_model,
+    strategy_of,
+)
+
+from zerowiz.core.weigh import Verdict
+from zerowiz.errors import ZerowizError
+
+ALONE = "model alone"
+"""In place of a rung: forward and backward on one GPU, without DeepSpeed and optimizer."""
+
+
+# What a verdict may not be followed by.
+_WRONG = frozenset(
+    {
+        (Verdict.FITS.value, Outcome.DIED.value),
+        (Verdict.FITS.value, Outcome.SLOW.value),
+        (Verdict.DOES_NOT_FIT.value, Outcome.RAN.value),
+        (Verdict.DOES_NOT_FIT.value, Outcome.SLOW.value),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One measured run and what was said of it; None is what nobody can say."""
+
+    file: str
+    id: str
+    kind: str
+    split: str
+    model: str
+    family: str | None
+    rung: str
+    gpus: int
+    workload: str
+    capped: bool
+    measured_bytes: int | None
+    others_bytes: tuple[int, ...] = ()
+    """The peaks of the other ranks."""
+    predicted_bytes: int | None
+    unpredicted: str | None
+    """Why there is no prediction."""
+    verdict: str | None
+    outcome: str | None
+    deepspeed_bytes: int | None = None
+    accelerate_bytes: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What names the run."""
+        return self.file, self.id
+
+    @property
+    def compared(self) -> bool:
+        """Whether there are a prediction and a measured peak."""
+        return self.predicted_bytes is not None and self.measured_bytes is not None
+
+    @property
+    def misjudged(self) -> bool:
+        """Whether the run ended otherwise than was said."""
+        return (self.verdict, self.outcome) in _WRONG
+
+
+def _family(row: Row) -> str | None:
+    try:
+        return read_model(row["model"]).architecture.family
+    except (OSError, ZerowizError):
+        return None
+
+
+def _is_counted(row: Row) -> bool:
+    return row["optimizer"] in OPTIMIZERS or has_bf16_states(row)
+
+
+def _has_rung(row: Row) -> bool:
+    try:
+        strategy_of(row)
+    except StopIteration:
+        return False
+    return True
+
+
+_FOREACH = "the optimizer copies lists of tensors (foreach): the ledger counts the fused one"
+
+# Rule: what is not predicted is said here, with its reason, and nowhere else; the first that holds
+# counts. A row goes when the estimator learns its case.
+_UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
+    ("it failed for another reason than memory", lambda r: not r["ok"] and not r["oom_phase"]),
+    ("its config.json is not in `tests/models`, or no family fits", lambda r: not _family(r)),
+    ("without DeepSpeed: zerowiz plans no such run", lambda r: _engine(r) and r["stage"] is None),
+    ("a CPU rank: its peak is not the allocator's", lambda r: r.get("accelerator") == "cpu"),
+    (_FOREACH, lambda r: _engine(r) and not _is_counted(r)),
+    ("there is no such rung", lambda r: _engine(r) and not _has_rung(r)),
+    (
+        "ZeRO-3 built without `zero.Init`: the ledger counts a model that is built in shards",
+        lambda r: r["stage"] == 3 and r.get("zero_init") is False,
+    ),
+    (
+        "its config has keys that are not counted",
+        lambda r: _engine(r) and own_config_of(r).uncounted,
+    ),
+)
+
+
+def _engine(row: Row) -> bool:
+    return bool(row["kind"] != "forward_backward")
+
+
+def why_unpredicted(row: Row) -> str | None:
+    """The reason, None where the run is predicted."""
+    return next((reason for reason, holds in _UNPREDICTED if holds(row)), None)
+
+
+def _workload(row: Row) -> str:
+    """In few words; what is usual is not said."""
+    unusual = {
+        "checkpointed": row["gradient_checkpointing"],
+        row["attention"]: row["attention"] != "sdpa",
+        "bf16 states": has_bf16_states(row),
+        f"{row['accumulation_steps']} micro-steps": row["accumulation_steps"] > 1,
+        f"LoRA {row['lora_rank']}": row["lora_rank"] is not None,
+        str(row["optimizer"]): _engine(row) and row["optimizer"] != "torch AdamW fused=True",
+    }
+    shape = f"{row['micro_batch']} x {row['sequence_tokens']} {row['precision']}"
+    return ", ".join([shape, *(word for word, said in unusual.items() if said)])
+
+
+def _rung(row: Row) -> str:
+    if row["stage"] is None:
+        return "no DeepSpeed" if _engine(row) else ALONE
+    return strategy_of(row).name if _has_rung(row) else f"stage {row['stage']}"
+
+
+def _predicted_bytes(row: Row) -> int:
+    return predict(row).peak_bytes if _engine(row) else predict_forward_backward(row)
+
+
+def _reason_with_error(row: Row) -> str:
+    """How far off it is to count the fused optimizer."""
+    if not row["peak_bytes"]:
+        return _FOREACH
+    off = predict(row).peak_bytes / row["peak_bytes"] - 1
+    return f"{_FOREACH}, off by {100 * off:+.1f} %"
+
+
+def make_record(row: Row, rows: Sequence[Row]) -> Record:
+    """One run with its prediction, without the rivals'."""
+    family, reason = _family(row), why_unpredicted(row)
+    # A plan does not know how the optimizer steps: it gives those runs their verdicts too.
+    judged = _engine(row) and reason in {None, _FOREACH}
+    peaks: list[int | None] = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()][1:]
+    return Record(
+        file=row["file"],
+        id=row["id"],
+        kind=row["kind"],
+        split=split_of(row, family).value,
+        model=row["model"],
+        family=family,
+        rung=_rung(row),
+        gpus=row["gpus"],
+        workload=_workload(row),
+        capped=row["memory_cap_bytes"] is not None,
+        measured_bytes=row["peak_bytes"],
+        others_bytes=tuple(peak for peak in peaks if peak is not None) if row["ok"] else (),
+        predicted_bytes=_predicted_bytes(row) if reason is None else None,
+        unpredicted=_reason_with_error(row) if reason == _FOREACH else reason,
+        verdict=verdict_of(row, rows).value if judged else None,
+        outcome=outcome_of(row, rows) if _engine(row) else None,
+    )
+
+
+def make_records() -> tuple[Record, ...]:
+    """Every measured run, without the rivals' figures."""
+    rows = read_every_row()
+    return tuple(make_record(row, rows) for row in rows)
+
+
+def encode_record(record: Record) -> dict[str, Any]:
+    """As the figures hold it."""
+    return asdict(record)
+
+
+def decode_record(values: Mapping[str, Any]) -> Record:
+    """From the figures."""
+    known = {field.name: values[field.name] for field in fields(Record)}
+    return Record(**{**known, "others_bytes": tuple(known["others_bytes"])})
+
+
+Size = Callable[[Record], int | None]
+
+# Whose figures stand beside each other; ours first.
+TOOLS: Mapping[str, Size] = {
+    "zerowiz": lambda record: record.predicted_bytes,
+    "DeepSpeed": lambda record: record.deepspeed_bytes,
+    "accelerate": lambda record: record.accelerate_bytes,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """The errors of one tool on some runs, as signed fractions of what was measured."""
+
+    each: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Of the absolute errors."""
+        return sum(map(abs, self.each)) / len(self.each)
+
+    @property
+    def worst(self) -> float:
+        """The largest, with its sign."""
+        return max(self.each, key=abs)
+
+
+def error_of(record: Record, tool: str) -> float | None:
+    """Signed, of one run."""
+    said_bytes = TOOLS[tool](record)
+    if said_bytes is None or not record.measured_bytes:
+        return None
+    return said_bytes / record.measured_bytes - 1
+
+
+def errors_of(records: Iterable[Record], tool: str) -> Errors | None:
+    """Of all that zerowiz predicts and the tool can say something about."""
+    errors = [error_of(record, tool) for record in records if record.compared]
+    known = tuple(error for error in errors if error is not None)
+    return Errors(each=known) if known else None
+
+
+def group(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]:
+    """By split; and in it all together, by rung, and by family. Groups that compare something."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for by in ("all", "rung", "family"):
+        for record in (record for record in records if record.compared):
+            name = "all" if by == "all" else str(getattr(record, by))
+            groups.setdefault((record.split, by, name), []).append(record)
+    return groups

@@ -1,0 +1,242 @@
+"""The published errors: no worse than committed, of every run, and on the page as they are."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from accuracy.figures import PAGE, README, read_figures, take_rivals, worse
+from accuracy.outcomes import Outcome, outcome_of
+from accuracy.page import headline, render, unpredicted, verdicts, with_headline
+from accuracy.records import Record, error_of, errors_of, group, make_records
+from accuracy.split import FAMILIES_SET_ASIDE, FILES, Row, Split, deal, split_of
+from measured.rows import has_bf16_states, predict, read_every_row, strategy_of
+
+from zerowiz.core.families import FAMILIES
+
+COMMITTED = read_figures()
+NOW = make_records()
+MODELS = Path(__file__).parents[1] / "models"
+ROOT = Path(__file__).parents[2]
+
+
+def a_row(**values: object) -> Row:
+    row = {
+        "file": "new.jsonl",
+        "id": "a",
+        "model": "llama-3.2-1b",
+        "micro_batch": 1,
+        "sequence_tokens": 2048,
+        "precision": "bf16",
+        "gradient_checkpointing": False,
+        "attention": "sdpa",
+        "stage": 2,
+        "gpus": 4,
+        "ok": True,
+        "oom_phase": None,
+        "memory_cap_bytes": None,
+        "allocator_retries": 0,
+        "step_seconds": [9.0, 3.0, 1.0],
+    }
+    return {**row, **values}
+
+
+def test_no_figure_is_worse_than_the_committed_one() -> None:
+    assert [] == worse(NOW, COMMITTED.records)
+
+
+def test_the_page_is_what_the_committed_figures_say() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert render(COMMITTED.records, COMMITTED.versions) == page
+
+
+def test_the_table_of_the_readme_is_what_the_committed_figures_say() -> None:
+    readme = README.read_text(encoding="utf-8")
+    assert headline(COMMITTED.records) in readme
+    assert with_headline(readme, COMMITTED.records) == readme
+
+
+def test_every_measured_run_is_compared_or_says_why_not() -> None:
+    assert [(row["file"], row["id"]) for row in read_every_row()] == [r.key for r in NOW]
+    silent = [r for r in NOW if not r.compared and not r.unpredicted and r.outcome != Outcome.DIED]
+    assert [] == silent
+
+
+def test_no_two_runs_have_one_name() -> None:
+    assert len(NOW) == len({record.key for record in NOW})
+
+
+@pytest.mark.parametrize("by", ["all", "rung", "family"])
+def test_the_groups_of_a_kind_hold_every_compared_run_once(by: str) -> None:
+    grouped = [r.key for (_, kind, _), some in group(NOW).items() if kind == by for r in some]
+    assert sorted(r.key for r in NOW if r.compared) == sorted(grouped)
+
+
+def test_an_error_is_signed_and_the_worst_keeps_its_sign() -> None:
+    one = next(record for record in NOW if record.compared)
+    low, high = (replace(one, measured_bytes=100, predicted_bytes=size) for size in (90, 105))
+    errors = errors_of((low, high), "zerowiz")
+    assert errors is not None
+    assert 0.075 == pytest.approx(errors.mean)
+    assert -0.1 == pytest.approx(errors.worst)
+
+
+def scaled(record: Record, factor: float) -> Record:
+    """The record with its prediction moved."""
+    assert record.predicted_bytes is not None
+    return replace(record, predicted_bytes=int(record.predicted_bytes * factor))
+
+
+def test_a_worse_prediction_is_named_by_its_group() -> None:
+    """Every group that the run is in, by its mean, its worst, or both."""
+    one = next(r for r in NOW if r.compared and r.rung == "zero3" and r.family == "qwen3")
+    moved = [scaled(r, 1.5) if r is one else r for r in NOW]
+    lines = worse(moved, NOW)
+    assert [True] * len(lines) == [line.startswith("fitted ") for line in lines]
+    named = {line.partition(":")[0] for line in lines}
+    assert {"fitted all", "fitted rung zero3", "fitted family qwen3"} == named
+
+
+def test_a_change_within_the_rounding_is_not_worse() -> None:
+    assert [] == worse([scaled(r, 1.00005) if r.compared else r for r in NOW], NOW)
+
+
+def test_a_better_prediction_is_not_worse() -> None:
+    exact = [replace(r, predicted_bytes=r.measured_bytes) if r.compared else r for r in NOW]
+    assert [] == worse(exact, NOW)
+
+
+def test_a_run_that_is_no_longer_compared_is_worse() -> None:
+    one = next(record for record in NOW if record.compared)
+    silenced = replace(one, predicted_bytes=None, unpredicted="why not")
+    lines = worse([silenced if r is one else r for r in NOW], NOW)
+    assert [f"run {one.id} is no longer compared: why not"] == lines
+
+
+def test_a_verdict_that_became_wrong_is_worse() -> None:
+    one = next(r for r in NOW if (r.verdict, r.outcome) == ("does_not_fit", "ran out of memory"))
+    lines = worse([replace(r, verdict="fits") if r is one else r for r in NOW], NOW)
+    assert [f"run {one.id} is said to be `fits`, and it ran out of memory"] == lines
+
+
+def test_runs_that_came_or_went_are_said_and_blame_no_group() -> None:
+    worst = max((r for r in NOW if r.compared), key=lambda r: abs(error_of(r, "zerowiz") or 0))
+    rest = [record for record in NOW if record is not worst]
+    assert [f"{worst.file}: 1 runs are gone"] == worse(rest, NOW)
+    assert [f"{worst.file}: 1 runs have no committed figure"] == worse(NOW, rest)
+
+
+def test_the_page_shows_every_run_and_every_verdict() -> None:
+    page = render(NOW, COMMITTED.versions)
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    assert [] == [r.id for r in NOW if not any(line.startswith(f"| {r.id} |") for line in rows)]
+    assert unpredicted(NOW) in page
+    assert verdicts(NOW) in page
+
+
+def test_rivals_have_figures_where_they_can() -> None:
+    """DeepSpeed for ZeRO-2 and ZeRO-3 alone; accelerate for every rung."""
+    records = take_rivals(NOW, COMMITTED.records)
+    with_deepspeed = {r.rung for r in records if error_of(r, "DeepSpeed") is not None}
+    with_accelerate = {r.rung for r in records if error_of(r, "accelerate") is not None}
+    assert {"zero2", "zero3", "zero2-offload"} <= with_deepspeed
+    assert set() == with_deepspeed & {"ddp", "zero1", "model alone"}
+    assert {"ddp", "zero1", "zero2", "zero3"} <= with_accelerate
+    assert "model alone" not in with_accelerate
+
+
+def test_what_was_seen_before_the_split_is_not_dealt_out() -> None:
+    assert {"h200.jsonl": Split.FITTED, "launches.jsonl": Split.SET_ASIDE} == FILES
+    for row in read_every_row():
+        if row["file"] in FILES:
+            assert FILES[row["file"]] is split_of(row, "olmo2")
+
+
+def test_a_third_of_new_runs_is_set_aside() -> None:
+    shapes = [
+        a_row(micro_batch=m, sequence_tokens=s, stage=z, gpus=g)
+        for m in (1, 2, 4, 8, 16)
+        for s in (512, 1024, 2048, 4096, 8192)
+        for z in (0, 1, 2, 3)
+        for g in (1, 2, 4)
+    ]
+    aside = sum(split_of(row, "llama") is Split.SET_ASIDE for row in shapes)
+    assert 1 / 3 == pytest.approx(aside / len(shapes), abs=0.08)
+
+
+def test_the_split_is_a_fact_and_not_a_matter_of_the_day() -> None:
+    dealt = [deal(a_row(sequence_tokens=tokens)) for tokens in (2048, 8192, 16384, 32768)]
+    assert [Split.FITTED] * 2 + [Split.SET_ASIDE] * 2 == dealt
+
+
+@pytest.mark.parametrize(
+    "values", [{"id": "b"}, {"optimizer": "torch SGD"}, {"memory_cap_bytes": 1}, {"peak_bytes": 1}]
+)
+def test_repeats_of_a_model_and_workload_land_on_one_side(values: dict[str, object]) -> None:
+    rows = [a_row(sequence_tokens=2**power) for power in range(6, 16)]
+    assert [deal(row) for row in rows] == [deal({**row, **values}) for row in rows]
+
+
+def test_two_families_that_zerowiz_knows_are_wholly_set_aside() -> None:
+    assert 2 == len(FAMILIES_SET_ASIDE & set(FAMILIES))
+    rows = [a_row(sequence_tokens=2**power) for power in range(6, 16)]
+    sides = {split_of(row, family) for row in rows for family in FAMILIES_SET_ASIDE}
+    assert {Split.SET_ASIDE} == sides
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({}, Outcome.RAN),
+        ({"ok": False, "oom_phase": "step"}, Outcome.DIED),
+        ({"ok": False}, None),
+        ({"allocator_retries": 2, "step_seconds": [9.0, 3.0, 1.04]}, Outcome.RAN),
+        ({"allocator_retries": 2, "step_seconds": [9.0, 3.0, 1.06]}, Outcome.SLOW),
+        ({"allocator_retries": 2, "model": "another"}, Outcome.SLOW),
+    ],
+)
+def test_a_run_is_as_slow_as_its_uncapped_twin_says(
+    values: dict[str, object], outcome: Outcome | None
+) -> None:
+    row = a_row(memory_cap_bytes=10**9, **values)
+    assert outcome is outcome_of(row, (a_row(), row))
+
+
+PLANNED = {
+    (strategy_of(row).name, has_bf16_states(row)): row
+    for row in reversed(read_every_row())
+    if row["file"] == "h200.jsonl" and row["kind"] == "engine" and row["ok"]
+}
+
+
+@pytest.mark.parametrize("row", PLANNED.values(), ids=lambda row: str(row["id"]))
+def test_the_command_line_says_what_the_estimator_says(row: Row, tmp_path: Path) -> None:
+    """Each rung once, with the run's own config, in a process that has no torch."""
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps(ds_config_of(row)), encoding="utf-8")
+    checkpointing = "" if row["gradient_checkpointing"] else "no-"
+    argv = [
+        *(sys.executable, "-X", "importtime", "-m", "zerowiz", "plan", "--json"),
+        *("--machine", f"{row['gpus']}xH200", "--model", str(MODELS / row["model"])),
+        *("--config", str(config), "--seq-len", str(row["sequence_tokens"])),
+        *(f"--{checkpointing}gradient-checkpointing", "--attention", row["attention"]),
+    ]
+
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    said = json.loads(done.stdout)["strategies"]
+    peaks = {strategy["name"]: strategy["gpu"]["peak_bytes"] for strategy in said}
+    assert predict(row).peak_bytes == peaks[strategy_of(row).name]
+    assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def ds_config_of(row: Row) -> dict[str, object]:
+    """What DeepSpeed was given."""
+    return {
+        "train_micro_batch_size_per_gpu": row["micro_batch"],
+        "gradient_accumulation_steps": row["accumulation_steps"],
+        "zero_optimization": {**row["zero_optimization"], "stage": row["stage"]},
+        row["precision"]: {"enabled": True, **row["bf16"]},
+    }

@@ -1,0 +1,166 @@
+"""`zerowiz measure`: what it refuses, what it would run, and real steps on two ranks."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import Run
+from ranks.harness import rank_environ, run
+
+ROOT = Path(__file__).parents[2]
+MODEL = str(ROOT / "templates" / "model")
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+BERT = {
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 200,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+}
+
+
+def cases_file(folder: Path, *cases: dict[str, Any]) -> str:
+    path = folder / "cases.json"
+    path.write_text(json.dumps(cases))
+    return str(path)
+
+
+def dry(here: Run, *words: str) -> list[dict[str, Any]]:
+    done = here("measure", *CPU, *words, "--dry-run", "--quiet")
+    assert 0 == done.code, done.stderr
+    cases: list[dict[str, Any]] = json.loads(done.stdout)
+    return cases
+
+
+def test_a_dry_run_shows_the_case_and_its_config(here: Run) -> None:
+    words = ("--model", MODEL, "--stage", "2", "--micro-batch", "3", "--seq-len", "64")
+    [case] = dry(here, *words, "--cap-bytes", "5000", "--steps", "2")
+    assert (2, 2, 3, 64, 5000, 2) == (
+        *(case["gpus"], case["stage"], case["micro_batch"], case["sequence_tokens"]),
+        *(case["memory_cap_bytes"], case["steps"]),
+    )
+    assert 3 == case["ds_config"]["train_micro_batch_size_per_gpu"]
+    assert "llama" == case["config"]["model_type"]
+
+
+def test_what_a_dry_run_shows_is_a_cases_file(here: Run, folder: Path) -> None:
+    first = dry(here, "--model", MODEL, "--stage", "3")
+    assert first == dry(here, "--cases", cases_file(folder, *first))
+
+
+def test_a_named_stage_is_measured_whether_or_not_it_fits(here: Run) -> None:
+    words = ("--model", "1t", "--stage", "0")
+    [case] = dry(here, *words)
+    assert 0 == case["stage"]
+    assert "llama" == case["config"]["model_type"]
+
+
+def test_offload_steps_on_the_cpu(here: Run) -> None:
+    [case] = dry(here, "--model", MODEL, "--stage", "2", "--offload", "optimizer")
+    assert ("optimizer", "DeepSpeedCPUAdam") == (case["offload"], case["optimizer"])
+
+
+def test_half_states_reach_the_config(here: Run) -> None:
+    words = ("--model", MODEL, "--stage", "2", "--optimizer-state-dtype", "bf16")
+    [case] = dry(here, *words)
+    assert case["ds_config"]["bf16"]["bf16_optimizer_states"] is True
+
+
+def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
+    own = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
+    (folder / "own.json").write_text(json.dumps(own))
+    [case] = dry(here, "--model", MODEL, "--config", "own.json")
+    assert own == case["ds_config"]
+
+
+def test_cases_without_room_are_left_out_and_named(here: Run, folder: Path) -> None:
+    cases = [{"id": f"on-{n}", "model": MODEL, "stage": 1, "gpus": n} for n in (1, 2, 4)]
+    done = here("measure", *CPU, "--cases", cases_file(folder, *cases), "--dry-run")
+    assert ["on-1", "on-2"] == [case["id"] for case in json.loads(done.stdout)]
+    assert "on-4" in done.stderr
+
+
+def test_as_many_cpu_ranks_are_started_as_the_largest_case_takes(here: Run, folder: Path) -> None:
+    path = cases_file(folder, {"model": MODEL, "stage": 1, "gpus": 3})
+    done = here("measure", "--accelerator", "cpu", "--cases", path, "--dry-run")
+    assert 3 == json.loads(done.stdout)[0]["gpus"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--model", MODEL, "--machine", "4xH200"), "4xH200"),
+        (("--model", MODEL, "--method", "qlora"), "4 bits"),
+        (("--model", MODEL, "--nodes", "2"), "this machine alone"),
+        (("--cases", "none.json"), "none.json"),
+    ],
+)
+def test_what_cannot_be_measured_here_is_refused(
+    here: Run, words: tuple[str, ...], named: str
+) -> None:
+    accelerator = () if "--machine" in words else ("--accelerator", "cpu")
+    done = here("measure", *accelerator, *words)
+    assert 2 == done.code
+    assert named in done.problem
+
+
+def test_more_gpus_than_there_are_for_every_case_is_an_error(here: Run, folder: Path) -> None:
+    path = cases_file(folder, {"model": MODEL, "stage": 1, "gpus": 8})
+    assert 2 == here("measure", *CPU, "--cases", path).code
+
+
+def test_a_cases_file_that_is_no_json_names_the_place(here: Run, folder: Path) -> None:
+    (folder / "cases.json").write_text("[{]")
+    done = here("measure", *CPU, "--cases", "cases.json")
+    assert 2 == done.code
+    assert "line 1 column 3" in done.problem
+
+
+@pytest.mark.deepspeed
+def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -> None:
+    common = {"model": MODEL, "sequence_tokens": 64, "gpus": 2}
+    path = cases_file(
+        tmp_path,
+        {**common, "id": "broken", "stage": 2, "ds_config": {"train_batch_size": "none"}},
+        {**common, "id": "sharded", "stage": 3, "gradient_checkpointing": True},
+        {**common, "id": "encoder", "stage": 1, "config": BERT, "model": "tiny-bert"},
+        {**common, "id": "alone", "stage": 0, "gpus": 1, "accumulation_steps": 2, "steps": 2},
+    )
+
+    done = run(
+        [sys.executable, "-m", "zerowiz", "measure", "--accelerator", "cpu", "--cases", path]
+        + ["--output", "rows.jsonl", "--json", "--yes"],
+        env=rank_environ(tmp_path / "reports") | {"PYTHONPATH": python_path()},
+        cwd=tmp_path,
+    )
+
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert rows == [each["row"] for each in json.loads(done.stdout)["runs"]], done.stderr[-3000:]
+    broken, sharded, encoder, alone = rows
+    assert 1 == done.returncode
+    assert (False, None) == (broken["ok"], broken["oom_phase"])
+    assert "in init" in broken["error"]
+    assert [True, True, True] == [row["ok"] for row in (sharded, encoder, alone)], rows
+    assert ["DeepSpeedZeroOptimizer_Stage3", "AdamW"] == sharded["wrapper"]
+    assert [0, 1] == [each["rank"] for each in sharded["rank_peaks"]]
+    assert [0] == [each["rank"] for each in alone["rank_peaks"]]
+    assert [3, 3, 2] == [len(row["step_seconds"]) for row in (sharded, encoder, alone)]
+    assert 10_818_432 == sharded["params"]
+    parts = ("forward", "backward", "step")
+    phases = {"model", "init"} | {
+        f"{when}_{part}" for when in ("first", "steady") for part in parts
+    }
+    assert [phases] * 3 == [set(row["phases"]) for row in (sharded, encoder, alone)]
+    # Weights, masters and moments of a whole replica are more than a half of them.
+    assert alone["phases"]["steady_step"]["allocated_bytes"] > 16 * alone["params"] // 2
+    assert () == done.shared_memory_left
+
+
+def python_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,0 +1,134 @@
+"""A batch of cases runs under a launcher: each ends by itself, and nothing outlives the batch."""
+
+import os
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from zerowiz.emit.measure import Batch, Ended, append_line, run_batch, tail
+from zerowiz.errors import PreflightError, ZerowizError
+
+TESTS = Path(__file__).parents[1]
+LAUNCHER = (sys.executable, str(TESTS / "worker" / "fake_deepspeed.py"))
+
+
+def case(seen: Path, name: str, *parts: str) -> dict[str, object]:
+    return {"id": name, "gpus": len(parts), "config": {"do": parts, "seen": str(seen)}}
+
+
+def batch_of(
+    *cases: dict[str, object],
+    launcher: tuple[str, ...] = LAUNCHER,
+    deadline_s: float = 60,
+    case_deadline_s: float = 30,
+) -> Batch:
+    return Batch(
+        cases=cases,
+        ops=(),
+        launcher=launcher,
+        env={},
+        deadline_s=deadline_s,
+        case_deadline_s=case_deadline_s,
+    )
+
+
+def run(batch: Batch) -> list[Ended]:
+    return list(run_batch(batch, os.environ))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_each_case_ends_in_order_and_a_dead_one_ends_no_other(tmp_path: Path) -> None:
+    cases = [
+        case(tmp_path, "a", "run", "run"),
+        case(tmp_path, "b", "die"),
+        case(tmp_path, "c", "run"),
+    ]
+    ended = run(batch_of(*cases))
+    assert [0, 1, 2] == [each.place for each in ended]
+    assert [[0, 0], [-6], [0]] == [[end.status for end in each.ends] for each in ended]
+
+
+def test_a_case_runs_on_its_first_ranks_in_a_world_and_on_a_port_of_its_own(tmp_path: Path) -> None:
+    both, alone = run(batch_of(case(tmp_path, "a", "run", "run"), case(tmp_path, "b", "run")))
+    assert ["2", "2", "1"] == [end.report["world"] for end in (*both.ends, *alone.ends)]
+    assert both.ends[0].report["port"] == both.ends[1].report["port"]
+    assert {"a-0", "a-1", "b-0"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(("part", "status"), [("run_out", 3), ("fail", 1), ("die", -6)])
+def test_a_rank_that_fails_ends_the_ranks_that_hang_for_it(
+    tmp_path: Path, part: str, status: int
+) -> None:
+    cases = (case(tmp_path, "a", "hang", part), case(tmp_path, "b", "run", "run"))
+    first, second = run(batch_of(*cases))
+    assert [(-9, "peer"), (status, None)] == [(end.status, end.killed) for end in first.ends]
+    assert [0, 0] == [end.status for end in second.ends]
+
+
+def test_the_log_of_the_rank_that_failed_is_handed_over(tmp_path: Path) -> None:
+    [ended] = run(batch_of(case(tmp_path, "a", "hang", "fail")))
+    assert "what the log says" == ended.log_tail
+
+
+def test_a_case_that_hangs_ends_at_its_own_deadline(tmp_path: Path) -> None:
+    cases = (case(tmp_path, "a", "hang", "hang"), case(tmp_path, "b", "run"))
+    first, second = run(batch_of(*cases, case_deadline_s=1))
+    assert ["deadline", "deadline"] == [end.killed for end in first.ends]
+    assert 0 == second.ends[0].status
+
+
+def test_what_did_not_begin_before_the_deadline_is_not_there(tmp_path: Path) -> None:
+    cases = (case(tmp_path, "a", "hang"), case(tmp_path, "b", "run"))
+    [ended] = run(batch_of(*cases, deadline_s=2))
+    assert (0, "deadline") == (ended.place, ended.ends[0].killed)
+
+
+def test_leaving_early_leaves_no_process_behind(tmp_path: Path) -> None:
+    cases = (case(tmp_path, "a", "run", "run"), case(tmp_path, "b", "hang", "hang"))
+    with closing(run_batch(batch_of(*cases), os.environ)) as ended:
+        next(ended)
+        marks = [tmp_path / "b-0", tmp_path / "b-1"]
+        until = time.monotonic() + 20
+        while not all(mark.exists() and mark.read_text() for mark in marks):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    assert [False, False] == [is_alive(int(mark.read_text())) for mark in marks]
+
+
+def test_a_launcher_that_ends_at_once_is_told_with_its_last_words() -> None:
+    words = (sys.executable, "-c", "raise SystemExit('no slots here')")
+    with pytest.raises(ZerowizError) as refused:
+        run(batch_of({"gpus": 1}, launcher=words))
+    assert "the ranks ended with status 1, before the first case began" == refused.value.message
+    assert ("no slots here",) == refused.value.hints
+
+
+def test_a_launcher_that_is_not_there_is_a_missing_thing() -> None:
+    with pytest.raises(PreflightError):
+        run(batch_of({"gpus": 1}, launcher=("/no/such/deepspeed",)))
+
+
+def test_lines_are_added_and_never_replace_others(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_line(path, "1")
+    append_line(path, "2")
+    assert "1\n2\n" == path.read_text()
+
+
+def test_rows_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZerowizError):
+        append_line(tmp_path / "no" / "rows.jsonl", "1")
+
+
+def test_a_log_that_is_not_there_has_no_tail(tmp_path: Path) -> None:
+    assert "" == tail(tmp_path / "rank-0.log")

@@ -1,0 +1,40 @@
+"""What a rank on the CPU accelerator holds is its resident set, phase by phase."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from zerowiz.worker.meters import CpuMeter, parse_status  # noqa: E402
+
+STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
+MIB = 2**20
+
+pytestmark = pytest.mark.deepspeed
+
+
+def test_a_status_counts_in_kibibytes() -> None:
+    assert (2 * MIB, MIB) == (parse_status(STATUS, "VmHWM"), parse_status(STATUS, "VmRSS"))
+
+
+def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
+    meter = CpuMeter()
+    base_bytes = meter.outside_bytes()
+    meter.begin()
+    held = torch.ones(64 * MIB, dtype=torch.uint8)
+    reading = meter.end()
+    assert base_bytes > 0
+    assert 64 * MIB == pytest.approx(reading["allocated_bytes"], rel=0.1)
+    assert held.numel() == 64 * MIB
+    assert None is reading["peak_reserved_bytes"]
+    assert meter.host_peak_rss_bytes() >= 64 * MIB
+
+
+def test_a_host_peak_outlives_the_phase_that_had_it() -> None:
+    meter = CpuMeter()
+    meter.begin()
+    held = torch.ones(256 * MIB, dtype=torch.uint8)
+    high_bytes = meter.host_peak_rss_bytes()
+    del held
+    meter.begin()
+    # The kernel counts pages in batches.
+    assert meter.host_peak_rss_bytes() >= high_bytes - MIB

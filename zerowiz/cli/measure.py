@@ -1,0 +1,258 @@
+"""`zerowiz measure`: real steps on this machine, the prediction beside them."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerowiz import __version__
+from zerowiz.cli.deciding import require_a_rung, weigh_options, write_notes
+from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.planning import answer, by_default, open_questions
+from zerowiz.cli.usage import PlainCommand
+from zerowiz.core.comparison import Comparison, compare, encode_comparison, make_row
+from zerowiz.core.contract import SCHEMA_VERSION
+from zerowiz.core.hfconfig import model_from_config
+from zerowiz.core.launch import launch_env, launcher_options
+from zerowiz.core.machine import Accelerator, Machine, with_gpus
+from zerowiz.core.model import Model
+from zerowiz.core.script import ScriptSettings
+from zerowiz.core.stepper import stepper_for
+from zerowiz.core.trial import (
+    PlannedTrial,
+    Trial,
+    config_of_size,
+    decode_trials,
+    ops_of,
+    plan_trial,
+    strategy_of,
+)
+from zerowiz.core.workload import Integration, Method, StateDtype
+from zerowiz.emit.measure import Batch, append_line, run_batch
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.cases import read_cases
+from zerowiz.probe.hf import read_model
+from zerowiz.probe.model_config import read_config_json
+from zerowiz.probe.programs import find_programs
+from zerowiz.probe.templates import read_template
+from zerowiz.ui import measure as show_measured
+from zerowiz.ui import show
+from zerowiz.ui.progress import counting
+
+Tell = Callable[[Comparison, str], None]
+
+# What a case itself decides; a variable of the caller's would decide it for all.
+_OF_A_CASE = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_P2P_DISABLE")
+_HALF_STATES = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+
+
+def _check(options: Options) -> None:
+    """Refuse what has no meaning for a run on this machine."""
+    if options.method is Method.QLORA:
+        raise UsageError("`measure` builds random weights, which cannot be quantized to 4 bits")
+    if options.hostfile is not None or (options.nodes or 1) > 1:
+        raise UsageError("`measure` runs on this machine alone", "drop `--nodes`, `--hostfile`")
+
+
+def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: int) -> Trial:
+    """The run that the options describe; a named stage is run whether or not it fits."""
+    answers = {"model": open_questions(options, ScriptSettings())["model"]}
+    options = answer(options, answers, by_default)
+    named = options.stage not in {None, "auto"}
+    asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
+    outcome = weigh_options(asked, machine, None, ())
+    write_notes(outcome)
+    rung, job = require_a_rung(outcome), outcome.brief.job
+    w = job.workload
+    own = None if options.config is None else read_cases(options.config)
+    return Trial(
+        id="run",
+        model=options.model or "",
+        gpus=machine.world_size,
+        stage=rung.stage,
+        offload=rung.offload,
+        precision=w.precision,
+        optimizer=stepper_for(w.optimizer, rung.offload),
+        micro_batch=w.micro_batch,
+        sequence_tokens=w.sequence_tokens,
+        accumulation_steps=w.accumulation_steps,
+        gradient_checkpointing=w.gradient_checkpointing,
+        attention=w.attention,
+        lora_rank=None if w.method is Method.FULL else w.lora_rank,
+        memory_cap_bytes=cap_bytes,
+        steps=steps,
+        bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
+        ds_config=own if isinstance(own, dict) else None,
+        config={},
+    )
+
+
+def _count(trial: Trial) -> Model | str:
+    """The model as the estimator counts it, or why it cannot.
+
+    Raises:
+        ZerowizError: There is no such model at all.
+    """
+    try:
+        if trial.config:
+            return model_from_config(Path(trial.model).name, trial.config)
+        return read_model(trial.model, environ=os.environ)
+    except ZerowizError as error:
+        if not trial.config:
+            raise
+        return error.message
+
+
+def _plan(trial: Trial, machine: Machine) -> PlannedTrial:
+    trial = replace(trial, config=trial.config or read_config_json(trial.model))
+    model, rung = _count(trial), strategy_of(trial)
+    if not isinstance(model, str) and not trial.config:
+        trial = replace(trial, config=config_of_size(model))
+    return plan_trial(trial, machine, model, None if rung is None else read_template(rung.template))
+
+
+def _with_room(trials: Sequence[Trial], machine: Machine) -> tuple[Trial, ...]:
+    """The trials that have enough GPUs here."""
+    few = tuple(trial for trial in trials if trial.gpus <= machine.world_size)
+    left_out = [str(trial.id) for trial in trials if trial not in few]
+    if not few:
+        raise UsageError(f"every case takes more than the {machine.world_size} GPUs here")
+    if left_out:
+        show.note(f"not enough GPUs here for {', '.join(left_out)}", sys.stderr)
+    return few
+
+
+def _batch(
+    plans: Sequence[PlannedTrial], machine: Machine, deadline_s: int, case_deadline_s: int
+) -> Batch:
+    programs = find_programs(os.environ)
+    trials = [plan.trial for plan in plans]
+    used = with_gpus(machine, max(trial.gpus for trial in trials))
+    port = ("--master_port", str(programs.master_port))
+    env = launch_env(used, programs, os.environ, {})
+    return Batch(
+        cases=[plan.as_case() for plan in plans],
+        ops=ops_of(trials, machine.accelerator),
+        launcher=(programs.deepspeed, *launcher_options(used, None), *port),
+        env={name: value for name, value in env.items() if name not in _OF_A_CASE},
+        deadline_s=deadline_s,
+        case_deadline_s=case_deadline_s,
+    )
+
+
+def _run(
+    plans: Sequence[PlannedTrial], batch: Batch, machine: Machine, output: Path | None, tell: Tell
+) -> list[Comparison]:
+    """Every case as it ends: its row is kept at once, whatever comes after it."""
+    comparisons: list[Comparison] = []
+    environ = {name: value for name, value in os.environ.items() if name not in _OF_A_CASE}
+    with (
+        counting("Measuring", len(plans), sys.stderr) as advance,
+        closing(run_batch(batch, environ)) as ended,
+    ):
+        for each in ended:
+            plan = plans[each.place]
+            row = make_row(plan, each.ends, machine.accelerator)
+            if output is not None:
+                append_line(output, json.dumps(row))
+            comparisons.append(compare(plan, row))
+            tell(comparisons[-1], each.log_tail)
+            advance(str(plan.trial.id))
+    return comparisons
+
+
+def _teller(options: Options) -> Tell:
+    def tell(comparison: Comparison, log_tail: str) -> None:
+        if not options.as_json:
+            show_measured.comparison(comparison, sys.stdout)
+            sys.stdout.flush()
+        if not comparison.measured and log_tail and not options.quiet:
+            sys.stderr.write(f"{log_tail}\n")
+
+    return tell
+
+
+def _require_all(comparisons: Sequence[Comparison], plans: Sequence[PlannedTrial]) -> None:
+    """Every case has an answer; running out of memory is one.
+
+    Raises:
+        ZerowizError: Some failed, or did not begin before the deadline.
+    """
+    failed = [c for c in comparisons if not c.measured]
+    missing = len(plans) - len(comparisons)
+    if not failed and not missing:
+        return
+    hints = [f"{c.row['id']}: {c.row['error']}" for c in failed]
+    late = [f"{missing} did not begin: a longer `--deadline`, or fewer cases"] if missing else []
+    count = len(failed) + missing
+    raise ZerowizError(f"{count} of {len(plans)} cases were not measured", *hints, *late)
+
+
+def _write_json(comparisons: Sequence[Comparison]) -> None:
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "zerowiz_version": __version__,
+        "runs": [encode_comparison(comparison) for comparison in comparisons],
+    }
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def _machine(options: Options, trials: Sequence[Trial]) -> Machine:
+    """This machine; CPU ranks are as many as the largest case takes."""
+    if trials and options.gpus_per_node is None and options.accelerator is Accelerator.CPU:
+        options = replace(options, gpus_per_node=max(trial.gpus for trial in trials))
+    machine = find_machine(options, os.environ)
+    if not is_here(machine):
+        raise UsageError(f"`--machine {options.machine}`: `measure` runs on this machine alone")
+    return machine
+
+
+@takes_options
+def measure(
+    options: Options,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", help="JSON list of runs, instead of the options")
+    ] = None,
+    cap_bytes: Annotated[
+        int | None,
+        typer.Option("--cap-bytes", min=1, help="Cap torch's allocator: a smaller card"),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps")] = 3,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Append each run as a line of JSON")
+    ] = None,
+    deadline: Annotated[
+        int, typer.Option("--deadline", min=1, help="Seconds for everything")
+    ] = 900,
+    case_deadline: Annotated[
+        int, typer.Option("--case-deadline", min=1, help="Seconds for one run")
+    ] = 300,
+) -> None:
+    """Take real steps on this machine, and hold the prediction against them"""
+    _check(options)
+    listed = () if cases is None else decode_trials(read_cases(cases))
+    machine = _machine(options, listed)
+    trials = (
+        _with_room(listed, machine) if listed else (_trial_of(options, machine, cap_bytes, steps),)
+    )
+    plans = [_plan(trial, machine) for trial in trials]
+    if options.dry_run:
+        sys.stdout.write(json.dumps([plan.as_case() for plan in plans], indent=2) + "\n")
+        return
+    batch = _batch(plans, machine, deadline, case_deadline)
+    comparisons = _run(plans, batch, machine, output, _teller(options))
+    if options.as_json:
+        _write_json(comparisons)
+    _require_all(comparisons, plans)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="measure", cls=PlainCommand)(measure)

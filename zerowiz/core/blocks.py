@@ -1,0 +1,248 @@
+"""The tensors of the blocks and ends that families are put together from.
+
+A row says a name, a shape in letters and when it is there. The letters are those of LETTERS in
+tensors.py: h hidden, q all query heads, kv all key heads, i the MLP, V the vocabulary; `2i` is
+twice i. The condition names switches of the config: all must be on, one behind `!` off.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+ALWAYS = ""
+NEVER = "never"
+
+
+class Place(StrEnum):
+    """Which blocks hold a tensor."""
+
+    ENDS = "ends"
+    BLOCK = "block"
+    DENSE = "dense"
+    EXPERTS = "experts"
+    DECODER = "decoder"
+
+
+class Spec(NamedTuple):
+    """One tensor of the table."""
+
+    name: str
+    shape: str
+    when: str = ALWAYS
+    linear: bool = False
+    place: Place = Place.BLOCK
+
+
+Specs = tuple[Spec, ...]
+
+
+def linear(name: str, out: str, wide: str, bias: str = NEVER, when: str = ALWAYS) -> Specs:
+    """A linear layer, which LoRA can adapt, and its bias."""
+    return (
+        Spec(name, f"{out} {wide}", when, linear=True),
+        Spec(f"{name}.bias", out, f"{when} {bias}".strip()),
+    )
+
+
+def conv1d(name: str, wide: str, out: str) -> Specs:
+    """GPT-2's linear layer, which keeps its weight as (in, out), and its bias."""
+    return (Spec(name, f"{wide} {out}", linear=True), Spec(f"{name}.bias", out))
+
+
+def layer_norm(name: str, when: str = ALWAYS) -> Specs:
+    """A LayerNorm with its bias."""
+    return (Spec(name, "h", when), Spec(f"{name}.bias", "h", when))
+
+
+def at(place: Place, *parts: Specs) -> Specs:
+    """The same tensors in other blocks, or at the model's ends, where nothing is adapted."""
+    in_block = place is not Place.ENDS
+    return tuple(
+        spec._replace(place=place, linear=spec.linear and in_block)
+        for part in parts
+        for spec in part
+    )
+
+
+def _attention(qkv_bias: str, o_bias: str) -> Specs:
+    return (
+        *linear("q_proj", "q", "h", qkv_bias),
+        *linear("k_proj", "kv", "h", qkv_bias),
+        *linear("v_proj", "kv", "h", qkv_bias),
+        *linear("o_proj", "h", "q", o_bias),
+    )
+
+
+def _gated_mlp(wide: str, bias: str = NEVER) -> Specs:
+    return (
+        *linear("gate_proj", wide, "h", bias),
+        *linear("up_proj", wide, "h", bias),
+        *linear("down_proj", "h", wide, bias),
+    )
+
+
+def _ends(*final_norm: Spec) -> Specs:
+    return at(
+        Place.ENDS,
+        (Spec("embed_tokens", "V h"), *final_norm, Spec("lm_head", "V h", "!tie_word_embeddings")),
+    )
+
+
+RMS_ENDS = _ends(Spec("norm", "h"))
+LAYER_NORM_ENDS = _ends(*layer_norm("norm"))
+TWO_NORMS: Specs = (Spec("input_layernorm", "h"), Spec("post_attention_layernorm", "h"))
+FOUR_NORMS: Specs = (
+    *TWO_NORMS,
+    Spec("pre_feedforward_layernorm", "h"),
+    Spec("post_feedforward_layernorm", "h"),
+)
+HEAD_NORMS: Specs = (Spec("q_norm", "head_dim"), Spec("k_norm", "head_dim"))
+WIDE_NORMS: Specs = (Spec("q_norm", "q"), Spec("k_norm", "kv"))
+
+ATTENTION = _attention("attention_bias", "attention_bias")
+QKV_BIASED_ATTENTION = _attention(ALWAYS, NEVER)
+QKV_BIAS_ATTENTION = _attention("qkv_bias", NEVER)
+GATED_MLP = at(Place.DENSE, _gated_mlp("dense_i", "mlp_bias"))
+# transformers keeps the experts of a layer as two tensors of three dimensions.
+EXPERTS = at(
+    Place.EXPERTS,
+    (
+        Spec("router", "experts h"),
+        Spec("experts.gate_up_proj", "experts 2i h"),
+        Spec("experts.down_proj", "experts h i"),
+    ),
+)
+SHARED_EXPERT = at(Place.EXPERTS, _gated_mlp("shared_i"), linear("shared_expert_gate", "1", "h"))
+
+PHI3 = (
+    *linear("qkv_proj", "q+2kv", "h"),
+    *linear("o_proj", "h", "q"),
+    *linear("gate_up_proj", "2i", "h"),
+    *linear("down_proj", "h", "i"),
+    *TWO_NORMS,
+    *RMS_ENDS,
+)
+
+GPT2 = (
+    *conv1d("c_attn", "h", "3h"),
+    *conv1d("attn.c_proj", "h", "h"),
+    *conv1d("c_fc", "h", "i"),
+    *conv1d("c_proj", "i", "h"),
+    *layer_norm("ln_1"),
+    *layer_norm("ln_2"),
+    *at(Place.ENDS, (Spec("wpe", "positions h"),)),
+    *LAYER_NORM_ENDS,
+)
+
+GPT_NEOX = (
+    *linear("query_key_value", "3h", "h", "attention_bias"),
+    *linear("dense", "h", "h", "attention_bias"),
+    *linear("dense_h_to_4h", "i", "h", ALWAYS),
+    *linear("dense_4h_to_h", "h", "i", ALWAYS),
+    *layer_norm("input_layernorm"),
+    *layer_norm("post_attention_layernorm"),
+    *LAYER_NORM_ENDS,
+)
+
+FALCON = (
+    *linear("query_key_value", "q+2kv", "h", "bias"),
+    *linear("dense", "h", "h", "bias"),
+    *linear("dense_h_to_4h", "i", "h", "bias"),
+    *linear("dense_4h_to_h", "h", "i", "bias"),
+    *layer_norm("input_layernorm"),
+    *layer_norm("ln_mlp", "two_norms"),
+    *LAYER_NORM_ENDS,
+)
+
+OPT = (
+    *linear("q_proj", "h", "h", "enable_bias"),
+    *linear("k_proj", "h", "h", "enable_bias"),
+    *linear("v_proj", "h", "h", "enable_bias"),
+    *linear("out_proj", "h", "h", "enable_bias"),
+    *linear("fc1", "i", "h", "enable_bias"),
+    *linear("fc2", "h", "i", "enable_bias"),
+    *layer_norm("self_attn_layer_norm", "layer_norm_elementwise_affine"),
+    *layer_norm("final_layer_norm", "layer_norm_elementwise_affine"),
+    *at(
+        Place.ENDS,
+        (
+            Spec("embed_tokens", "V embedding"),
+            Spec("embed_positions", "positions+2 h"),
+            Spec("project_in", "h embedding", "projected"),
+            Spec("project_out", "embedding h", "projected"),
+            Spec("lm_head", "V embedding", "!tie_word_embeddings"),
+        ),
+        layer_norm("norm", "layer_norm_elementwise_affine final_norm"),
+    ),
+)
+
+_BERT_ENDS: Specs = (
+    Spec("word_embeddings", "V h"),
+    Spec("position_embeddings", "positions h"),
+    Spec("token_type_embeddings", "types h"),
+    *layer_norm("embeddings.LayerNorm"),
+    *linear("transform.dense", "h", "h", ALWAYS),
+    *layer_norm("transform.LayerNorm"),
+    Spec("decoder.bias", "V"),
+    Spec("decoder", "V h", "!tie_word_embeddings"),
+    # One more, read by nobody, that only tying makes the same as the other.
+    Spec("predictions.bias", "V", "!tie_word_embeddings"),
+)
+BERT = (
+    *linear("query", "h", "h", ALWAYS),
+    *linear("key", "h", "h", ALWAYS),
+    *linear("value", "h", "h", ALWAYS),
+    *linear("attention.output.dense", "h", "h", ALWAYS),
+    *linear("intermediate.dense", "i", "h", ALWAYS),
+    *linear("output.dense", "h", "i", ALWAYS),
+    *layer_norm("attention.output.LayerNorm"),
+    *layer_norm("output.LayerNorm"),
+    *at(Place.ENDS, _BERT_ENDS),
+)
+
+_T5_ATTENTION = (
+    *linear("q", "q", "h"),
+    *linear("k", "q", "h"),
+    *linear("v", "q", "h"),
+    *linear("o", "h", "q"),
+    Spec("layer_norm", "h"),
+)
+T5 = (
+    *_T5_ATTENTION,
+    *at(Place.DECODER, _T5_ATTENTION),
+    *linear("wi_0", "i", "h"),
+    *linear("wi_1", "i", "h", when="gated"),
+    *linear("wo", "h", "i"),
+    Spec("ff.layer_norm", "h"),
+    *at(
+        Place.ENDS,
+        (
+            Spec("shared", "V h"),
+            Spec("encoder.relative_attention_bias", "buckets heads"),
+            Spec("decoder.relative_attention_bias", "buckets heads"),
+            Spec("encoder.final_layer_norm", "h"),
+            Spec("decoder.final_layer_norm", "h"),
+        ),
+    ),
+)
+
+VIT = (
+    *linear("q_proj", "q", "h", "qkv_bias"),
+    *linear("k_proj", "q", "h", "qkv_bias"),
+    *linear("v_proj", "q", "h", "qkv_bias"),
+    *linear("o_proj", "h", "q", ALWAYS),
+    *linear("fc1", "i", "h", ALWAYS),
+    *linear("fc2", "h", "i", ALWAYS),
+    *layer_norm("layernorm_before"),
+    *layer_norm("layernorm_after"),
+    *at(
+        Place.ENDS,
+        (
+            Spec("cls_token", "1 1 h"),
+            Spec("position_embeddings", "1 image_tokens h"),
+            Spec("patch_embeddings", "h patch"),
+            Spec("patch_embeddings.bias", "h"),
+        ),
+        layer_norm("norm"),
+        linear("classifier", "labels", "h", ALWAYS, "labelled"),
+    ),
+)

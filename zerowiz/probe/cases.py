@@ -1,0 +1,23 @@
+"""Read the file that `measure --cases` names."""
+
+import json
+from pathlib import Path
+
+from zerowiz.errors import UsageError
+
+
+def read_cases(path: Path) -> object:
+    """The JSON of a cases file.
+
+    Raises:
+        UsageError: It cannot be read, or is no JSON.
+    """
+    hint = 'a cases file is a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
+    try:
+        values: object = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise UsageError(f"cases `{path}` is not JSON: {error.msg} at {where}", hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cases `{path}` cannot be read: {error}", hint) from None
+    return values

@@ -1,0 +1,160 @@
+"""Put in place of what a CPU would run the kernels that CUDA runs, by what they keep.
+
+Theory: attention, dropout and RMSNorm have fused CUDA kernels that keep other tensors than the
+fallback of the CPU. On tensors without data a kernel is the shapes it keeps and returns.
+
+    flash, efficient   q, k, v, output, 4 bytes a head and query, the seed, the mask in w
+    dropout            one byte a value
+    RMSNorm            its input, 4 bytes a row
+"""
+# ruff: noqa: A002, ANN401, ARG001, ARG004, FBT003, SLF001 -- torch need not be here, so it has no
+# types; the signatures are its own.
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash.
+_FLASH_HEAD_DIM = 256
+# flash_attn/flash_api.cpp: q, k, v are padded to this; mha_bwd rounds queries to 128 in its sums.
+_FLASH_ALIGNMENT, _FLASH_ROWS = 8, 128
+# Batch, head, row, dim: what the fused kernels take.
+_BATCHED = 4
+
+
+def _rounded(count: int, to: int) -> int:
+    return -(-count // to) * to
+
+
+def _attention() -> Any:
+    """Flash and efficient attention, which differ in the mask alone."""
+    import torch
+
+    class Attention(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+            batch, heads, rows, _ = q.shape
+            # Both kernels write (batch, row, head, dim) and hand back a view of it.
+            out = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
+            sums = q.new_empty(batch, heads, rows, dtype=torch.float32)
+            seed = q.new_empty(2, dtype=torch.int64)
+            ctx.save_for_backward(q, k, v, out, sums, seed, *(() if mask is None else (mask,)))
+            ctx.mask_needs_gradient = mask is not None and mask.requires_grad
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            q, k, v, *_ = ctx.saved_tensors
+            batch, heads, rows, dim = q.shape
+            dq = torch.empty_like(q)
+            sums = q.new_empty(batch, heads, _rounded(rows, _FLASH_ROWS), dtype=torch.float32)
+            accumulated = sums.new_empty(*sums.shape, dim)
+            # Grouped heads get gradients of their own, then one sum (mha_bwd, dk_expanded).
+            wide = [x.new_empty(batch, heads, x.shape[2], x.shape[3]) for x in (k, v)]
+            dk, dv = (
+                w if heads == x.shape[1] else torch.empty_like(x)
+                for w, x in zip(wide, (k, v), strict=True)
+            )
+            mask = ctx.saved_tensors[6] if ctx.mask_needs_gradient else None
+            del accumulated, sums, wide
+            return dq, dk, dv, None if mask is None else torch.empty_like(mask)
+
+    return Attention
+
+
+def _padded(tensor: Any) -> Any:
+    from torch.nn.functional import pad
+
+    spare = -tensor.shape[-1] % _FLASH_ALIGNMENT
+    return pad(tensor, (0, spare)) if spare else tensor
+
+
+def flash_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    """Attention over (batch, head, row, dim) by a fused kernel."""
+    out = _attention().apply(_padded(q), _padded(k), _padded(v), mask)
+    return out[..., : v.shape[-1]]
+
+
+def _as_bias(mask: Any, q: Any) -> Any:
+    """attention.cpp, convert_boolean_attn_mask: a new tensor in w, for each call."""
+    import torch
+
+    return q.new_zeros(mask.shape) if mask is not None and mask.dtype is torch.bool else mask
+
+
+def _scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """sdp_utils.cpp, _select_sdp_backend: flash, then efficient (no groups), then plain matmuls."""
+    import torch
+
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    narrow = query.shape[-1] == value.shape[-1] <= _FLASH_HEAD_DIM
+    flash = half and narrow and attn_mask is None
+    if query.dim() == _BATCHED and (flash or not enable_gqa):
+        return flash_attention(query, key, value, _as_bias(attn_mask, query))
+    return torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Dropout.cpp, is_fused_kernel_acceptable: a mask of one byte a value."""
+    import torch
+
+    if not training or p in (0, 1):
+        return input
+    return torch.ops.aten.native_dropout(input, p, True)[0]
+
+
+def _rms_norm() -> Any:
+    import torch
+
+    class RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            rows = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+            ctx.save_for_backward(x, weight, rows)
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, weight, _ = ctx.saved_tensors
+            return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
+
+    return RmsNorm
+
+
+@contextmanager
+def fused_kernels() -> Iterator[None]:
+    """While this is open, these functions of torch keep what their CUDA kernels keep."""
+    import torch
+    from torch.nn import functional
+
+    norm = _rms_norm()
+
+    def rms_norm(input: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        return norm.apply(input, weight)
+
+    stand_ins = (
+        (functional, "scaled_dot_product_attention", _scaled_dot_product_attention),
+        (functional, "dropout", _dropout),
+        (torch, "dropout", _dropout),
+        (functional, "rms_norm", rms_norm),
+        (torch, "rms_norm", rms_norm),
+    )
+    own = [(place, name, getattr(place, name)) for place, name, _ in stand_ins]
+    try:
+        for place, name, stand_in in stand_ins:
+            setattr(place, name, stand_in)
+        yield
+    finally:
+        for place, name, function in own:
+            setattr(place, name, function)

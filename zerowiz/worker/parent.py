@@ -1,0 +1,171 @@
+"""Serve a batch as one rank: load the libraries once, then fork a fresh process for each case.
+
+An engine does not give all its memory back, and loading torch, DeepSpeed and transformers takes
+longer than most cases. So the rank loads them without touching CUDA, which does not survive a fork,
+and each case is a child that ends. The ranks agree through files (`marks.py`): rank 0 begins a case
+once every rank has ended the one before; a rank whose child failed says so, and the others end
+theirs, which may hang in a collective for a peer that is gone.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zerowiz.worker.marks import (
+    Values,
+    case_folder,
+    case_mark,
+    end_mark,
+    log_file,
+    read_mark,
+    start_mark,
+    stop_mark,
+    write_mark,
+)
+from zerowiz.worker.ops import finish_builds, start_builds, unwind
+
+Case = dict[str, Any]
+
+_POLL_S = 0.02
+# A peer that fails by itself a moment later should be able to say why.
+_GRACE_S = 3.0
+
+
+def serve(batch: Case, rank: int) -> None:
+    """Take part in every case that has room for this rank, in order."""
+    # A request to end unwinds, so that what a case leaves in shared memory is removed.
+    signal.signal(signal.SIGTERM, unwind)
+    folder, cases = Path(batch["folder"]), batch["cases"]
+    builds = start_builds(batch["ops"]) if rank == 0 else []
+    # torch asks NVML whether there is a GPU, and leaves CUDA alone (torch/cuda/__init__.py).
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # Loaded here, while the ops are built.
+    from zerowiz.worker.case import preload  # noqa: PLC0415
+
+    preload(cases)
+    finish_builds(builds)
+    for place, case in enumerate(cases):
+        if rank >= case["gpus"]:
+            continue
+        here = case_folder(folder, place)
+        start = _begin(folder, place, batch) if rank == 0 else _wait_for_start(folder, here)
+        if start is None:
+            return
+        until = min(time.time() + batch["case_deadline_s"], batch["stop_at"])
+        write_mark(end_mark(here, rank), _run(case, here, rank, start["port"], until))
+        if rank == 0 and not _all_ended(here, case["gpus"]):
+            return
+
+
+def _orphaned(parent: int = os.getppid()) -> bool:
+    """Whether the launcher is gone."""
+    return os.getppid() != parent
+
+
+def _begin(folder: Path, place: int, batch: Case) -> Values | None:
+    """Rank 0 opens a case, unless its time is over."""
+    if time.time() >= batch["stop_at"]:
+        write_mark(stop_mark(folder), {})
+        return None
+    here = case_folder(folder, place)
+    here.mkdir(parents=True, exist_ok=True)
+    write_mark(case_mark(here), batch["cases"][place])
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        start = {"port": listener.getsockname()[1]}
+    write_mark(start_mark(here), start)
+    return start
+
+
+def _wait_for_start(folder: Path, here: Path) -> Values | None:
+    while not _orphaned():
+        start = read_mark(start_mark(here))
+        if start is not None or stop_mark(folder).exists():
+            return start
+        time.sleep(_POLL_S)
+    return None
+
+
+def _all_ended(here: Path, ranks: int) -> bool:
+    """Wait until the case has ended on every rank; no rank outlives its deadline."""
+    while not _orphaned():
+        if all(end_mark(here, rank).exists() for rank in range(ranks)):
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _run(case: Case, here: Path, rank: int, port: int, until: float) -> Values:
+    """Fork the case, see it end, and say how."""
+    child = os.fork()
+    if child == 0:
+        _become(case, here, rank, port)
+    try:
+        return _supervise(child, here, rank, case["gpus"], until)
+    finally:
+        _drop_shared_memory(port, rank)
+
+
+def _become(case: Case, here: Path, rank: int, port: int) -> NoReturn:
+    """The child: its own log, its own rendezvous; it never returns into the parent's code."""
+    code = 1
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        log = os.open(log_file(here, rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        ranks = str(case["gpus"])
+        os.environ |= {"MASTER_PORT": str(port), "WORLD_SIZE": ranks, "RANK": str(rank)}
+        os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
+        from zerowiz.worker.case import can_fork, run_case  # noqa: PLC0415 - loaded by now
+
+        if not can_fork():
+            alone = [sys.executable, "-m", "zerowiz.worker.alone", str(here)]
+            os.execv(sys.executable, alone)  # noqa: S606 - no shell is wanted
+        code = run_case(case, rank, here)
+    except BaseException:  # noqa: BLE001 - a child must not unwind into its parent's code
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> Values:
+    grace_until: float | None = None
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return {"status": os.waitstatus_to_exitcode(status), "killed": None}
+        if grace_until is None and _peer_failed(here, rank, ranks):
+            grace_until = time.time() + _GRACE_S
+        why = _reason_to_end(until, grace_until)
+        if why is not None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return {"status": -signal.SIGKILL, "killed": why}
+        time.sleep(_POLL_S)
+
+
+def _peer_failed(here: Path, rank: int, ranks: int) -> bool:
+    ends = (read_mark(end_mark(here, peer)) for peer in range(ranks) if peer != rank)
+    return any(end is not None and end["status"] != 0 for end in ends)
+
+
+def _reason_to_end(until: float, grace_until: float | None) -> str | None:
+    now = time.time()
+    if now > until:
+        return "deadline"
+    if grace_until is not None and now > grace_until:
+        return "peer"
+    return "launcher" if _orphaned() else None
+
+
+def _drop_shared_memory(port: int, rank: int) -> None:
+    """Remove what DeepSpeed's CPU op leaves in /dev/shm: 69 MB a rank (csrc/cpu/comm/shm.cpp)."""
+    pattern = f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_{rank}"
+    for buffer in Path("/dev/shm").glob(pattern):  # noqa: S108 - DeepSpeed's own place
+        buffer.unlink(missing_ok=True)
