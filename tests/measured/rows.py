@@ -30,8 +30,10 @@ _HERE = Path(__file__).parent
 
 # One line of zerowiz stands for each of these; `foreach` copies lists of tensors during its step.
 FUSED = frozenset({"torch AdamW fused=True", "FusedAdam", "DeepSpeedCPUAdam"})
+# These copy lists of tensors during their step.
+FOREACH = frozenset({"torch AdamW foreach=True", "torch AdamW via config (torch_adam)"})
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    **dict.fromkeys(FUSED, Optimizer.ADAMW),
+    **dict.fromkeys(FUSED | FOREACH, Optimizer.ADAMW),
     "AdamW8bit": Optimizer.ADAMW_8BIT,
     "Adafactor": Optimizer.ADAFACTOR,
     "FusedLion": Optimizer.LION,
@@ -133,6 +135,7 @@ def workload_of(row: Row) -> Workload:
         sequence_tokens=row["sequence_tokens"],
         accumulation_steps=row["accumulation_steps"],
         precision=Precision(row["precision"]),
+        optimizer_fused=row["optimizer"] not in FOREACH,
         gradient_checkpointing=row["gradient_checkpointing"],
         attention=Attention(row["attention"]),
         optimizer=OPTIMIZERS.get(row["optimizer"], Optimizer.ADAMW),

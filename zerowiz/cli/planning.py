@@ -239,6 +239,8 @@ def make_brief(
     own = OwnConfig() if options.config is None else read_config_file(options.config)
     named = _said("--model", options.model, settings.model) or ""
     workload = _workload(options, settings, own, machine)
+    if _unfused_adam(facts) is not None:
+        workload = replace(workload, optimizer_fused=False)
     read = (
         read_and_trace(named, workload, environ, trace=options.trace)
         if model is None

@@ -330,6 +330,11 @@ def activations(architecture: Architecture, workload: Workload) -> Activations:
     wide = a.intermediate_size * max(1, a.experts_per_token)
     # Backward of the MLP: gradients of product, activation and up, and two of the residual.
     temporaries = 3 * w * wide + 2 * w * a.hidden_size
+    if _falls_back(a, workload):
+        # Backward of the softmax: its gradient, that of the scores, and the kernel's own product;
+        # by then the MLP's activations are gone (acts-045).
+        scores = 3 * FP32_BYTES * a.heads * _length(a, workload)
+        temporaries = max(temporaries, scores - _mlp_bytes(a, a.intermediate_size, w))
     ends = _ends_bytes(a, workload)
     name = "w h" if checkpointing else f"{blocks // a.layers}"
     vocabulary = f"{'(4 + w)' if softcap else logit_bytes} V t + " if a.vocab_size else ""

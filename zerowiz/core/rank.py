@@ -25,6 +25,14 @@ _STATE_BYTES: Mapping[Optimizer, tuple[int, int]] = {
     Optimizer.SGD: (0, 0),
 }
 
+# What the optimizer allocates while it steps, in bytes of one parameter, beside the gradients.
+# torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011); transformers
+# Adafactor.step: the squared gradient and the update (f3-022).
+_FOREACH_BYTES = 4
+_STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
+# Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
+_FLAT_ADAFACTOR_BYTES = 4
+
 # Dettmers et al. 2023, section 3: 4 bits a weight, 0.127 bits of double-quantized constants.
 _QLORA_BASE_BITS = 4.127
 
@@ -54,6 +62,8 @@ class Rank:
     """Of one parameter, in the optimizer's own copy of the weights."""
     state_bytes: int
     """Of one parameter, in the optimizer's moments."""
+    stepping_bytes: int
+    """Of one parameter, allocated while the optimizer steps."""
     accumulating: bool
 
     @property
@@ -103,6 +113,19 @@ def _frozen_bytes(model: Model, workload: Workload) -> int:
     return int(linear * _QLORA_BASE_BITS / 8) + weight_bytes * (model.params - linear)
 
 
+def _state_bytes(optimizer: Optimizer, strategy: Strategy, *, half: bool) -> int:
+    if optimizer is Optimizer.ADAFACTOR and strategy.stage > 0:
+        return _FLAT_ADAFACTOR_BYTES // (2 if half else 1)
+    return _STATE_BYTES[optimizer][half]
+
+
+def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
+    if optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
+        halved = workload.optimizer_state_dtype is StateDtype.BF16
+        return _FOREACH_BYTES // (2 if halved else 1)
+    return _STEPPING_BYTES.get(optimizer, 0)
+
+
 def place_rank(
     model: Model,
     workload: Workload,
@@ -146,6 +169,7 @@ def place_rank(
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
         tied=architecture.tied_embeddings,
         master_bytes=2 if half else 4,
-        state_bytes=_STATE_BYTES[stepping][half],
+        state_bytes=_state_bytes(stepping, strategy, half=half),
+        stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
         accumulating=workload.accumulation_steps > 1,
     )

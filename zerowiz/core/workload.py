@@ -80,6 +80,8 @@ class Workload:
     """Micro-steps per optimizer step."""
     precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
+    optimizer_fused: bool = True
+    """Whether torch's Adam steps with its fused kernel; foreach copies every list of tensors."""
     optimizer_state_dtype: StateDtype = StateDtype.FP32
     method: Method = Method.FULL
     lora_rank: int = 16

@@ -75,8 +75,9 @@ def _first_block(r: Rank) -> tuple[Held, ...]:
 
 
 def _embedding(r: Rank) -> tuple[Held, ...]:
-    # A tied weight's two gradients and their sum stand side by side (acts-000, acts-033).
-    times = 2 if r.tied else 1
+    # A tied weight's two gradients and their sum stand side by side (acts-000, acts-033); where
+    # gradients are fp32, the second is added into the first (f1-007).
+    times = 2 if r.tied and r.weight_bytes != FP32_BYTES else 1
     size_bytes = times * r.weight_bytes * r.embedding
     return (("embedding gradient", size_bytes, f"{times} w V h"),)
 
@@ -89,7 +90,8 @@ def _stage0(r: Rank) -> Moments:
     gradients = _gradients(r)
     fp32_gradients = ("fp32 gradients", 0 if fp32 else 4 * n, "4 N")
     # unfused_optimizer.py, initialize_optimizer_states: one step on zero gradients (b4-000).
-    init = _weights(r) if fp32 else (*lasting, gradients, fp32_gradients)
+    stepping = ("optimizer temporaries", r.stepping_bytes * n, f"{r.stepping_bytes} N")
+    init = _weights(r) if fp32 else (*lasting, gradients, fp32_gradients, stepping)
     later = max(0, n - r.block - (0 if r.tied else r.embedding))
     # engine.py, allreduce_bucket: a flat copy of up to 5e8 gradients.
     all_reduce = ("all-reduce bucket", w * min(n, 500_000_000), "w min(N, 5e8)")
@@ -104,7 +106,7 @@ def _stage0(r: Rank) -> Moments:
             (*lasting, gradients, *(_embedding(r) if r.tied else ())),
             (*lasting, gradients, all_reduce),
         ),
-        Phase.STEP: ((*lasting, gradients, fp32_gradients),),
+        Phase.STEP: ((*lasting, gradients, fp32_gradients, stepping),),
     }
 
 
@@ -145,6 +147,11 @@ def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[tuple[Held, ...]
         # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
         (*held, _shares(r), flat, ("fp32 gradients", copied, "4 P")),
         (*held, _shares(r), _slice(r)),
+        (
+            *held,
+            ("gradients in the master's format", r.master_bytes * r.share, "4 P"),
+            ("optimizer temporaries", r.stepping_bytes * r.share, f"{r.stepping_bytes} P"),
+        ),
     )
 
 
@@ -222,14 +229,26 @@ def _stage3(r: Rank) -> Moments:
     lasting = held if r.offloaded else (*held, *_optimizer(r, p, "P"))
     # partitioned_param_coordinator.py, fetch_sub_module: prefetch goes on until max_live; a lone
     # rank gathers nothing.
-    live = min(n + r.frozen_bytes // w, r.buffers.stage3_max_live_parameters) if r.ranks > 1 else 0
+    whole, most = n + r.frozen_bytes // w, r.buffers.stage3_max_live_parameters
+    # A module above max_live is never let go between its forward and its backward (f3-025).
+    most += 2 * r.module if r.module > most else 0
+    live = min(whole, most) if r.ranks > 1 else 0
     gathered = ("gathered parameters", w * live, "w min(N, max_live)")
-    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
+    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more, when it
+    # is full for the first time. By then the blocks behind it are done, with their activations.
     flush_bytes = w * min(n, r.buffers.reduce_bucket_size)
     flush = ("reduce-scatter copy", flush_bytes, "w min(N, b)")
-    group = min(p, r.buffers.sub_group_size)
+    done = min(r.buffers.reduce_bucket_size, n)
+    left_share = max(0, n - done) / n
+    midway = (
+        ("gathered parameters", w * min(live, whole - done) if r.ranks > 1 else 0, "w (N - b)"),
+        ("activations", int(r.activations.saved_bytes * left_share), "of the blocks to come"),
+    )
+    # stage3.py, _create_fp16_sub_groups: a group is closed by the tensor that fills it.
+    group = min(p, r.buffers.sub_group_size + r.block_largest // r.ranks // 2)
     copied = 0 if w == FP32_BYTES else r.master_bytes
-    step_bytes = 0 if r.offloaded else (w + copied) * group
+    stepping_bytes = (copied or w) + r.stepping_bytes
+    step_bytes = 0 if r.offloaded else max(w + copied, stepping_bytes) * group
     sliced = ("slice in fp32", 4 * r.largest_slice if r.offloaded else 0, "4 M/d")
     untied = ("head before tying, sharded", r.tied * w * r.embedding // r.ranks, "w V h / d")
     built = (*sharded, ("largest tensor", w * r.largest, "w M"))
@@ -240,8 +259,9 @@ def _stage3(r: Rank) -> Moments:
         Phase.FORWARD: ((*lasting, gathered, *_forward(r)),),
         Phase.BACKWARD: (
             (*lasting, gathered, *_opening(r)),
-            (*lasting, gathered, *_first_block(r), flush, sliced),
-            (*lasting, gathered, *_one_block(r), flush, sliced),
+            (*lasting, gathered, *_first_block(r), sliced),
+            (*lasting, *midway, *_first_block(r)[1:], flush, sliced),
+            (*lasting, gathered, flush, sliced),
             (*lasting, gathered, *_embedding(r), sliced),
         ),
         # stage3.py, _prepare_sub_group: gradients flat and in the master's format (d4-015).

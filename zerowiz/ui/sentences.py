@@ -236,7 +236,8 @@ def nothing_fits(decision: Decision) -> str:
 
 # acts-050 of tests/measured/h200.jsonl: 29.7 GB where a fused AdamW takes 24.8 GB.
 UNFUSED_ADAM = (
-    "this Adam holds up to 4 bytes per trainable parameter more than is counted; say `fused=True`"
+    "this Adam holds up to 4 bytes per trainable parameter more while it steps, which is counted;"
+    " `fused=True` saves them"
 )
 
 VERDICTS: Mapping[Verdict, str] = {
