@@ -62,8 +62,9 @@ def _unlike(now: Sequence[Record], committed: Sequence[Record]) -> list[str]:
 
 
 def worse(now: Sequence[Record], committed: Sequence[Record]) -> list[str]:
-    """One line for each figure of zerowiz that got worse, on the runs that both have."""
-    keys = {record.key for record in now} & {record.key for record in committed}
+    """One line for each figure of zerowiz that got worse, on the runs that both compare."""
+    sides = ({r.key for r in records if r.compared} for records in (now, committed))
+    keys = set.intersection(*sides)
     before = group([record for record in committed if record.key in keys])
     lines = _unlike(now, committed)
     for key, members in group([record for record in now if record.key in keys]).items():
