@@ -57,11 +57,7 @@ class Family:
     loss_in_fp32: bool = True
     """Whether the logits are cast to fp32 before the loss."""
     learned_positions: bool = False
-
-    @property
-    def gpt2_block(self) -> bool:
-        """Whether a sequence can be longer than there are positions."""
-        return self.learned_positions
+    """Whether a sequence can be longer than there are positions."""
 
 
 _LLAMA: Mapping[str, Default] = {

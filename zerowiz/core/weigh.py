@@ -67,7 +67,7 @@ class Job:
         """Refuse what the model or the accounting cannot do."""
         a, tokens = self.model.architecture, self.workload.sequence_tokens
         known = FAMILIES.get(a.family)
-        if known is not None and known.gpt2_block and tokens > a.positions:
+        if known is not None and known.learned_positions and tokens > a.positions:
             raise UsageError(
                 f"`--seq-len {tokens}`: `{self.model.name}` has {a.positions} learned positions"
             )
