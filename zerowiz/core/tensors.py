@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 from zerowiz.core.blocks import NEVER, Place, Spec
 from zerowiz.core.families import FAMILIES
@@ -72,6 +73,7 @@ def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
     )
 
 
+@cache
 def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
     """Every trainable tensor of the model, as transformers builds it, tied weights once."""
     return tuple(
