@@ -39,7 +39,7 @@ Beside them, on the same runs:
 _SLOWLY = """\
 "{slow}": the allocator flushed, and steady steps were over 5 % slower than those of the same run without a cap,
 or there is no such run to tell. A capped run is weighed on a card that holds its cap and the most that any
-run took beside its tensors; foreach AdamW is weighed as the fused one, as `zerowiz plan` does.
+run took beside its tensors.
 """
 
 

@@ -96,7 +96,7 @@ def _has_rung(row: Row) -> bool:
     return True
 
 
-_FOREACH = "the optimizer copies lists of tensors (foreach): the ledger counts the fused one"
+_UNKNOWN_OPTIMIZER = "its optimizer is none that the ledger knows"
 
 # Rule: what is not predicted is said here, with its reason, and nowhere else; the first that holds
 # counts. A row goes when the estimator learns its case.
@@ -105,7 +105,7 @@ _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
     ("its config.json is not in `tests/models`, or no family fits", lambda r: not _family(r)),
     ("without DeepSpeed: zerowiz plans no such run", lambda r: _engine(r) and r["stage"] is None),
     ("a CPU rank: its peak is not the allocator's", lambda r: r.get("accelerator") == "cpu"),
-    (_FOREACH, lambda r: _engine(r) and not _is_counted(r)),
+    (_UNKNOWN_OPTIMIZER, lambda r: _engine(r) and not _is_counted(r)),
     ("there is no such rung", lambda r: _engine(r) and not _has_rung(r)),
     (
         "ZeRO-3 built without `zero.Init`: the ledger counts a model that is built in shards",
@@ -154,16 +154,16 @@ def _predicted_bytes(row: Row) -> int:
 def _reason_with_error(row: Row) -> str:
     """How far off it is to count the fused optimizer."""
     if not row["peak_bytes"]:
-        return _FOREACH
+        return _UNKNOWN_OPTIMIZER
     off = predict(row).peak_bytes / row["peak_bytes"] - 1
-    return f"{_FOREACH}, off by {100 * off:+.1f} %"
+    return f"{_UNKNOWN_OPTIMIZER}, off by {100 * off:+.1f} %"
 
 
 def make_record(row: Row, rows: Sequence[Row]) -> Record:
     """One run with its prediction, without the rivals'."""
     family, reason = _family(row), why_unpredicted(row)
-    # A plan does not know how the optimizer steps: it gives those runs their verdicts too.
-    judged = _engine(row) and reason in {None, _FOREACH}
+    # A run with such an optimizer is weighed as AdamW, so that its verdict can be judged.
+    judged = _engine(row) and reason in {None, _UNKNOWN_OPTIMIZER}
     peaks: list[int | None] = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()][1:]
     return Record(
         file=row["file"],
@@ -179,7 +179,7 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         measured_bytes=row["peak_bytes"],
         others_bytes=tuple(peak for peak in peaks if peak is not None) if row["ok"] else (),
         predicted_bytes=_predicted_bytes(row) if reason is None else None,
-        unpredicted=_reason_with_error(row) if reason == _FOREACH else reason,
+        unpredicted=_reason_with_error(row) if reason == _UNKNOWN_OPTIMIZER else reason,
         verdict=verdict_of(row, rows).value if judged else None,
         outcome=outcome_of(row, rows) if _engine(row) else None,
     )

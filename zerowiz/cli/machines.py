@@ -133,7 +133,7 @@ def _read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
     fleet = read_fleet(options, environ)
     for short in fleet.short:
         raise PreflightError(
-            f"{sentences.oddity(short)}", f"give it that many slots in `{options.hostfile}`"
+            sentences.oddity(short), f"give it that many slots in `{options.hostfile}`"
         )
     for failure in fleet.failures:
         raise PreflightError(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from zerowiz.core.allocation import Allocation
 from zerowiz.core.host import Host
 from zerowiz.core.links import Interconnect, LinkClass, join_pairs
 from zerowiz.core.machine import Gpu, Machine, MachineSource
@@ -63,7 +64,10 @@ def _inside_a_job(world: World) -> tuple[str, ...]:
 
 def read_here(world: World) -> Host:
     """The host, within what a scheduler gave the job."""
-    allocation = read_allocation(world.environ, world.files)
+    return _read_host(world, read_allocation(world.environ, world.files))
+
+
+def _read_host(world: World, allocation: Allocation | None) -> Host:
     return read_host(
         world.files,
         scheduler_bytes=None if allocation is None else allocation.memory_bytes,
@@ -72,7 +76,8 @@ def read_here(world: World) -> Host:
 
 
 def _join(reading: GpuReading, world: World) -> Machine:
-    host = read_here(world)
+    allocation = read_allocation(world.environ, world.files)
+    host = _read_host(world, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
@@ -83,7 +88,7 @@ def _join(reading: GpuReading, world: World) -> Machine:
         left_out=reading.left_out,
         host=host,
         network=read_network(world.files, world.environ),
-        allocation=read_allocation(world.environ, world.files),
+        allocation=allocation,
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
     )
