@@ -81,6 +81,7 @@ golden: $(STAMP)  ## rewrite the golden files; read the diff
 
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py
+	$(BIN)/python tests/bench/plan_rows.py
 	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
 

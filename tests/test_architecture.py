@@ -42,7 +42,7 @@ def test_a_value_is_frozen_slotted_and_keyword_only(record: type) -> None:
 
 
 UNIT = re.compile(
-    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate|milliseconds)$"
+    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate|fraction|milliseconds)$"
 )
 # In DeepSpeed's config and in a model's config.json these count elements.
 ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
@@ -59,7 +59,7 @@ COUNTS = {
     *("relative_attention_num_buckets", "patch", "labels", "sliding_every", "residual_dropouts"),
     *("stored_params",),
     # of a rank: elements, said once on the class
-    *("trainable", "largest", "module", "block_largest", "block", "embedding"),
+    *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status"),
     # of a text

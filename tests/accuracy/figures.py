@@ -2,11 +2,19 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accuracy.records import Record, decode_record, encode_record, errors_of, group
+from accuracy.records import (
+    Errors,
+    Record,
+    decode_record,
+    encode_record,
+    errors_by_part,
+    errors_of,
+    group,
+)
 
 FIGURES = Path(__file__).with_name("figures.json")
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -61,24 +69,45 @@ def _unlike(now: Sequence[Record], committed: Sequence[Record]) -> list[str]:
     ]
 
 
+def _with_parts_of(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """The records, each with those parts alone that its namesake has too."""
+    named = {record.key: record.parts for record in others}
+    return [
+        replace(r, parts={name: r.parts[name] for name in r.parts if name in named[r.key]})
+        for r in records
+    ]
+
+
+def _errors(records: Sequence[Record], others: Sequence[Record]) -> dict[tuple[str, ...], Errors]:
+    """Those of the peaks by group, and those of each phase and of host memory."""
+    errors: dict[tuple[str, ...], Errors] = {}
+    for key, members in group(records).items():
+        peaks = errors_of(members, "zerowiz")
+        errors |= {key: peaks} if peaks else {}
+    return errors | dict(errors_by_part(_with_parts_of(records, others)))
+
+
+def _grown(ours: Errors, theirs: Errors) -> Iterator[str]:
+    for figure, is_, was in (
+        ("mean", ours.mean, theirs.mean),
+        ("worst", abs(ours.worst), abs(theirs.worst)),
+    ):
+        if is_ > was + ROUNDING:
+            yield f"{figure} error {100 * is_:.2f} %, was {100 * was:.2f} %"
+
+
 def worse(now: Sequence[Record], committed: Sequence[Record]) -> list[str]:
     """One line for each figure of zerowiz that got worse, on the runs that both compare."""
     sides = ({r.key for r in records if r.compared} for records in (now, committed))
     keys = set.intersection(*sides)
-    before = group([record for record in committed if record.key in keys])
-    lines = _unlike(now, committed)
-    for key, members in group([record for record in now if record.key in keys]).items():
-        ours, theirs = errors_of(members, "zerowiz"), errors_of(before.get(key, ()), "zerowiz")
-        if ours is None or theirs is None:
-            continue
-        for figure, is_, was in (
-            ("mean", ours.mean, theirs.mean),
-            ("worst", abs(ours.worst), abs(theirs.worst)),
-        ):
-            if is_ > was + ROUNDING:
-                where = " ".join(dict.fromkeys(key))
-                lines.append(f"{where}: {figure} error {100 * is_:.2f} %, was {100 * was:.2f} %")
-    return lines
+    after, before = ([r for r in records if r.key in keys] for records in (now, committed))
+    ours, theirs = _errors(after, before), _errors(before, after)
+    return _unlike(now, committed) + [
+        f"{' '.join(dict.fromkeys(key))}: {grown}"
+        for key in ours
+        if key in theirs
+        for grown in _grown(ours[key], theirs[key])
+    ]
 
 
 def take_rivals(now: Sequence[Record], committed: Sequence[Record]) -> tuple[Record, ...]:

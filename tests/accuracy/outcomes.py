@@ -62,13 +62,17 @@ def outcome_of(row: Row, rows: Sequence[Row]) -> Outcome | None:
     return Outcome.RAN if as_fast else Outcome.SLOW
 
 
+def _hpz(row: Row) -> int:
+    return int((row["zero_optimization"] or {}).get("zero_hpz_partition_size", 1))
+
+
 def _outside_bytes(row: Row, rows: Sequence[Row]) -> int:
-    """The most that a run on as many GPUs, one or more, took beside its tensors."""
+    """The most that a run with as many NCCL groups took beside its tensors."""
     taken: list[int] = [
         other["device_used_outside_allocator_bytes"]
         for other in rows
         if other["device_used_outside_allocator_bytes"] and other["kind"] == "engine"
-        if (other["gpus"] > 1) == (row["gpus"] > 1)
+        if (other["gpus"] > 1, _hpz(other)) == (row["gpus"] > 1, _hpz(row))
     ]
     return max(taken, default=0)
 
@@ -90,5 +94,6 @@ def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
         workload=workload,
         state_dtype=workload.optimizer_state_dtype,
         own_buffers=buffers_of(row),
+        expandable_segments=row.get("expandable_segments") is not False,
     )
     return weigh(job, strategy_of(row)).verdict

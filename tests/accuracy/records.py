@@ -1,7 +1,7 @@
 """Hold each measured run against its prediction, and group the errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from accuracy.outcomes import Outcome, outcome_of, verdict_of
@@ -10,6 +10,7 @@ from measured.rows import (
     OPTIMIZERS,
     Row,
     has_bf16_states,
+    host_base_bytes,
     own_config_of,
     predict,
     predict_forward_backward,
@@ -18,6 +19,7 @@ from measured.rows import (
     strategy_of,
 )
 
+from zerowiz.core.comparison import measured_phases, predict_phases
 from zerowiz.core.weigh import Verdict
 from zerowiz.errors import ZerowizError
 
@@ -34,6 +36,12 @@ _WRONG = frozenset(
         (Verdict.DOES_NOT_FIT.value, Outcome.SLOW.value),
     }
 )
+
+
+Sizes = tuple[int, int]
+"""Predicted and measured bytes of one thing."""
+
+HOST = "host"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +66,8 @@ class Record:
     """Why there is no prediction."""
     verdict: str | None
     outcome: str | None
+    parts: Mapping[str, Sizes] = field(default_factory=dict)
+    """Each phase of a run that ended well, and the host memory of one that offloads."""
     deepspeed_bytes: int | None = None
     accelerate_bytes: int | None = None
 
@@ -108,10 +118,6 @@ _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
     (_UNKNOWN_OPTIMIZER, lambda r: _engine(r) and not _is_counted(r)),
     ("there is no such rung", lambda r: _engine(r) and not _has_rung(r)),
     (
-        "ZeRO-3 built without `zero.Init`: the ledger counts a model that is built in shards",
-        lambda r: r["stage"] == 3 and r.get("zero_init") is False,
-    ),
-    (
         "its config has keys that are not counted",
         lambda r: _engine(r) and own_config_of(r).uncounted,
     ),
@@ -151,6 +157,20 @@ def _predicted_bytes(row: Row) -> int:
     return predict(row).peak_bytes if _engine(row) else predict_forward_backward(row)
 
 
+def _parts(row: Row) -> dict[str, Sizes]:
+    """What is predicted and measured beside the peak; `launch` records no phases."""
+    if not _engine(row) or not row["ok"] or "phases" not in row:
+        return {}
+    estimate = predict(row)
+    predicted, measured = predict_phases(estimate), measured_phases(row)
+    base_bytes = host_base_bytes(row)
+    if base_bytes is not None:
+        predicted[HOST] = estimate.host_peak_bytes
+        measured[HOST] = row["host_peak_rss_bytes"] - base_bytes
+    known = {name: size for name, size in measured.items() if size is not None}
+    return {name: (size, known[name]) for name, size in predicted.items() if name in known}
+
+
 def _reason_with_error(row: Row) -> str:
     """How far off it is to count the fused optimizer."""
     if not row["peak_bytes"]:
@@ -180,6 +200,7 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         others_bytes=tuple(peak for peak in peaks if peak is not None) if row["ok"] else (),
         predicted_bytes=_predicted_bytes(row) if reason is None else None,
         unpredicted=_reason_with_error(row) if reason == _UNKNOWN_OPTIMIZER else reason,
+        parts=_parts(row) if reason is None else {},
         verdict=verdict_of(row, rows).value if judged else None,
         outcome=outcome_of(row, rows) if _engine(row) else None,
     )
@@ -199,7 +220,8 @@ def encode_record(record: Record) -> dict[str, Any]:
 def decode_record(values: Mapping[str, Any]) -> Record:
     """From the figures."""
     known = {field.name: values[field.name] for field in fields(Record)}
-    return Record(**{**known, "others_bytes": tuple(known["others_bytes"])})
+    parts = {name: (said, was) for name, (said, was) in known["parts"].items()}
+    return Record(**{**known, "others_bytes": tuple(known["others_bytes"]), "parts": parts})
 
 
 Size = Callable[[Record], int | None]
@@ -252,3 +274,12 @@ def group(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]
             name = "all" if by == "all" else str(getattr(record, by))
             groups.setdefault((record.split, by, name), []).append(record)
     return groups
+
+
+def errors_by_part(records: Iterable[Record]) -> dict[tuple[str, str], Errors]:
+    """Of each phase, and of host memory, on each side of the split."""
+    each: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        for name, (predicted, measured) in record.parts.items():
+            each.setdefault((record.split, name), []).append(predicted / measured - 1)
+    return {key: Errors(each=tuple(errors)) for key, errors in each.items()}

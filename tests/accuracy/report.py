@@ -35,6 +35,7 @@ def _show(figures: Figures) -> None:
         "",
         page.summary(records, "rung"),
     )
+    _say("# by phase", "", page.phases(records), "# host memory", "", page.host(records))
     _say(page.counts(records))
 
 

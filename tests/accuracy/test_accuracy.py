@@ -9,12 +9,24 @@ from pathlib import Path
 import pytest
 from accuracy.figures import PAGE, README, read_figures, take_rivals, worse
 from accuracy.outcomes import Outcome, outcome_of
-from accuracy.page import headline, render, unpredicted, verdicts, with_headline
-from accuracy.records import Record, error_of, errors_of, group, make_records
+from accuracy.page import headline, host, phases, render, unpredicted, verdicts, with_headline
+from accuracy.records import (
+    HOST,
+    Record,
+    decode_record,
+    encode_record,
+    error_of,
+    errors_by_part,
+    errors_of,
+    group,
+    make_records,
+)
 from accuracy.split import FAMILIES_SET_ASIDE, FILES, Row, Split, deal, split_of
 from measured.rows import has_bf16_states, predict, read_every_row, strategy_of
 
+from zerowiz.core.comparison import PHASES
 from zerowiz.core.families import FAMILIES
+from zerowiz.core.strategy import STRATEGIES, Offload
 
 COMMITTED = read_figures()
 NOW = make_records()
@@ -89,6 +101,18 @@ def scaled(record: Record, factor: float) -> Record:
     return replace(record, predicted_bytes=int(record.predicted_bytes * factor))
 
 
+def test_every_phase_and_every_offload_rung_has_an_error_on_both_sides() -> None:
+    errors = errors_by_part(NOW)
+    assert {(split.value, name) for split in Split for name in (*PHASES, HOST)} == set(errors)
+    offloaded = {strategy.name for strategy in STRATEGIES if strategy.offload is not Offload.NONE}
+    assert offloaded == {record.rung for record in NOW if HOST in record.parts}
+
+
+def test_figures_come_back_as_they_were_written() -> None:
+    written = json.loads(json.dumps([encode_record(record) for record in NOW]))
+    assert list(NOW) == [decode_record(values) for values in written]
+
+
 def test_a_worse_prediction_is_named_by_its_group() -> None:
     """Every group that the run is in, by its mean, its worst, or both."""
     one = next(r for r in NOW if r.compared and r.rung == "zero3" and r.family == "qwen3")
@@ -97,6 +121,20 @@ def test_a_worse_prediction_is_named_by_its_group() -> None:
     assert [True] * len(lines) == [line.startswith("fitted ") for line in lines]
     named = {line.partition(":")[0] for line in lines}
     assert {"fitted all", "fitted rung zero3", "fitted family qwen3"} == named
+
+
+@pytest.mark.parametrize("name", ["first_step", "host"])
+def test_a_worse_phase_or_host_memory_is_named_by_itself(name: str) -> None:
+    one = next(r for r in NOW if name in r.parts and r.split == "fitted")
+    parts = {**one.parts, name: (3 * one.parts[name][1], one.parts[name][1])}
+    lines = worse([replace(r, parts=parts) if r is one else r for r in NOW], NOW)
+    assert {f"fitted {name}"} == {line.partition(":")[0] for line in lines}
+
+
+def test_a_phase_that_only_one_side_knows_blames_nobody() -> None:
+    bare = [replace(record, parts={}) for record in NOW]
+    assert [] == worse(NOW, bare)
+    assert [] == worse(bare, NOW)
 
 
 def test_a_change_within_the_rounding_is_not_worse() -> None:
@@ -133,6 +171,8 @@ def test_the_page_shows_every_run_and_every_verdict() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert [] == [r.id for r in NOW if not any(line.startswith(f"| {r.id} |") for line in rows)]
     assert unpredicted(NOW) in page
+    assert phases(NOW) in page
+    assert host(NOW) in page
     assert verdicts(NOW) in page
 
 

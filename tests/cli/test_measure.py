@@ -10,6 +10,8 @@ import pytest
 from cli.harness import Run
 from ranks.harness import rank_environ, run
 
+from zerowiz.core.hfconfig import model_from_config
+
 ROOT = Path(__file__).parents[2]
 MODEL = str(ROOT / "templates" / "model")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
@@ -96,7 +98,6 @@ def test_as_many_cpu_ranks_are_started_as_the_largest_case_takes(here: Run, fold
     ("words", "named"),
     [
         (("--model", MODEL, "--machine", "4xH200"), "4xH200"),
-        (("--model", MODEL, "--method", "qlora"), "4 bits"),
         (("--model", MODEL, "--nodes", "2"), "this machine alone"),
         (("--cases", "none.json"), "none.json"),
     ],
@@ -160,6 +161,87 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     # Weights, masters and moments of a whole replica are more than a half of them.
     assert alone["phases"]["steady_step"]["allocated_bytes"] > 16 * alone["params"] // 2
     assert () == done.shared_memory_left
+
+
+VIT = {
+    "model_type": "vit",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "image_size": [32, 48],
+    "patch_size": 8,
+    "num_labels": 3,
+}
+# A family that only transformers knows, and one that nobody does.
+STABLELM = {
+    "model_type": "stablelm",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 200,
+}
+ABACUS = {**STABLELM, "model_type": "abacus"}
+
+
+def test_the_sizes_of_an_unknown_family_are_guessed_for_each_case(here: Run, folder: Path) -> None:
+    cases = [
+        {"id": str(stage), "model": "odd", "config": ABACUS, "stage": stage} for stage in (1, 2)
+    ]
+    done = here("measure", *CPU, "--no-trace", "--cases", cases_file(folder, *cases), "--dry-run")
+    assert 0 == done.code
+    assert 1 == done.stderr.count("`abacus` has no formulas yet, so this is a guess")
+
+
+@pytest.mark.deepspeed
+def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: Path) -> None:
+    # Without `architectures`: the class that trains is the one that is counted.
+    bare_bert = {key: value for key, value in BERT.items() if key != "architectures"}
+    configs: dict[str, dict[str, Any]] = {
+        "vit": VIT,
+        "bert": bare_bert,
+        "stablelm": STABLELM,
+        "abacus": {"model_type": "a"},
+    }
+    common = {"sequence_tokens": 64, "gpus": 2, "stage": 2, "steps": 1}
+    cases = [{**common, "id": id_, "model": id_, "config": c} for id_, c in configs.items()]
+    (tmp_path / "stablelm").mkdir()
+    (tmp_path / "stablelm" / "config.json").write_text(json.dumps(STABLELM))
+    environ = rank_environ(tmp_path / "reports") | {
+        "PYTHONPATH": python_path(),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    tool = [sys.executable, "-m", "zerowiz"]
+
+    measured = run(
+        [*tool, "measure", "--accelerator", "cpu", "--cases", cases_file(tmp_path, *cases)]
+        + ["--json", "--yes"],
+        env=environ,
+        cwd=tmp_path,
+    )
+    planned = run(
+        [*tool, "plan", *CPU, "--model", "stablelm", "--seq-len", "64", "--json", "--yes"],
+        env=environ,
+        cwd=tmp_path,
+    )
+
+    runs = {each["row"]["id"]: each for each in json.loads(measured.stdout)["runs"]}
+    rows = {name: each["row"] for name, each in runs.items()}
+    assert {"vit": True, "bert": True, "stablelm": True, "abacus": False} == {
+        name: row["ok"] for name, row in rows.items()
+    }, rows
+    for name in ("vit", "bert"):
+        assert model_from_config(name, configs[name]).params == rows[name]["params"]
+        assert runs[name]["predicted"]["peak_bytes"] is not None
+    assert "`StableLmForCausalLM` was traced without memory" in measured.stderr
+    plan = json.loads(planned.stdout)
+    rungs = {rung["name"]: rung["gpu"]["peak_bytes"] for rung in plan["strategies"]}
+    assert "trace" == plan["model"]["source"]
+    assert rungs["zero2"] == runs["stablelm"]["predicted"]["peak_bytes"]
+    assert plan["model"]["params"] == rows["stablelm"]["params"]
+    assert "`a` is not known yet" in runs["abacus"]["predicted"]["why_not"]
 
 
 def python_path() -> str:

@@ -8,7 +8,8 @@ from cli.harness import COLUMNS, CONFIG_ARGUMENTS, Run
 
 # Frozen: an option leaves or changes its name on purpose only.
 SHARED = {
-    *("--model", "--method", "--lora-rank", "--trace", "--no-trace"),
+    *("--model", "--method", "--lora-rank", "--lora-target-modules", "--trace", "--no-trace"),
+    *("--loss", "--packing", "--no-packing"),
     *("--machine", "--accelerator", "--gpus", "--nodes", "--gpus-per-node", "--hostfile"),
     "--interconnect",
     *("--memory-budget", "--micro-batch", "--seq-len", "--grad-accum", "--global-batch"),
@@ -22,6 +23,7 @@ VALUES: dict[str, str | None] = {
     "--model": "10m",
     "--method": "full",
     "--lora-rank": "8",
+    "--lora-target-modules": "all-linear",
     "--machine": "cpu",
     "--accelerator": "cpu",
     "--gpus": "0",
@@ -38,6 +40,7 @@ VALUES: dict[str, str | None] = {
     "--optimizer": "adamw",
     "--optimizer-state-dtype": "fp32",
     "--attention": "sdpa",
+    "--loss": "plain",
     "--stage": "auto",
     "--offload": "none",
     "--accounting": "real",

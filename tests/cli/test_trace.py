@@ -64,23 +64,64 @@ def test_a_size_is_counted_by_formulas_whatever_is_asked(here: Run, models: Path
     assert "note: `7b` is a size, which is counted by formulas and not traced" in traced.stderr
 
 
-def test_an_unknown_family_is_refused_where_nothing_can_trace_it(
+def test_an_unknown_family_is_guessed_where_nothing_can_trace_it(
     here: Run, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert models.is_dir()
     monkeypatch.setattr("zerowiz.cli.tracing.can_trace", lambda: False)
-    result = here("plan", "--model", "bloom", *ON)
-    assert 2 == result.code
-    assert "config.json of `bloom`: `bloom` is not known yet" == result.problem
-    assert "pip install 'zerowiz[train]'" in result.hints
+    result = here("plan", "--model", "bloom", "--json", *ON)
+    assert 0 == result.code
+    assert "guess" == json.loads(result.stdout)["model"]["source"]
+    assert 1 == result.stderr.count("`bloom` has no formulas yet, so this is a guess")
+    assert "pip install 'zerowiz[train]'" in result.stderr
     asked = here("plan", "--model", "llama", "--trace", *ON)
     assert (5, "`--trace` needs torch and transformers") == (asked.code, asked.problem)
 
 
-def test_no_trace_refuses_an_unknown_family(here: Run, models: Path) -> None:
-    assert models.is_dir()
-    result = here("plan", "--model", "bloom", "--no-trace", *ON)
-    assert "config.json of `bloom`: `bloom` is not known yet" == result.problem
+def test_an_unknown_family_that_tells_no_sizes_is_refused_with_what_would_help(
+    here: Run, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / "bloom" / "config.json").write_text('{"model_type": "bloom"}')
+    monkeypatch.setattr("zerowiz.cli.tracing.can_trace", lambda: False)
+    result = here("plan", "--model", "bloom", *ON)
+    missing = "config.json of `bloom`: `bloom` is not known yet, and `hidden_size` is missing"
+    assert (2, missing) == (result.code, result.problem)
+    assert "pip install 'zerowiz[train]'" in result.hints
+
+
+def test_no_trace_guesses_and_loads_no_torch(models: Path) -> None:
+    words = ("plan", "--model", "bloom", "--no-trace", *ON)
+    assert "torch" not in imports(models, *words)
+    assert "is a guess: a Llama of its sizes" in run_process(models, *words).stderr
+
+
+def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
+    here: Run, models: Path
+) -> None:
+    wrapper = {"model_type": "seeing_llama", "text_config": LLAMA, "vision_config": {}}
+    (models / "bloom" / "config.json").write_text(json.dumps(wrapper))
+    wrapped, alone = (
+        here("plan", "--model", name, "--no-trace", "--json", *ON) for name in ("bloom", "llama")
+    )
+    assert "the language model that it wraps, alone" in wrapped.stderr
+    peaks, wrapped_peaks = (
+        [rung["gpu"]["phases"] for rung in json.loads(ran.stdout)["strategies"]]
+        for ran in (alone, wrapped)
+    )
+    assert peaks == wrapped_peaks
+
+
+@pytest.mark.deepspeed
+def test_what_transformers_does_not_know_either_is_guessed_unless_a_trace_is_asked_for(
+    models: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    (models / "llama" / "config.json").write_text(json.dumps({**LLAMA, "model_type": "abacus"}))
+    guessed = run_process(models, "plan", "--model", "llama", "--json", *ON)
+    assert "guess" == json.loads(guessed.stdout)["model"]["source"]
+    assert "a guess: a Llama of its sizes; transformers has no model for `abacus`" in guessed.stderr
+    asked = run_process(models, "plan", "--model", "llama", "--trace", *ON)
+    assert (2, "transformers has no model for `abacus`") == (asked.code, asked.problem)
 
 
 @pytest.mark.deepspeed

@@ -132,6 +132,56 @@ def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
     assert "stopped; nothing was written" in person.text
 
 
+def write_model(script: Path, name: str, **config: object) -> None:
+    (script.parent / name).mkdir()
+    (script.parent / name / "config.json").write_text(json.dumps(config))
+
+
+SMALL = {"n_layer": 2, "hidden_size": 256, "n_head": 4, "vocab_size": 1024}
+
+
+def test_an_unknown_family_is_taken_and_guessed_and_nonsense_is_not(
+    terminal: Open, script: Path
+) -> None:
+    write_model(script, "odd", model_type="unheard_of", **SMALL)
+    write_model(script, "nonsense", model_type="unheard_of")
+    person = terminal("init", *CPU, "--seq-len", "64", "--no-trace")
+    person.reply("Which model?", "nonsense" + ENTER)
+    person.reply("`hidden_size` is", "odd" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert "parameters (guess)" in person.text
+    assert 1 == " ".join(person.text.split()).count("so this is a guess")
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("config", [{"model_type": "bloom", **SMALL}, {"model_type": "clip"}])
+def test_what_can_be_traced_is_taken_and_traced_once(
+    terminal: Open, script: Path, config: dict[str, object]
+) -> None:
+    pytest.importorskip("transformers")
+    write_model(script, "odd", **config)
+    cache = script.parent.parent / "cache"
+    person = terminal("init", *CPU, "--seq-len", "64", XDG_CACHE_HOME=str(cache))
+    person.reply("Which model?", "odd" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert 1 == " ".join(person.text.split()).count("was traced without memory")
+    assert "parameters (trace)" in person.text
+    assert 1 == len(list((cache / "zerowiz" / "trace").iterdir()))
+
+
+@pytest.mark.deepspeed
+def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Path) -> None:
+    pytest.importorskip("transformers")
+    write_model(script, "nonsense", model_type="unheard_of")
+    person = terminal("init", *CPU, "--seq-len", "64")
+    person.reply("Which model?", "nonsense" + ENTER)
+    person.reply("`hidden_size` is", "10m" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+
+
 def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", "--model", "1b", "--seq-len", "512")

@@ -114,11 +114,23 @@ def test_the_peak_is_compared_and_its_error_is_signed() -> None:
     assert error == peak.error
 
 
-def test_a_phase_is_the_larger_of_its_first_and_its_steady_iteration() -> None:
+def test_the_first_and_the_steady_iteration_are_compared_each_for_itself() -> None:
     phases = {each.name: each.measured_bytes for each in compared(MEASURED).phases}
-    held = MEASURED["phases"]
-    wanted = max(held["first_step"]["peak_bytes"], held["steady_step"]["peak_bytes"])
-    assert (wanted, held["init"]["peak_bytes"]) == (phases["step"], phases["init"])
+    held = {name: reading["peak_bytes"] for name, reading in MEASURED["phases"].items()}
+    assert held == phases
+    assert held["first_step"] < held["steady_step"]
+
+
+def test_every_phase_of_both_iterations_is_predicted_within_1_percent() -> None:
+    errors = [each.error for each in compared(MEASURED).phases]
+    assert [0] * 8 == pytest.approx(errors, abs=0.01)
+
+
+def test_a_phase_that_a_run_did_not_reach_has_a_prediction_and_no_measurement() -> None:
+    came = {name: MEASURED["phases"][name] for name in ("model", "init")}
+    phases = {each.name: each for each in compared(MEASURED, phases=came).phases}
+    assert phases["steady_step"].measured_bytes is None
+    assert phases["steady_step"].predicted_bytes
 
 
 def test_a_cap_stands_for_a_smaller_card() -> None:
@@ -143,5 +155,5 @@ def test_out_of_memory_is_an_answer_and_a_failure_is_none() -> None:
 def test_the_json_has_the_row_the_prediction_and_the_errors() -> None:
     content = json.loads(json.dumps(encode_comparison(compared(MEASURED))))
     assert ["row", "predicted", "error"] == list(content)
-    assert content["predicted"]["peak_bytes"] == content["predicted"]["phases"]["backward"]
+    assert content["predicted"]["peak_bytes"] == content["predicted"]["phases"]["steady_backward"]
     assert abs(content["error"]["peak"]) < 0.05

@@ -9,6 +9,7 @@ import pytest
 from zerowiz.core.codec import decode_machine
 from zerowiz.core.contract import encode_plan
 from zerowiz.core.decide import Decision, Question, Wish, decide
+from zerowiz.core.interval import Assumption
 from zerowiz.core.ledger import Phase
 from zerowiz.core.model import ModelSource
 from zerowiz.core.remedies import remedies
@@ -62,11 +63,16 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "verdict": "str",
         "gpu": {
             "peak_bytes": "int",
+            "interval": {
+                **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
+                "assumptions": ["str"],
+            },
             "device_bytes": "int",
             "budget_bytes": "int",
             "headroom_bytes": "int",
             "peak_phase": "str",
             "phases": dict.fromkeys(("model", "init", "forward", "backward", "step"), "int"),
+            "first_iteration": dict.fromkeys(("forward", "backward", "step"), "int"),
             "lines": [{"part": "str", "phase": "str", "bytes": "int", "formula": "str"}],
         },
         "host": {"peak_bytes": "int", "budget_bytes": "NoneType"},
@@ -89,8 +95,11 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "optimizer_state_dtype": "str",
             "method": "str",
             "lora_rank": "NoneType",
+            "lora_target_modules": "NoneType",
             "gradient_checkpointing": "bool",
             "attention": "str",
+            "loss": "str",
+            "packing": "bool",
             "accounting": "str",
         },
         "flowchart": [
@@ -167,7 +176,8 @@ def test_lora_says_what_trains() -> None:
     job = replace(JOB, workload=replace(JOB.workload, method=Method.LORA, lora_rank=8))
     plan = encode(decide(job, Wish()))
     assert JOB.model.lora_params(8) == plan["model"]["trainable_params"]
-    assert 8 == plan["workload"]["lora_rank"]
+    said = {key: plan["workload"][key] for key in ("lora_rank", "lora_target_modules")}
+    assert {"lora_rank": 8, "lora_target_modules": "all-linear"} == said
 
 
 def test_a_launch_adds_its_file_command_and_environment() -> None:
@@ -180,3 +190,19 @@ def test_a_launch_adds_its_file_command_and_environment() -> None:
 def test_the_accounting_is_named() -> None:
     job = replace(JOB, accounting=Accounting.TEXTBOOK)
     assert "textbook" == encode(decide(job, Wish()))["workload"]["accounting"]
+
+
+def test_the_first_iteration_is_said_and_unknown_in_the_told_arithmetic() -> None:
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    for plan, known in ((PLAN, True), (told, False)):
+        firsts = [strategy["gpu"]["first_iteration"] for strategy in plan["strategies"]]
+        assert [known] * len(firsts) == [first is not None for first in firsts]
+
+
+def test_the_interval_is_said_and_unknown_in_the_told_arithmetic() -> None:
+    for strategy in PLAN["strategies"]:
+        interval = strategy["gpu"]["interval"]
+        assert strategy["gpu"]["peak_bytes"] == interval["expected_bytes"]
+        assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    assert {None} == {strategy["gpu"]["interval"] for strategy in told["strategies"]}

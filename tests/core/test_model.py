@@ -2,8 +2,9 @@
 
 import json
 import math
+import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from zerowiz.core.families import FAMILIES
 from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.model import Model, ModelSource
 from zerowiz.core.sizes import model_from_size, parse_size
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -238,9 +240,71 @@ def test_lora_adapts_the_linear_layers_of_a_block_alone() -> None:
     assert 3 * 8 * (attention + mlp) == model.lora_params(rank=8)
 
 
-def test_experts_take_no_lora() -> None:
+def count_with_peft(config: Mapping[str, object], modules: Sequence[str]) -> int:
+    """What peft trains of what transformers builds, without memory for it."""
+    import peft
+    import torch
+    import transformers
+
+    model_type = str(config["model_type"])
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    builder = getattr(transformers, BUILDERS.get(model_type, "AutoModelForCausalLM"))
+    with torch.device("meta"), warnings.catch_warnings():
+        # peft 0.21 on transformers 5.23: a name on its way out, and GPT-2's kind of layer.
+        warnings.simplefilter("ignore")
+        built = builder.from_config(transformers.AutoConfig.for_model(model_type, **keys))
+        targets = list(modules) if modules else ALL_LINEAR
+        adapted = peft.get_peft_model(built, peft.LoraConfig(r=3, target_modules=targets))
+    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+
+
+def list_targets(model: Model) -> list[tuple[str, ...]]:
+    """All layers, each alone by all its names or by its last, and the first with the last."""
+    targets = list(dict.fromkeys(tensor.targets for tensor in model.tensors if tensor.targets))
+    short = [tuple(name.rpartition(".")[2] for name in names) for names in targets]
+    return list(dict.fromkeys([(), *targets, *short, targets[0] + targets[-1]]))
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [(family, keys) for family, configs in CONFIGS.items() for keys in configs if keys],
+)
+def test_peft_trains_what_is_counted(family: str, keys: Mapping[str, object]) -> None:
+    config = {"model_type": family, **keys}
+    model = model_from_config(family, config)
+    assert count_with_peft(config, ()) == model.lora_params(3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peft_trains_what_is_counted_whatever_it_is_told(family: str) -> None:
+    keys = next(keys for keys in CONFIGS[family] if keys)
+    config = {"model_type": family, **keys}
+    model = model_from_config(family, config)
+    told = list_targets(model)
+    counted = {modules: model.lora_params(3, modules) for modules in told}
+    assert {modules: count_with_peft(config, modules) for modules in told} == counted
+
+
+def test_peft_adapts_each_expert_and_the_fused_ones_twice() -> None:
     model = model_from_config("a", {"model_type": "mixtral", **SMALL, "num_key_value_heads": 6})
-    assert 3 * 8 * 4 * (60 + 60) == model.lora_params(rank=8)
+    attention, gate = 4 * (60 + 60), 60 + 8
+    experts = 8 * (2 * (2 * 101 + 60) + (101 + 60))
+    assert 3 * 8 * (attention + gate + experts) == model.lora_params(rank=8)
+
+
+def test_an_unknown_module_is_refused_with_those_that_there_are() -> None:
+    model = model_from_config("a", {"model_type": "phi3", **SMALL, "pad_token_id": 0})
+    with pytest.raises(UsageError) as refused:
+        model.lora_params(8, ("qkv_proj", "q_proj"))
+    said = "`--lora-target-modules q_proj`: `a` has no such linear layer to adapt"
+    assert said == refused.value.message
+    assert "it has qkv_proj, o_proj, gate_up_proj, down_proj" == refused.value.hints[0]
+
+
+def test_fused_experts_are_adapted_by_all_their_names_or_not_at_all() -> None:
+    model = model_from_config("a", {"model_type": "mixtral", **SMALL, "num_key_value_heads": 6})
+    with pytest.raises(UsageError, match="`--lora-target-modules w1`"):
+        model.lora_params(8, ("q_proj", "w1"))
 
 
 def test_only_gemma2_caps_its_logits_unasked() -> None:

@@ -92,9 +92,14 @@ REFUSED = {
 @pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)
 def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> None:
     found = remedies(decision)
-    led = [decide(*apply(decision, remedy.change)).chosen for remedy in found]
-    assert [r.strategy for r in found] == [None if c is None else c.strategy.name for c in led]
     assert found
+    for remedy in found:
+        led = decide(*apply(decision, remedy.change))
+        assert led.chosen is not None
+        # A lone GPU does not tell how others would be linked, so there the slow link is planned for.
+        guessed = len(decision.job.machine.gpus) == 1 and "--machine" in remedy.change
+        running = {weighed.strategy.name for weighed in led.weighed if weighed.runs}
+        assert remedy.strategy in (running if guessed else {led.chosen.strategy.name})
 
 
 @pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)

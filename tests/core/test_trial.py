@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from measured.rows import read_config, read_model, read_rows
 
+from zerowiz.core.activations import activations
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, fit_buffers
 from zerowiz.core.codec import encode
 from zerowiz.core.hfconfig import model_from_config
@@ -16,6 +17,7 @@ from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.stepper import Stepper, stepper_for
 from zerowiz.core.strategy import STRATEGIES, ZERO2, Offload, Strategy
+from zerowiz.core.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.trial import (
     PlannedTrial,
     Trial,
@@ -27,7 +29,7 @@ from zerowiz.core.trial import (
     strategy_of,
 )
 from zerowiz.core.weigh import weigh
-from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype
+from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.gpu_table import read_gpu_table
 from zerowiz.probe.templates import read_template
@@ -171,6 +173,34 @@ def test_a_model_that_cannot_be_counted_is_run_without_a_prediction() -> None:
     plan = plan_trial(trial(offload="all", stage=3), H200S, "`bert` is not known yet", None)
     assert (None, "`bert` is not known yet") == (plan.job, plan.unpredicted)
     assert {"device": "cpu", "pin_memory": True} == zero_of(plan)["offload_param"]
+
+
+def test_a_trace_is_what_is_predicted() -> None:
+    held_bytes = 10**12
+    step = TracedRun(
+        micro_batch=1,
+        sequence_tokens=2048,
+        precision=Precision.BF16,
+        attention=Attention.SDPA,
+        gradient_checkpointing=False,
+        activations=replace(activations(LLAMA.architecture, Workload()), saved_bytes=held_bytes),
+    )
+    traced = Traced(
+        family="unheard_of",
+        built="UnheardOfForCausalLM",
+        layers=1,
+        hidden_size=8,
+        embedding=(8, 8),
+        tied_embeddings=True,
+        tensors=(TracedTensor(name="w", shape=(8, 8), linear=True),),
+        runs=(step,),
+        took_milliseconds=1,
+    )
+    model = traced.model("odd")
+    plan = plan_trial(trial(zero_optimization={}), H200S, model, None, traced)
+    assert plan.job is not None
+    assert traced == plan.job.own_trace
+    assert weigh(plan.job, ZERO2).estimate.peak_bytes > held_bytes
 
 
 def test_a_rung_that_zerowiz_has_not_is_run_without_a_prediction() -> None:

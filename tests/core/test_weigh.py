@@ -1,5 +1,6 @@
 """A rung against a machine: budgets, verdicts, and the runs whose memory was capped."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,12 +21,22 @@ from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
-from zerowiz.core.strategy import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.strategy import (
+    DDP,
+    STRATEGIES,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+    Strategy,
+)
+from zerowiz.core.traced import Traced, TracedTensor
 from zerowiz.core.weigh import Job, Verdict, Weighed, weigh, weigh_all
-from zerowiz.core.workload import Method, StateDtype, Workload
+from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.errors import UsageError
 from zerowiz.probe.gpu_table import read_gpu_table
 
-GB = 10**9
+GB, GIB = 10**9, 2**30
 SEVEN = model_from_size("7b", 7 * GB)
 A100S = parse_spec("4xA100-40GB", read_gpu_table())
 CHECKPOINTED = Workload(gradient_checkpointing=True)
@@ -57,6 +68,15 @@ def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> 
         workload=CHECKPOINTED,
         budget_bytes=budget_bytes,
     )
+
+
+@pytest.mark.parametrize("model", [SEVEN, read_model("llama-2-7b")], ids=["size", "config"])
+@pytest.mark.parametrize("state_dtype", StateDtype)
+def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
+    model: Model, state_dtype: StateDtype
+) -> None:
+    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    assert weigh(job, ZERO3).runs
 
 
 @pytest.mark.parametrize("model", [SEVEN, read_model("llama-2-7b")], ids=["size", "config"])
@@ -116,6 +136,41 @@ def test_a_run_that_died_under_its_cap_is_not_said_to_fit(row: Row) -> None:
 )
 def test_a_run_with_a_tenth_to_spare_is_said_to_run(row: Row) -> None:
     assert capped(row).runs
+
+
+RUNS = (Verdict.FITS, Verdict.TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("identity", "verdicts"),
+    [
+        ("d4-004", [Verdict.DOES_NOT_FIT]),  # ZeRO-2, states in fp32
+        ("d4-005", RUNS),  # ZeRO-3, states in fp32
+        ("d4-006", [Verdict.FITS]),  # ZeRO-2, states in bf16
+    ],
+)
+def test_7b_under_caps_of_40_gib_is_judged_as_it_ended(
+    identity: str, verdicts: Sequence[Verdict]
+) -> None:
+    row = next(row for row in CAPPED if row["id"] == identity)
+    assert ("llama-2-7b", 4, 40 * GIB) == (row["model"], row["gpus"], row["memory_cap_bytes"])
+    assert (verdicts != [Verdict.DOES_NOT_FIT]) is row["ok"]
+    assert capped(row).verdict in verdicts
+
+
+def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
+    """Qwen3-32B under ZeRO-3 took 139.3 GB of each of four H200s, and flushed five times."""
+    row = next(row for row in read_rows() if row["id"] == "d4-000")
+    assert (5, True) == (row["allocator_retries"], row["ok"])
+    job = Job(
+        machine=parse_spec(f"{row['gpus']}xH200", read_gpu_table()),
+        model=read_model(row["model"]),
+        workload=workload_of(row),
+        own_buffers=buffers_of(row),
+    )
+    weighed = weigh(job, strategy_of(row))
+    assert row["peak_bytes"] == pytest.approx(weighed.estimate.peak_bytes, rel=0.01)
+    assert Verdict.TIGHT is weighed.verdict
 
 
 @pytest.mark.parametrize(
@@ -215,3 +270,52 @@ def test_buffers_fit_the_adapters_that_train() -> None:
     workload = Workload(method=Method.LORA, lora_rank=8)
     job = Job(machine=A100S, model=SEVEN, workload=workload)
     assert SEVEN.lora_params(8) == job.buffers.reduce_bucket_size
+
+
+def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:
+    gpt2 = read_model("gpt2-medium")
+    assert Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
+    with pytest.raises(UsageError, match="1024 learned positions"):
+        Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
+
+
+def test_told_arithmetic_knows_no_adapters() -> None:
+    told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
+    with pytest.raises(UsageError, match="knows no `--method lora`"):
+        Job(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
+
+
+@pytest.mark.parametrize(
+    ("accounting", "said", "expected"),
+    [
+        (Accounting.REAL, None, "fp32"),
+        (Accounting.TEXTBOOK, None, "bf16"),
+        (Accounting.TEXTBOOK, StateDtype.FP32, "fp32"),
+        (Accounting.REAL, StateDtype.BF16, "bf16"),
+    ],
+)
+def test_states_are_fp32_unless_told_otherwise_and_of_the_weights_format_in_told_arithmetic(
+    accounting: Accounting, said: StateDtype | None, expected: str
+) -> None:
+    job = Job(
+        machine=A100S, model=SEVEN, workload=Workload(), accounting=accounting, state_dtype=said
+    )
+    assert expected == job.state_format
+
+
+def test_a_trace_of_another_model_is_not_used() -> None:
+    """A remedy may put a smaller model in the place of the one that was traced."""
+    tensor = TracedTensor(name="weight", shape=(1000, 1000))
+    traced = Traced(
+        family="unknown",
+        built="Unknown",
+        layers=1,
+        hidden_size=1000,
+        embedding=(),
+        tied_embeddings=False,
+        tensors=(tensor,),
+        runs=(),
+        took_milliseconds=1,
+    )
+    own = Job(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
+    assert (traced, None) == (own.own_trace, replace(own, model=SEVEN).own_trace)

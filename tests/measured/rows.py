@@ -1,6 +1,7 @@
 """Read the measured runs, and turn one into what the estimator is asked."""
 
 import json
+import statistics
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from zerowiz.core.rank import place_rank, trainable_params
 from zerowiz.core.strategy import DDP, STRATEGIES, Offload, Strategy
 from zerowiz.core.workload import (
     Attention,
+    Loss,
     Method,
     Optimizer,
     Precision,
@@ -127,6 +129,12 @@ def has_bf16_states(row: Row) -> bool:
     return bool((row["bf16"] or {}).get("bf16_optimizer_states"))
 
 
+def _method(row: Row) -> Method:
+    if row["lora_rank"] is None:
+        return Method.FULL
+    return Method.QLORA if row.get("quantized") else Method.LORA
+
+
 def workload_of(row: Row) -> Workload:
     """What the run trained; an optimizer that no Workload has counts as AdamW."""
     adapters = row["lora_rank"] is not None
@@ -140,8 +148,12 @@ def workload_of(row: Row) -> Workload:
         attention=Attention(row["attention"]),
         optimizer=OPTIMIZERS.get(row["optimizer"], Optimizer.ADAMW),
         optimizer_state_dtype=StateDtype.BF16 if has_bf16_states(row) else StateDtype.FP32,
-        method=Method.LORA if adapters else Method.FULL,
+        method=_method(row),
+        loss=Loss(row.get("loss", "plain")),
+        packing=row.get("packing", False),
         lora_rank=row["lora_rank"] if adapters else Workload().lora_rank,
+        lora_target_modules=tuple(row.get("lora_target_modules", ())),
+        zero_init=row.get("zero_init") is not False,
     )
 
 
@@ -172,6 +184,33 @@ def predict(row: Row) -> Estimate:
     return estimate(
         read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
     )
+
+
+def is_offloaded(row: Row) -> bool:
+    """Whether the optimizer stepped on the host."""
+    return row["stage"] is not None and strategy_of(row).offload is not Offload.NONE
+
+
+@cache
+def _resident_bytes(file: str) -> int | None:
+    """What a process of this file takes with its libraries: the median of runs that keep all on GPUs.
+
+    ZeRO-3 is none of them: it passes its shard through the host at init.
+    """
+    sizes = [
+        row["host_peak_rss_bytes"]
+        for row in read_every_row()
+        if row["file"] == file and row["stage"] in {0, 1, 2} and not is_offloaded(row)
+    ]
+    known = [size for size in sizes if size is not None]
+    return int(statistics.median(known)) if known else None
+
+
+def host_base_bytes(row: Row) -> int | None:
+    """The part of an offload run's resident set that no estimate counts; None for other runs."""
+    if not is_offloaded(row) or row.get("host_peak_rss_bytes") is None:
+        return None
+    return _resident_bytes(row["file"])
 
 
 def predict_forward_backward(row: Row) -> int:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from zerowiz.core.model import ModelSource
+from zerowiz.core.model import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
-from zerowiz.probe.hf import parse_config, read_model
+from zerowiz.probe.hf import model_of, parse_config, read_config
 
 MODELS = Path(__file__).parents[1] / "models"
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
@@ -98,6 +98,10 @@ def cache_config(hub_folder: Path, model_id: str, text: str = CONFIG) -> Path:
     (snapshot / "config.json").symlink_to("../../blobs/18a6a3")
     (model / "refs" / "main").write_text(snapshot.name)
     return snapshot
+
+
+def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
+    return model_of(text, read_config(text, environ=environ))
 
 
 def refuse(text: str, environ: Mapping[str, str]) -> ZerowizError:
@@ -382,8 +386,8 @@ def test_an_environment_that_cannot_be_sent_is_told_without_the_token(
 
 def test_a_folder_is_read_without_loading_the_network() -> None:
     code = (
-        "import sys; from zerowiz.probe.hf import read_model; "
-        f"read_model({str(MODELS / 'qwen2.5-0.5b')!r}, environ={{}}); "
+        "import sys; from zerowiz.probe.hf import model_of, read_config; "
+        f"name = {str(MODELS / 'qwen2.5-0.5b')!r}; model_of(name, read_config(name, environ={{}})); "
         "print('urllib.request' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.hfconfig import model_from_config
-from zerowiz.core.model import ModelSource
+from zerowiz.core.model import Model, ModelSource
 from zerowiz.errors import UsageError
-from zerowiz.probe.hf import read_model
+from zerowiz.probe.hf import model_of, read_config
 from zerowiz.probe.safetensors import parse_header, parse_index, read_stored
 
 CONFIG: dict[str, object] = {
@@ -45,6 +45,10 @@ EXTRA: dict[str, list[int]] = {
     "transformer.h.0.attn.masked_bias": [],
     "lm_head.weight": [7, 4],
 }
+
+
+def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
+    return model_of(text, read_config(text, environ=environ))
 
 
 def write_weights(path: Path, shapes: Mapping[str, list[int]], dtype: str = "BF16") -> None:
@@ -87,6 +91,15 @@ def test_a_checkpoint_in_parts_is_read_through_its_index(folder: Path) -> None:
 def test_buffers_and_a_tied_head_are_no_more_parameters(folder: Path) -> None:
     write_weights(folder / "model.safetensors", {**SHAPES, **EXTRA})
     assert ModelSource.SAFETENSORS == read_model(str(folder), environ={}).source
+
+
+def test_the_count_of_an_unknown_family_is_that_of_its_checkpoint(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": "unheard_of"}))
+    guessed = read_model(str(folder), environ={})
+    write_weights(folder / "model.safetensors", SHAPES)
+    counted = read_model(str(folder), environ={})
+    assert PARAMS == counted.params != guessed.params
+    assert (ModelSource.GUESS, ModelSource.GUESS) == (guessed.source, counted.source)
 
 
 def test_a_head_that_is_not_tied_counts(folder: Path) -> None:

@@ -5,8 +5,10 @@ import io
 import pytest
 
 from zerowiz.core.decide import Question, Reason
+from zerowiz.core.interval import Assumption, Interval
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.questions import QUESTIONS
+from zerowiz.core.strategy import ZERO2
 from zerowiz.core.weigh import Verdict
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold, fold_command
@@ -20,12 +22,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_every_reason_question_verdict_and_link_has_words() -> None:
+def test_every_reason_question_verdict_link_and_assumption_has_words() -> None:
     words = [
         *map(sentences.reason, Reason),
         *map(sentences.question, Question),
         *(sentences.VERDICTS[verdict] for verdict in Verdict),
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
+        *map(sentences.assumption, Assumption),
     ]
     assert all(words)
     assert len(words) == len(set(words))
@@ -62,6 +65,26 @@ def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() ->
 )
 def test_sizes_are_written_as_people_read_them(said: str, expected: str) -> None:
     assert expected == said
+
+
+@pytest.mark.parametrize(
+    ("assumptions", "assumed"),
+    [
+        ((), ""),
+        ((Assumption.FUSED_OPTIMIZER, Assumption.FP32), "; assumes a fused Adam, fp32"),
+    ],
+)
+def test_an_interval_says_its_bounds_and_what_it_assumes(
+    assumptions: tuple[Assumption, ...], assumed: str
+) -> None:
+    interval = Interval(
+        low_bytes=87 * 2**29,
+        expected_bytes=44 * 2**30,
+        high_bytes=45 * 2**30,
+        assumptions=assumptions,
+    )
+    bounds = "zero2: 44.0 GiB expected, 43.5 to 45.0 on any rank"
+    assert bounds + assumed == sentences.interval(ZERO2, interval)
 
 
 def test_a_pipe_gets_whole_lines() -> None:

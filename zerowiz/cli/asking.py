@@ -7,7 +7,7 @@ from dataclasses import replace
 from zerowiz.cli.machines import find_machine
 from zerowiz.cli.options import Options
 from zerowiz.cli.planning import Ask, read_reachable
-from zerowiz.probe.hf import read_model
+from zerowiz.cli.tracing import check_model
 from zerowiz.ui.ask import ask
 
 
@@ -16,6 +16,6 @@ def asker(options: Options) -> Ask:
     checks: Mapping[str, Callable[[str], object]] = {
         "machine": lambda answer: find_machine(replace(options, machine=answer), os.environ),
         "script": lambda answer: read_reachable(answer, (), options),
-        "model": lambda answer: read_model(answer, environ=os.environ),
+        "model": lambda answer: check_model(answer, os.environ, trace=options.trace),
     }
     return lambda question: ask(question, checks.get(question.key))

@@ -16,13 +16,12 @@ from zerowiz.cli.deciding import require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.planning import answer, by_default, open_questions
+from zerowiz.cli.tracing import Read, count_or_trace, read_and_trace
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.comparison import Comparison, compare, encode_comparison, make_row
 from zerowiz.core.contract import SCHEMA_VERSION
-from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.launch import launch_env, launcher_options
 from zerowiz.core.machine import Accelerator, Machine, with_gpus
-from zerowiz.core.model import Model
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.stepper import stepper_for
 from zerowiz.core.trial import (
@@ -33,12 +32,12 @@ from zerowiz.core.trial import (
     ops_of,
     plan_trial,
     strategy_of,
+    workload_of,
 )
 from zerowiz.core.workload import Integration, Method, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cases import read_cases
-from zerowiz.probe.hf import read_model
 from zerowiz.probe.model_config import read_config_json
 from zerowiz.probe.programs import find_programs
 from zerowiz.probe.templates import read_template
@@ -47,6 +46,7 @@ from zerowiz.ui import show
 from zerowiz.ui.progress import counting
 
 Tell = Callable[[Comparison, str], None]
+Notes = tuple[str, ...]
 
 # What a case itself decides; a variable of the caller's would decide it for all.
 _OF_A_CASE = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_P2P_DISABLE")
@@ -55,8 +55,6 @@ _HALF_STATES = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 
 def _check(options: Options) -> None:
     """Refuse what has no meaning for a run on this machine."""
-    if options.method is Method.QLORA:
-        raise UsageError("`measure` builds random weights, which cannot be quantized to 4 bits")
     if options.hostfile is not None or (options.nodes or 1) > 1:
         raise UsageError("`measure` runs on this machine alone", "drop `--nodes`, `--hostfile`")
 
@@ -85,7 +83,11 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
         accumulation_steps=w.accumulation_steps,
         gradient_checkpointing=w.gradient_checkpointing,
         attention=w.attention,
+        loss=w.loss,
+        packing=w.packing,
         lora_rank=None if w.method is Method.FULL else w.lora_rank,
+        lora_target_modules=w.lora_target_modules,
+        quantized=w.method is Method.QLORA,
         memory_cap_bytes=cap_bytes,
         steps=steps,
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
@@ -94,28 +96,45 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     )
 
 
-def _count(trial: Trial) -> Model | str:
+def _read(trial: Trial, *, trace: bool | None) -> Read | str:
     """The model as the estimator counts it, or why it cannot.
 
     Raises:
         ZerowizError: There is no such model at all.
     """
+    workload = workload_of(trial)
     try:
         if trial.config:
-            return model_from_config(Path(trial.model).name, trial.config)
-        return read_model(trial.model, environ=os.environ)
+            named = (Path(trial.model).name, trial.config)
+            return count_or_trace(trial.model, named, workload, os.environ, trace=trace)
+        return read_and_trace(trial.model, workload, os.environ, trace=trace)
     except ZerowizError as error:
         if not trial.config:
             raise
         return error.message
 
 
-def _plan(trial: Trial, machine: Machine) -> PlannedTrial:
+def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
+    """The case as it will run, and what its prediction rests on."""
     trial = replace(trial, config=trial.config or read_config_json(trial.model))
-    model, rung = _count(trial), strategy_of(trial)
-    if not isinstance(model, str) and not trial.config:
-        trial = replace(trial, config=config_of_size(model))
-    return plan_trial(trial, machine, model, None if rung is None else read_template(rung.template))
+    read, rung = _read(trial, trace=trace), strategy_of(trial)
+    template = None if rung is None else read_template(rung.template)
+    if isinstance(read, str):
+        return plan_trial(trial, machine, read, template), ()
+    if not trial.config:
+        trial = replace(trial, config=config_of_size(read.model))
+    return plan_trial(trial, machine, read.model, template, read.traced), read.notes
+
+
+def _plan_all(
+    trials: Sequence[Trial], machine: Machine, *, trace: bool | None, quiet: bool
+) -> list[PlannedTrial]:
+    """Every case; a note that many of them share is said once."""
+    planned = [_plan(trial, machine, trace=trace) for trial in trials]
+    if not quiet:
+        for note in dict.fromkeys(note for _, notes in planned for note in notes):
+            show.note(note, sys.stderr)
+    return [plan for plan, _ in planned]
 
 
 def _with_room(trials: Sequence[Trial], machine: Machine) -> tuple[Trial, ...]:
@@ -242,7 +261,9 @@ def measure(
     trials = (
         _with_room(listed, machine) if listed else (_trial_of(options, machine, cap_bytes, steps),)
     )
-    plans = [_plan(trial, machine) for trial in trials]
+    # Of a run by options the notes are said already.
+    quiet = options.quiet or not listed
+    plans = _plan_all(trials, machine, trace=options.trace, quiet=quiet)
     if options.dry_run:
         sys.stdout.write(json.dumps([plan.as_case() for plan in plans], indent=2) + "\n")
         return

@@ -15,6 +15,7 @@ from zerowiz.core.workload import (
     Accounting,
     Attention,
     Integration,
+    Loss,
     Method,
     Optimizer,
     Precision,
@@ -46,6 +47,14 @@ class Options:
     ] = None
     lora_rank: Annotated[
         int | None, _option("--lora-rank", text="Rank of the adapters", panel=_MODEL)
+    ] = None
+    lora_target_modules: Annotated[
+        str | None,
+        _option(
+            "--lora-target-modules",
+            text="Layers with adapters: all-linear, or q_proj,v_proj",
+            panel=_MODEL,
+        ),
     ] = None
     trace: Annotated[
         bool | None,
@@ -120,6 +129,15 @@ class Options:
     ] = None
     attention: Annotated[
         Attention | None, _option("--attention", text="Attention kernel", panel=_JOB)
+    ] = None
+    loss: Annotated[
+        Loss | None, _option("--loss", text="How the logits become a loss", panel=_JOB)
+    ] = None
+    packing: Annotated[
+        bool | None,
+        _option(
+            "--packing/--no-packing", text="All sequences of a micro-batch in one row", panel=_JOB
+        ),
     ] = None
     stage: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
 from zerowiz.core.machine import Machine
+from zerowiz.core.margins import expands_segments
 from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
@@ -21,10 +22,12 @@ from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
     Attention,
     Integration,
+    Loss,
     Method,
     Optimizer,
     Precision,
     Workload,
+    parse_modules,
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
@@ -149,8 +152,11 @@ def _workload(
         optimizer=_said("--optimizer", options.optimizer, settings.optimizer) or Optimizer.ADAMW,
         method=options.method or Method.FULL,
         lora_rank=options.lora_rank or Workload().lora_rank,
+        lora_target_modules=parse_modules(options.lora_target_modules),
         gradient_checkpointing=bool(checkpointing),
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
+        loss=options.loss or Loss.PLAIN,
+        packing=bool(options.packing),
     )
 
 
@@ -258,6 +264,7 @@ def make_brief(
         budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
         own_buffers=own.buffers,
         traced=read.traced,
+        expandable_segments=expands_segments(environ),
     )
     return Brief(
         job=job,

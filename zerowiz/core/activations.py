@@ -11,20 +11,22 @@ A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte
 (a sliding window that ends inside the sequence, a position bias) is kept by every layer in w, and
 the keys are repeated for it.
 
-The loss upcasts: at its peak the logits stand three times (w + 4 + 4 bytes each), and backward
-opens with log-softmax, its gradient and the loss' gradient, 12 bytes each. The masked and the
-encoder-decoder models do not upcast.
+Head and loss are in losses.py; what changes below adapters is said in adapters.py. Packed
+sequences are one long one, with a mask that keeps them apart. Liger's norms keep their input in w,
+and its MLPs compute the activation again.
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zerowiz.core.adapters import Adapters, Input, lay_adapters
 from zerowiz.core.blocks import Place
 from zerowiz.core.families import FAMILIES, Norm
+from zerowiz.core.losses import loss_bytes
 from zerowiz.core.model import Architecture
 from zerowiz.core.tensors import COPIES, holds, list_tensors
-from zerowiz.core.workload import FP32_BYTES, Attention, Precision, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +47,8 @@ class Activations:
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
 
 
+# Set among an architecture's switches where Liger's kernels stand for its own norms and MLPs.
+_LIGER = "liger"
 # What an activation function keeps, in copies of its input; one that keeps its result keeps no
 # more, as the next operation keeps that too. transformers/activations.py: the GELUs written in
 # Python keep their steps. Any other keeps its input alone.
@@ -69,6 +73,7 @@ def _norm_bytes(norm: Norm, width_size: int, size_bytes: int) -> int:
     """
     element_bytes = {
         Norm.RMS: 4 + size_bytes,
+        Norm.RMS_OF_LIGER: size_bytes,
         Norm.RMS_SCALED_IN_FP32: 8,
         Norm.RMS_OF_T5: 8,
         Norm.LAYER: size_bytes,
@@ -76,11 +81,37 @@ def _norm_bytes(norm: Norm, width_size: int, size_bytes: int) -> int:
     return element_bytes * width_size + (8 if norm is Norm.LAYER else 4)
 
 
+def _normalised_bytes(architecture: Architecture, size: int, size_bytes: int) -> int:
+    """Of a normalised vector of this width, which only the norm's own weight needs."""
+    return (
+        size
+        * {
+            Norm.RMS: size_bytes,
+            Norm.RMS_OF_LIGER: 0,
+            Norm.RMS_SCALED_IN_FP32: FP32_BYTES,
+            Norm.RMS_OF_T5: size_bytes,
+            Norm.LAYER: 0,
+        }[_norm(architecture)]
+    )
+
+
+def _norm(architecture: Architecture) -> Norm:
+    """How this model normalises."""
+    own = FAMILIES[architecture.family].norm
+    return Norm.RMS_OF_LIGER if _LIGER in architecture.switches else own
+
+
+def _norms(architecture: Architecture) -> int:
+    """How many norms of hidden states a block has."""
+    family = FAMILIES[architecture.family]
+    return family.norms_per_layer if "two_norms" in architecture.switches else 1
+
+
 def _norms_bytes(architecture: Architecture, size_bytes: int) -> int:
     """Per token, kept by one block's norms and by the linear layers that read a hidden state."""
-    a, w, family = architecture, size_bytes, FAMILIES[architecture.family]
-    norms = family.norms_per_layer if "two_norms" in a.switches else 1
-    kept = norms * _norm_bytes(family.norm, a.hidden_size, w)
+    a, w = architecture, size_bytes
+    norms = _norms(a)
+    kept = norms * _norm_bytes(_norm(a), a.hidden_size, w)
     if "parallel" in a.switches:
         # They read the same hidden state, and a LayerNorm keeps just that.
         kept -= (norms - 1) * w * a.hidden_size
@@ -89,7 +120,7 @@ def _norms_bytes(architecture: Architecture, size_bytes: int) -> int:
 
 def _query_norm_bytes(architecture: Architecture, size_bytes: int) -> int:
     """Per token, kept by the norms of queries and keys."""
-    a, norm = architecture, FAMILIES[architecture.family].norm
+    a, norm = architecture, _norm(architecture)
     width_size = next((t.shape[0] for t in list_tensors(a) if t.name == "q_norm"), 0)
     if width_size == a.head_dim:
         return (a.heads + a.kv_heads) * _norm_bytes(norm, a.head_dim, size_bytes)
@@ -141,18 +172,40 @@ def _eager_attention_bytes(architecture: Architecture, workload: Workload) -> in
     return w * (2 * a.query_size + 2 * kv_size + slices_size) + scores
 
 
+def _masked(architecture: Architecture, workload: Workload) -> bool:
+    """Whether every attention is given a mask, even where causality would do."""
+    return FAMILIES[architecture.family].masked or workload.packing
+
+
 def _falls_back(architecture: Architecture, workload: Workload) -> bool:
     """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
 
     No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
-    not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads).
+    not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
+    nor a position bias that trains (f2-003).
     """
     a = architecture
-    if workload.attention is not Attention.SDPA or a.kv_heads == a.heads:
+    if workload.attention is not Attention.SDPA or workload.packing:
+        return False
+    if a.relative_attention_num_buckets:
+        return workload.method is Method.FULL
+    if a.kv_heads == a.heads:
         return False
     if FAMILIES[a.family].masked:
         return "new_decoder_architecture" not in a.switches
     return workload.precision is Precision.FP32
+
+
+def _plain_attention_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by torch's own plain matmuls, which are in fp32."""
+    a, w = architecture, workload.precision.size_bytes
+    # Grouped keys are copied for every head; a single one is read in place by a lone sequence.
+    alone = workload.micro_batch == 1 and FAMILIES[a.family].masked
+    kv_size = _repeated_size(a) if alone else a.query_size
+    # The softmax; where scores are dropped, the others once more and a byte for which they are.
+    score_bytes = FP32_BYTES + (FP32_BYTES + 1 if a.dropout_rate else 0)
+    scores_bytes = score_bytes * a.heads * _length(a, workload)
+    return FP32_BYTES * (a.query_size + 2 * kv_size) + scores_bytes + w * a.query_size
 
 
 def _attention_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -161,12 +214,8 @@ def _attention_bytes(architecture: Architecture, workload: Workload) -> int:
     if workload.attention is Attention.EAGER:
         return _eager_attention_bytes(a, workload)
     if _falls_back(a, workload):
-        # Grouped keys are copied for every head; a single one is read in place by a lone sequence.
-        alone = workload.micro_batch == 1 and FAMILIES[a.family].masked
-        kv_size = _repeated_size(a) if alone else a.query_size
-        scores = a.heads * _length(a, workload)
-        return FP32_BYTES * (a.query_size + 2 * kv_size + scores) + w * a.query_size
-    masked = FAMILIES[a.family].masked and workload.attention is Attention.SDPA
+        return _plain_attention_bytes(a, workload)
+    masked = _masked(a, workload) and workload.attention is Attention.SDPA
     return _fused_attention_bytes(a, w, masked=masked) + _mask_bytes(a, workload)
 
 
@@ -176,13 +225,13 @@ def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
     torch/aten transformers/attention.cpp, convert_boolean_attn_mask: a layer converts its own.
     """
     a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
-    family = FAMILIES[a.family]
     if workload.attention is not Attention.SDPA:
         return 0
     if a.relative_attention_num_buckets:
-        return -(-w * a.heads * length // workload.micro_batch)
+        kept = 0 if _falls_back(a, workload) else w * a.heads * length
+        return -(-kept // workload.micro_batch)
     # That of alibi is in w already, and one for all layers.
-    return w * length if family.masked and "alibi" not in a.switches else 0
+    return w * length if _masked(a, workload) and "alibi" not in a.switches else 0
 
 
 def _window_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -203,7 +252,7 @@ def _length(architecture: Architecture, workload: Workload) -> int:
 def _mlp_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
     """Per token, kept by one MLP."""
     a, w = architecture, size_bytes
-    kept = _KEPT_INPUTS.get(a.hidden_act, 1)
+    kept = 0 if _LIGER in a.switches else _KEPT_INPUTS.get(a.hidden_act, 1)
     dropped = FAMILIES[a.family].mlp_dropout and a.residual_dropout_rate
     if holds(a, FAMILIES[a.family].gated):
         copies = kept + 3
@@ -228,11 +277,15 @@ def _experts_bytes(architecture: Architecture, size_bytes: int) -> int:
 def _cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, kept by a decoder's look at the encoder; its empty bias is one for all layers."""
     a, w = architecture, workload.precision.size_bytes
-    norm = _norm_bytes(FAMILIES[a.family].norm, a.hidden_size, w) + w * a.hidden_size
+    norm = _norm_bytes(_norm(a), a.hidden_size, w) + w * a.hidden_size
     own = 1 if workload.attention is Attention.SDPA else 0
     causal = -(-own * _length(a, workload) // workload.micro_batch)
     mask = a.hidden_size if a.residual_dropout_rate else 0
-    return norm + _attention_bytes(a, workload) - _mask_bytes(a, workload) + causal + mask
+    if workload.attention is Attention.EAGER:
+        attended = _eager_attention_bytes(a, workload)
+    else:
+        attended = _fused_attention_bytes(a, w, masked=False)
+    return norm + attended + causal + mask
 
 
 def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -247,8 +300,87 @@ def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
     )
 
 
-def _parts(architecture: Architecture, workload: Workload) -> Mapping[Place, int]:
+def _product_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
+    """Per token, of what the last layer of one MLP reads and nobody else keeps."""
+    a, family = architecture, FAMILIES[architecture.family]
+    own = holds(a, family.gated) or _KEPT_INPUTS.get(a.hidden_act, 1)
+    dropped = family.mlp_dropout and a.residual_dropout_rate
+    return size_bytes * wide_size if own or dropped else 0
+
+
+def _unread_bytes(
+    architecture: Architecture, workload: Workload, adapters: Adapters
+) -> Mapping[Place, int]:
+    """Per token, what frozen layers read and do not keep."""
+    a, w, read = architecture, workload.precision.size_bytes, adapters.read
+    hidden = w * a.hidden_size
+    shared = _norms(a) == 1
+    first = (Input.HIDDEN, Input.SECOND) if shared else (Input.HIDDEN,)
+    fused = workload.attention is not Attention.EAGER and not _falls_back(a, workload)
+    attended = 0 if fused else w * a.query_size
+    dense = _product_bytes(a, a.dense_intermediate_size, w)
+    wide = w * a.shared_expert_intermediate_size
+    visit = 0 if adapters.adapts("experts.gate_up_proj") else hidden
+    visit += 0 if adapters.adapts("experts.down_proj") else w * a.intermediate_size
+    unread = (
+        (Place.BLOCK, first, hidden),
+        (Place.BLOCK, (Input.ATTENDED,), attended),
+        (Place.DENSE, (Input.SECOND,), 0 if shared else hidden),
+        (Place.DENSE, (Input.PRODUCT,), dense),
+        (Place.EXPERTS, (Input.SECOND,), hidden),
+        (Place.EXPERTS, (Input.PRODUCT,), wide),
+        (Place.EXPERTS, (), a.experts_per_token * visit),
+        (Place.DECODER, (Input.HIDDEN,), hidden),
+        (Place.DECODER, (Input.ATTENDED,), attended),
+    )
+    totals = dict.fromkeys(Place, 0)
+    for place, inputs, size_bytes in unread:
+        totals[place] += 0 if inputs and read(place, *inputs) else size_bytes
+    return totals
+
+
+def _frozen_parts(
+    architecture: Architecture, workload: Workload, adapters: Adapters
+) -> Mapping[Place, int]:
+    """Per token, what the blocks of each place keep more, or less, below adapters."""
+    a, w = architecture, workload.precision.size_bytes
+    unread = _unread_bytes(a, workload, adapters)
+    query_norms = any(tensor.name == "q_norm" for tensor in list_tensors(a))
+    normed = _norms(a) * a.hidden_size + query_norms * (a.query_size + a.kv_size)
+    normalised = {Place.BLOCK: normed, Place.DECODER: a.hidden_size}
+    return {
+        place: adapters.own_bytes(place)
+        - unread[place]
+        - _normalised_bytes(a, normalised.get(place, 0), w)
+        for place in Place
+    }
+
+
+def _first_block_bytes(architecture: Architecture, workload: Workload, adapters: Adapters) -> int:
+    """Per token, what the first blocks do not keep, as their input has no gradient."""
+    a, w = architecture, workload.precision.size_bytes
+    stacks = 2 if a.encoder_layers else 1
+    reading = _norms(a) if "parallel" in a.switches else 1
+    size_bytes = _norm_bytes(_norm(a), a.hidden_size, w)
+    # Those of a parallel block read, and keep, the same hidden state.
+    norms = reading * size_bytes - (reading - 1) * w * a.hidden_size
+    norms -= _normalised_bytes(a, reading * a.hidden_size, w)
+    own = norms if holds(a, FAMILIES[a.family].first_norm) else 0
+    return stacks * (own + (reading * w * a.hidden_size if adapters.inputs_kept else 0))
+
+
+def _parts(
+    architecture: Architecture, workload: Workload, adapters: Adapters | None
+) -> Mapping[Place, int]:
     """Per token, what the blocks of each place keep."""
+    trained = _trained_parts(architecture, workload)
+    if adapters is None:
+        return trained
+    changes = _frozen_parts(architecture, workload, adapters)
+    return {place: part and part + changes[place] for place, part in trained.items()}
+
+
+def _trained_parts(architecture: Architecture, workload: Workload) -> Mapping[Place, int]:
     a, w = architecture, workload.precision.size_bytes
     return {
         Place.BLOCK: _plain_block_bytes(a, workload),
@@ -258,27 +390,34 @@ def _parts(architecture: Architecture, workload: Workload) -> Mapping[Place, int
     }
 
 
-def block_saved_bytes(architecture: Architecture, workload: Workload) -> int:
+def block_saved_bytes(
+    architecture: Architecture, workload: Workload, adapters: Adapters | None = None
+) -> int:
     """Bytes per token that the transformer block that keeps most keeps until its backward."""
-    a, parts = architecture, _parts(architecture, workload)
+    a, parts = architecture, _parts(architecture, workload, adapters)
     mlps = [parts[place] for place in (Place.DENSE, Place.EXPERTS) if COPIES[place](a)]
     window = _window_bytes(a, workload) if a.sliding_layers else 0
     return parts[Place.BLOCK] + max(mlps) + parts[Place.DECODER] + max(0, window)
 
 
-def _blocks_saved_bytes(architecture: Architecture, workload: Workload) -> int:
+def _blocks_saved_bytes(
+    architecture: Architecture, workload: Workload, adapters: Adapters | None
+) -> int:
     """Bytes per token that all blocks keep together."""
-    a, parts = architecture, _parts(architecture, workload)
+    a, parts = architecture, _parts(architecture, workload, adapters)
     window = a.sliding_layers * _window_bytes(a, workload)
-    return window + sum(COPIES[place](a) * part for place, part in parts.items())
+    first = 0 if adapters is None else _first_block_bytes(a, workload, adapters)
+    return window - first + sum(COPIES[place](a) * part for place, part in parts.items())
 
 
-def _ends_bytes(architecture: Architecture, workload: Workload) -> int:
+def _ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapters | None) -> int:
     """Per token, kept by the embedding and by what stands between the last block and the head."""
-    a, w, family = architecture, workload.precision.size_bytes, FAMILIES[architecture.family]
+    if adapters is not None:
+        return _frozen_ends_bytes(architecture, workload, adapters)
+    a, w = architecture, workload.precision.size_bytes
     h = a.hidden_size
     stacks = 2 if a.encoder_layers else 1
-    norm = _norm_bytes(family.norm, h, w) if "final_norm" in a.switches else 0
+    norm = _norm_bytes(_norm(a), h, w) if "final_norm" in a.switches else 0
     dropped = h if a.embedding_dropout_rate else 0
     if a.type_vocab_size:
         # Embedding norm; dense layer, activation, norm and decoder of the head.
@@ -286,6 +425,24 @@ def _ends_bytes(architecture: Architecture, workload: Workload) -> int:
     # An encoder-decoder drops at both ends of both stacks.
     dropped *= 4 if a.encoder_layers else 1
     return dropped + stacks * (norm + w * h) + _shared_bytes(a, workload)
+
+
+def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapters) -> int:
+    """The same below adapters: nothing of the embedding, and of the head what adapters read."""
+    a, w = architecture, workload.precision.size_bytes
+    h = a.hidden_size
+    norm = _norm_bytes(_norm(a), h, w) - _normalised_bytes(a, h, w)
+    head = w * h if adapters.head_kept else 0
+    last = w * h if adapters.reads_last(h) else 0
+    # The head of a model of images reads one of its tokens.
+    own = 0 if a.image_tokens else adapters.own_bytes(Place.ENDS)
+    if a.type_vocab_size:
+        return own + last + _KEPT_INPUTS.get(a.hidden_act, 1) * w * h + norm + head
+    dropped = h if a.encoder_layers and a.embedding_dropout_rate else 0
+    encoded = w * h if a.encoder_layers and adapters.reads_encoder() else 0
+    stacks = 2 if a.encoder_layers else 1
+    norms = norm if "final_norm" in a.switches else 0
+    return own + last + encoded + stacks * (norms + dropped) + _shared_bytes(a, workload)
 
 
 def _shared_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -297,7 +454,8 @@ def _shared_bytes(architecture: Architecture, workload: Workload) -> int:
         # the cross attention; the biases of both stacks are handed on where layers keep no copy.
         biases = 3 if checkpointing else 1
         biases = biases if workload.attention is Attention.SDPA else 0
-        kept = (0 if checkpointing else 2 * 8) + biases * w * a.heads
+        looked_up = 0 if checkpointing or workload.method is not Method.FULL else 2 * 8
+        kept = looked_up + biases * w * a.heads
         return -(-kept * length // workload.micro_batch)
     if workload.attention is Attention.SDPA and "alibi" in a.switches:
         return 0 if _falls_back(a, workload) else w * a.heads * length
@@ -311,39 +469,65 @@ def _mask_argument_bytes(architecture: Architecture, workload: Workload) -> int:
     if workload.attention is Attention.EAGER and family.causal:
         masks = 2 if inside and a.sliding_layers < a.layers else 1
         return masks * workload.precision.size_bytes * length
-    return length if workload.attention is Attention.SDPA and (inside or family.masked) else 0
+    wanted = inside or _masked(a, workload)
+    return length if workload.attention is Attention.SDPA and wanted else 0
 
 
-def activations(architecture: Architecture, workload: Workload) -> Activations:
+def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
+    """The model with Liger's kernels in it, where they were asked for."""
+    if workload.loss is not Loss.LIGER:
+        return architecture
+    return replace(architecture, switches=architecture.switches | {_LIGER})
+
+
+def _in_one_row(workload: Workload) -> Workload:
+    """Packed sequences are one; it stays packed, as its attention needs a mask."""
+    if not workload.packing:
+        return workload
+    return replace(workload, micro_batch=1, sequence_tokens=workload.tokens)
+
+
+def activations(
+    architecture: Architecture, workload: Workload, *, sharded: bool = False
+) -> Activations:
     """Predict the activations and the logits of one micro-step.
 
     Source: transformers 5.17 modelling files, checked against acts-000 to acts-045.
+
+    Args:
+        architecture: The model.
+        workload: The micro-step.
+        sharded: Whether ZeRO-3 holds the weights, which adapters feel.
     """
-    a, w = architecture, workload.precision.size_bytes
+    a, workload = _with_kernels(architecture, workload), _in_one_row(workload)
+    w, checkpointing = workload.precision.size_bytes, workload.gradient_checkpointing
     tokens = workload.micro_batch * _length(a, workload)
-    in_fp32 = FAMILIES[a.family].loss_in_fp32
-    checkpointing = workload.gradient_checkpointing
-    recomputed = block_saved_bytes(a, workload) if checkpointing else 0
-    blocks = a.layers * w * a.hidden_size if checkpointing else _blocks_saved_bytes(a, workload)
-    logit_bytes = FP32_BYTES if in_fp32 else w
-    softcap = w * a.vocab_size if a.logit_softcap else 0
+    adapters = lay_adapters(a, workload, sharded=sharded)
+    recomputed = block_saved_bytes(a, workload, adapters) if checkpointing else 0
+    kept = a.layers * w * a.hidden_size
+    blocks = kept if checkpointing else _blocks_saved_bytes(a, workload, adapters)
+    stack = 0 if adapters is None else adapters.stack_bytes(w)
     wide = a.intermediate_size * max(1, a.experts_per_token)
-    # Backward of the MLP: gradients of product, activation and up, and two of the residual.
-    temporaries = 3 * w * wide + 2 * w * a.hidden_size
+    # Backward of the MLP: gradients of product, activation and up, and two of the residual; Liger
+    # writes the others over what was kept.
+    in_place = _LIGER in a.switches
+    wides, hiddens = (1, 1) if in_place else (3, 2)
+    temporaries = w * (wides * wide + hiddens * a.hidden_size)
     if _falls_back(a, workload):
         # Backward of the softmax: its gradient, that of the scores, and the kernel's own product;
-        # by then the MLP's activations are gone (acts-045).
-        scores = 3 * FP32_BYTES * a.heads * _length(a, workload)
+        # by then the MLP's activations are gone (acts-045), and the dropped scores (h1-046).
+        dropped = FP32_BYTES + 1 if a.dropout_rate else 0
+        scores = (3 * FP32_BYTES - dropped) * a.heads * _length(a, workload)
         temporaries = max(temporaries, scores - _mlp_bytes(a, a.intermediate_size, w))
-    ends = _ends_bytes(a, workload)
+    ends = _ends_bytes(a, workload, adapters)
     name = "w h" if checkpointing else f"{blocks // a.layers}"
-    vocabulary = f"{'(4 + w)' if softcap else logit_bytes} V t + " if a.vocab_size else ""
+    loss = loss_bytes(a, workload, tokens)
     return Activations(
-        saved_bytes=blocks * tokens,
+        saved_bytes=blocks * tokens + (0 if checkpointing else a.expert_layers * stack),
         saved_formula=f"{a.layers} layers x {name} x t",
-        head_bytes=(logit_bytes * a.vocab_size + softcap + ends) * tokens,
-        head_formula=f"{vocabulary}{ends} t",
-        loss_forward_bytes=(_with_fp32_copy(w) if in_fp32 else w) * a.vocab_size * tokens,
-        loss_backward_bytes=2 * logit_bytes * a.vocab_size * tokens,
-        block_bytes=(recomputed + temporaries) * tokens,
+        head_bytes=loss.kept_bytes + ends * tokens,
+        head_formula=f"{loss.kept_formula}{ends} t",
+        loss_forward_bytes=loss.forward_bytes,
+        loss_backward_bytes=loss.backward_bytes,
+        block_bytes=(recomputed + temporaries) * tokens + (stack if checkpointing else 0),
     )

@@ -29,6 +29,7 @@ class Spec(NamedTuple):
     shape: str
     when: str = ALWAYS
     linear: bool = False
+    transposed: bool = False
     place: Place = Place.BLOCK
 
 
@@ -45,7 +46,8 @@ def linear(name: str, out: str, wide: str, bias: str = NEVER, when: str = ALWAYS
 
 def conv1d(name: str, wide: str, out: str) -> Specs:
     """GPT-2's linear layer, which keeps its weight as (in, out), and its bias."""
-    return (Spec(name, f"{wide} {out}", linear=True), Spec(f"{name}.bias", out))
+    weight = Spec(name, f"{wide} {out}", linear=True, transposed=True)
+    return (weight, Spec(f"{name}.bias", out))
 
 
 def layer_norm(name: str, when: str = ALWAYS) -> Specs:
@@ -54,13 +56,8 @@ def layer_norm(name: str, when: str = ALWAYS) -> Specs:
 
 
 def at(place: Place, *parts: Specs) -> Specs:
-    """The same tensors in other blocks, or at the model's ends, where nothing is adapted."""
-    in_block = place is not Place.ENDS
-    return tuple(
-        spec._replace(place=place, linear=spec.linear and in_block)
-        for part in parts
-        for spec in part
-    )
+    """The same tensors in other blocks, or at the model's ends."""
+    return tuple(spec._replace(place=place) for part in parts for spec in part)
 
 
 def _attention(qkv_bias: str, o_bias: str) -> Specs:
@@ -106,7 +103,7 @@ GATED_MLP = at(Place.DENSE, _gated_mlp("dense_i", "mlp_bias"))
 EXPERTS = at(
     Place.EXPERTS,
     (
-        Spec("router", "experts h"),
+        Spec("mlp.gate", "experts h"),
         Spec("experts.gate_up_proj", "experts 2i h"),
         Spec("experts.down_proj", "experts h i"),
     ),
@@ -126,7 +123,7 @@ GPT2 = (
     *conv1d("c_attn", "h", "3h"),
     *conv1d("attn.c_proj", "h", "h"),
     *conv1d("c_fc", "h", "i"),
-    *conv1d("c_proj", "i", "h"),
+    *conv1d("mlp.c_proj", "i", "h"),
     *layer_norm("ln_1"),
     *layer_norm("ln_2"),
     *at(Place.ENDS, (Spec("wpe", "positions h"),)),
@@ -167,10 +164,10 @@ OPT = (
         (
             Spec("embed_tokens", "V embedding"),
             Spec("embed_positions", "positions+2 h"),
-            Spec("project_in", "h embedding", "projected"),
-            Spec("project_out", "embedding h", "projected"),
             Spec("lm_head", "V embedding", "!tie_word_embeddings"),
         ),
+        linear("project_in", "h", "embedding", when="projected"),
+        linear("project_out", "embedding", "h", when="projected"),
         layer_norm("norm", "layer_norm_elementwise_affine final_norm"),
     ),
 )
@@ -209,7 +206,8 @@ _T5_ATTENTION = (
 T5 = (
     *_T5_ATTENTION,
     *at(Place.DECODER, _T5_ATTENTION),
-    *linear("wi_0", "i", "h"),
+    *linear("wi", "i", "h", when="!gated"),
+    *linear("wi_0", "i", "h", when="gated"),
     *linear("wi_1", "i", "h", when="gated"),
     *linear("wo", "h", "i"),
     Spec("ff.layer_norm", "h"),

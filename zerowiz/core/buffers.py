@@ -19,6 +19,8 @@ class Buffers:
     stage3_param_persistence_threshold: int = 100_000
     stage3_max_live_parameters: int = 1_000_000_000
     sub_group_size: int = 1_000_000_000
+    hpz_partition_size: int = 1
+    """Stage 3: ranks that share a second copy of the parameters; 1 for no such copy."""
 
 
 DEEPSPEED_DEFAULTS = Buffers()

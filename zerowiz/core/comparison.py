@@ -4,12 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from zerowiz.core.ledger import Phase
+from zerowiz.core.ledger import Estimate, Phase
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.core.trial import PlannedTrial, Trial
 from zerowiz.core.weigh import Verdict, weigh
 
 Report = Mapping[str, object]
+
+PHASES = (
+    *("model", "init", "first_forward", "first_backward", "first_step"),
+    *("steady_forward", "steady_backward", "steady_step"),
+)
+"""In the order of a run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,12 +160,16 @@ def make_row(planned: PlannedTrial, ends: Sequence[RankEnd], accelerator: Accele
         "accumulation_steps": trial.accumulation_steps,
         "gradient_checkpointing": trial.gradient_checkpointing,
         "attention": trial.attention.value,
+        "loss": trial.loss.value,
+        "packing": trial.packing,
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
         "nccl_p2p": trial.nccl_p2p if on_cuda else None,
         "versions": first.get("versions"),
         "lora_rank": trial.lora_rank,
+        "lora_target_modules": list(trial.lora_target_modules),
+        "quantized": trial.quantized,
         "trainable_params": first.get("trainable_params"),
         "steps": trial.steps,
         "ok": ok,
@@ -170,16 +180,23 @@ def make_row(planned: PlannedTrial, ends: Sequence[RankEnd], accelerator: Accele
     }
 
 
-def _measured_peaks(row: Report) -> dict[Phase, int | None]:
-    """The larger of the first and the steady iteration."""
+def predict_phases(estimate: Estimate) -> dict[str, int]:
+    """What is predicted of each phase, by the names that a row has for them."""
+    first, steady = estimate.first_iteration_bytes, estimate.phase_bytes()
+    once = {phase.value: steady[phase] for phase in (Phase.MODEL, Phase.INIT)}
+    iterations = {"first": first, "steady": steady}
+    return once | {
+        f"{name}_{phase.value}": phases[phase]
+        for name, phases in iterations.items()
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+        if phase in phases
+    }
+
+
+def measured_phases(row: Report) -> dict[str, int | None]:
+    """The peak of each phase; None where the run did not come so far, or nobody could tell."""
     readings = _phases(row)
-    peaks: dict[Phase, int | None] = {}
-    for phase in Phase:
-        names = (phase.value, f"first_{phase.value}", f"steady_{phase.value}")
-        known = [readings[name]["peak_bytes"] for name in names if name in readings]
-        sizes = [size for size in known if size is not None]
-        peaks[phase] = max(sizes) if sizes else None
-    return peaks
+    return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
 
 
 def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
@@ -198,7 +215,7 @@ def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
 
 def compare(planned: PlannedTrial, row: Report) -> Comparison:
     """The prediction beside the row, phase by phase."""
-    measured = _measured_peaks(row)
+    measured = measured_phases(row)
     peak_bytes = cast("int | None", row["peak_bytes"])
     if planned.job is None or planned.strategy is None:
         return Comparison(
@@ -206,8 +223,8 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
             verdict=None,
             unpredicted=planned.unpredicted,
             phases=tuple(
-                Compared(name=phase.value, predicted_bytes=None, measured_bytes=size)
-                for phase, size in measured.items()
+                Compared(name=name, predicted_bytes=None, measured_bytes=size)
+                for name, size in measured.items()
             ),
             peak=Compared(name="peak", predicted_bytes=None, measured_bytes=peak_bytes),
         )
@@ -215,14 +232,14 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
     if cap_bytes is not None:
         job = replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
     weighed = weigh(job, planned.strategy)
-    predicted = weighed.estimate.phase_bytes()
+    predicted = predict_phases(weighed.estimate)
     return Comparison(
         row=row,
         verdict=weighed.verdict,
         unpredicted=None,
         phases=tuple(
-            Compared(name=phase.value, predicted_bytes=predicted[phase], measured_bytes=size)
-            for phase, size in measured.items()
+            Compared(name=name, predicted_bytes=predicted.get(name), measured_bytes=size)
+            for name, size in measured.items()
         ),
         peak=Compared(
             name="peak", predicted_bytes=weighed.estimate.peak_bytes, measured_bytes=peak_bytes

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.decide import Decision
+from zerowiz.core.interval import find_interval
 from zerowiz.core.ledger import Where
 from zerowiz.core.rank import trainable_params
 from zerowiz.core.remedies import Remedy
@@ -35,13 +36,29 @@ def _workload(job: Job) -> dict[str, object]:
         "optimizer_state_dtype": job.state_format,
         "method": w.method.value,
         "lora_rank": None if w.method is Method.FULL else w.lora_rank,
+        "lora_target_modules": None if w.method is Method.FULL else w.lora_targets,
         "gradient_checkpointing": w.gradient_checkpointing,
         "attention": w.attention.value,
+        "loss": w.loss.value,
+        "packing": w.packing,
         "accounting": job.accounting.value,
     }
 
 
-def _strategy(weighed: Weighed) -> dict[str, object]:
+def _interval(job: Job, weighed: Weighed) -> dict[str, object] | None:
+    """None for the told arithmetic."""
+    found = find_interval(job, weighed)
+    if found is None:
+        return None
+    return {
+        "low_bytes": found.low_bytes,
+        "expected_bytes": found.expected_bytes,
+        "high_bytes": found.high_bytes,
+        "assumptions": [assumption.value for assumption in found.assumptions],
+    }
+
+
+def _strategy(job: Job, weighed: Weighed) -> dict[str, object]:
     estimate = weighed.estimate
     return {
         "name": weighed.strategy.name,
@@ -50,11 +67,17 @@ def _strategy(weighed: Weighed) -> dict[str, object]:
         "verdict": weighed.verdict.value,
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
+            "interval": _interval(job, weighed),
             "device_bytes": weighed.device_bytes,
             "budget_bytes": weighed.budget_bytes,
             "headroom_bytes": weighed.headroom_bytes,
             "peak_phase": estimate.peak_phase.value,
             "phases": {phase.value: size for phase, size in estimate.phase_bytes().items()},
+            # The told arithmetic knows one state alone.
+            "first_iteration": (
+                {phase.value: size for phase, size in estimate.first_iteration_bytes.items()}
+                or None
+            ),
             "lines": [
                 {
                     "part": line.part,
@@ -102,7 +125,7 @@ def encode_plan(
             }
             for answer in decision.walk
         ],
-        "strategies": [_strategy(weighed) for weighed in decision.weighed],
+        "strategies": [_strategy(decision.job, weighed) for weighed in decision.weighed],
         "chosen": None if chosen is None else chosen.strategy.name,
         "reasons": list(reasons),
         "remedies": [

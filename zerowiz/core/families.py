@@ -14,6 +14,7 @@ class Norm(StrEnum):
     RMS = "rms"
     RMS_SCALED_IN_FP32 = "rms_scaled_in_fp32"
     RMS_OF_T5 = "rms_of_t5"
+    RMS_OF_LIGER = "rms_of_liger"
     LAYER = "layer"
 
 
@@ -56,8 +57,16 @@ class Family:
     """Whether attention is given a mask even where causality would do."""
     loss_in_fp32: bool = True
     """Whether the logits are cast to fp32 before the loss."""
+    liger: bool = False
+    """Whether Liger has kernels for its norms, its MLP and its loss, and they are counted."""
     learned_positions: bool = False
     """Whether a sequence can be longer than there are positions."""
+    first_norm: str = blocks.ALWAYS
+    """The condition on which a block's first norm reads the residual stream."""
+    torch_linear: bool = True
+    """Whether its linear layers call torch's function, in whose place DeepSpeed puts its own."""
+    lora_targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By what names peft adapts a tensor, where it is not by its own."""
 
 
 _LLAMA: Mapping[str, Default] = {
@@ -111,6 +120,19 @@ _MOE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("moe_intermediate_size",),
     "dense_intermediate_size": ("intermediate_size",),
 }
+# peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING of 0.21: the names that
+# the experts had as linear layers; those of a dense MLP are taken for them, and adapt nothing.
+_LORA_OF_MIXTRAL: Mapping[str, tuple[str, ...]] = {
+    "mlp.gate": ("gate",),
+    "experts.gate_up_proj": ("w1", "w3"),
+    "experts.down_proj": ("w2",),
+}
+_LORA_OF_QWEN3_MOE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), ()),
+    "mlp.gate": ("gate",),
+    "experts.gate_up_proj": ("gate_proj", "up_proj"),
+    "experts.down_proj": ("down_proj",),
+}
 _GEMMA: Mapping[str, Default] = {
     **_LLAMA,
     "vocab_size": 256000,
@@ -160,12 +182,16 @@ _BERT_SPELLINGS: Mapping[str, tuple[str, ...]] = {
 # defaults and modeling_<family>.py for the rest; tests/core/test_model.py builds them all.
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(
+        liger=True,
         defaults=_LLAMA,
         switches={**_UNTIED, **_BIASED, "mlp_bias": False},
         tensors=_LLAMA_BLOCK,
     ),
-    "mistral": Family(defaults=_MISTRAL, switches=_UNTIED, tensors=_LLAMA_BLOCK, sliding_every=1),
+    "mistral": Family(
+        liger=True, defaults=_MISTRAL, switches=_UNTIED, tensors=_LLAMA_BLOCK, sliding_every=1
+    ),
     "qwen2": Family(
+        liger=True,
         defaults=_QWEN2,
         switches={**_UNTIED, **_SLIDES},
         tensors=(
@@ -176,17 +202,20 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "qwen3": Family(
+        liger=True,
         defaults={**_QWEN2, "head_dim": 128},
         switches={**_UNTIED, **_BIASED, **_SLIDES},
         tensors=(*_LLAMA_BLOCK, *blocks.HEAD_NORMS),
     ),
     "gemma": Family(
+        liger=True,
         defaults=_GEMMA,
         switches={**_TIED, **_BIASED},
         tensors=_LLAMA_BLOCK,
         norm=Norm.RMS_SCALED_IN_FP32,
     ),
     "gemma2": Family(
+        liger=True,
         defaults=_GEMMA2,
         spellings=_HIDDEN_ACTIVATION,
         switches={**_TIED, **_BIASED},
@@ -201,6 +230,7 @@ FAMILIES: Mapping[str, Family] = {
         norm=Norm.RMS_SCALED_IN_FP32,
     ),
     "gemma3_text": Family(
+        liger=True,
         defaults={
             **_GEMMA2,
             "vocab_size": 262208,
@@ -238,6 +268,7 @@ FAMILIES: Mapping[str, Family] = {
             *blocks.RMS_ENDS,
         ),
         sliding_every=1,
+        lora_targets=_LORA_OF_MIXTRAL,
     ),
     "qwen2_moe": Family(
         defaults={
@@ -274,14 +305,18 @@ FAMILIES: Mapping[str, Family] = {
         switches={**_UNTIED, **_BIASED, **_SLIDES},
         tensors=(*_LLAMA_BLOCK, *blocks.HEAD_NORMS, *blocks.EXPERTS),
         sliding_every=1,
+        lora_targets=_LORA_OF_QWEN3_MOE,
     ),
     "olmo2": Family(
+        liger=True,
         defaults={**_LLAMA, "vocab_size": 50304},
         switches={**_UNTIED, **_BIASED},
         tensors=(*_LLAMA_BLOCK, *blocks.WIDE_NORMS),
         norm=Norm.RMS_SCALED_IN_FP32,
+        first_norm=NEVER,
     ),
     "phi3": Family(
+        liger=True,
         defaults={
             **_LLAMA,
             "vocab_size": 32064,
@@ -324,6 +359,7 @@ FAMILIES: Mapping[str, Family] = {
         switches=_TIED,
         unsupported=("add_cross_attention",),
         tensors=blocks.GPT2,
+        torch_linear=False,
         norm=Norm.LAYER,
         gated=NEVER,
         softmax_in_fp32=False,
@@ -381,6 +417,7 @@ FAMILIES: Mapping[str, Family] = {
             "parallel_attn": True,
         },
         tensors=blocks.FALCON,
+        torch_linear=False,
         norm=Norm.LAYER,
         gated=NEVER,
         value_in_qkv="!multi_query !new_decoder_architecture !alibi",
@@ -416,6 +453,7 @@ FAMILIES: Mapping[str, Family] = {
         },
         tensors=blocks.OPT,
         norm=Norm.LAYER,
+        first_norm="do_layer_norm_before",
         gated=NEVER,
         learned_positions=True,
     ),
@@ -426,6 +464,7 @@ FAMILIES: Mapping[str, Family] = {
         unsupported=("add_cross_attention",),
         tensors=blocks.BERT,
         norm=Norm.LAYER,
+        first_norm=NEVER,
         gated=NEVER,
         softmax_in_fp32=False,
         causal=False,
@@ -434,11 +473,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "roberta": Family(
         defaults={**_BERT, "vocab_size": 50265},
+        lora_targets={"transform.dense": ("lm_head.dense",)},
         spellings=_BERT_SPELLINGS,
         switches=_TIED,
         unsupported=("add_cross_attention",),
         tensors=blocks.BERT,
         norm=Norm.LAYER,
+        first_norm=NEVER,
         gated=NEVER,
         softmax_in_fp32=False,
         causal=False,

@@ -38,15 +38,28 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What one rank holds under a strategy; steady state, so the largest iteration."""
+    """What one rank holds under a strategy.
+
+    The peak is that of the steady state: no run of tests/measured had a larger first iteration.
+    """
 
     strategy: Strategy
     lines: tuple[Line, ...]
+    first_lines: tuple[Line, ...] = ()
+    """Forward, backward and step of the first iteration; none in told arithmetic."""
 
     def phase_bytes(self, where: Where = Where.GPU) -> Mapping[Phase, int]:
         """Bytes held at the peak of each phase."""
         held = [line for line in self.lines if line.where is where]
         return {p: sum(line.size_bytes for line in held if line.phase is p) for p in Phase}
+
+    @property
+    def first_iteration_bytes(self) -> Mapping[Phase, int]:
+        """Bytes held on the GPU at the peak of each phase of the first iteration."""
+        phases = dict.fromkeys((line.phase for line in self.first_lines), 0)
+        for line in self.first_lines:
+            phases[line.phase] += line.size_bytes
+        return phases
 
     @property
     def peak_phase(self) -> Phase:

@@ -1,9 +1,11 @@
 """Describe a model by its tensors."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 
 
@@ -14,6 +16,8 @@ class ModelSource(StrEnum):
     SAFETENSORS = "safetensors"
     SIZE = "size"
     TRACE = "trace"
+    GUESS = "guess"
+    """By the sizes in the config of a family that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +98,11 @@ class Tensor:
     shape: tuple[int, ...]
     copies: int = 1
     linear: bool = False
-    """Whether LoRA can adapt it: a weight of a linear layer inside a block."""
+    """Whether it is the weight of a linear layer, other than the head."""
+    transposed: bool = False
+    """Whether that layer keeps it as (in, out)."""
+    targets: tuple[str, ...] = ()
+    """The names that peft wants told, all of them, to adapt it; none where it cannot."""
     in_block: bool = True
     """Whether a transformer block holds it, rather than the model's ends."""
 
@@ -102,6 +110,36 @@ class Tensor:
     def numel(self) -> int:
         """Elements of one copy."""
         return math.prod(self.shape)
+
+    @property
+    def input_size(self) -> int:
+        """Width of what a linear layer reads."""
+        return self.shape[0] if self.transposed else self.shape[-1]
+
+    @property
+    def adapters(self) -> int:
+        """How many adapters peft lays on one copy: one a name, for each expert of a stack."""
+        return len(self.targets) * math.prod(self.shape[:-2])
+
+    @property
+    def adapter_size(self) -> int:
+        """Elements of the adapters on one copy, at rank 1."""
+        return self.adapters * sum(self.shape[-2:])
+
+    @property
+    def largest_adapter(self) -> int:
+        """Elements of the larger half of its adapters, at rank 1."""
+        return self.adapters * max(self.shape[-2:], default=0)
+
+    def is_adapted(self, modules: Collection[str]) -> bool:
+        """Whether peft adapts it when told these modules: all by their own or their last names."""
+        told = (_names_one_of(target, modules) for target in self.targets)
+        return bool(self.targets) and (not modules or all(told))
+
+
+def _names_one_of(target: str, modules: Collection[str]) -> bool:
+    """peft/tuners/tuners_utils.py, check_target_module_exists: a name or its end."""
+    return any(target == name or target.endswith(f".{name}") for name in modules)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,9 +175,29 @@ class Model:
         blocks = sum(t.numel * t.copies for t in self.tensors if t.in_block)
         return blocks // self.architecture.layers
 
-    def lora_params(self, rank: int) -> int:
-        """Elements of rank-`rank` adapters on every linear layer of every block.
+    def adapted(self, modules: Collection[str] = ()) -> tuple[Tensor, ...]:
+        """The tensors that adapters lie on; where no modules are named, all that can be adapted.
+
+        Raises:
+            UsageError: A name that no module bears.
+        """
+        tensors = tuple(tensor for tensor in self.tensors if tensor.is_adapted(modules))
+        met = {target for tensor in tensors for target in tensor.targets}
+        unmet = [m for m in modules if not any(_names_one_of(target, [m]) for target in met)]
+        if unmet or not tensors:
+            targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
+            named = ",".join(unmet) or ALL_LINEAR
+            raise UsageError(
+                f"`--lora-target-modules {named}`: `{self.name}` has no such linear layer to adapt",
+                f"it has {', '.join(targets) or 'none'}",
+                f"or `{ALL_LINEAR}`, for all of them",
+            )
+        return tensors
+
+    def lora_params(self, rank: int, modules: Collection[str] = ()) -> int:
+        """Elements of adapters of this rank.
 
         Hu et al. 2021, section 4.1: a weight of shape (out, in) gains B (out, r) and A (r, in).
         """
-        return sum(t.copies * rank * sum(t.shape) for t in self.tensors if t.linear)
+        adapted = self.adapted(modules)
+        return rank * sum(tensor.copies * tensor.adapter_size for tensor in adapted)

@@ -85,6 +85,7 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
         ),
         stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
         sub_group_size=size(d.sub_group_size, "sub_group_size"),
+        hpz_partition_size=max(1, size(d.hpz_partition_size, "zero_hpz_partition_size")),
     )
 
 
@@ -100,7 +101,6 @@ def _offload(zero: Mapping[str, object]) -> OffloadChoice:
 # Sections and keys that move, split or change tensors; the ledger counts a job without them.
 _UNCOUNTED_SECTIONS = ("tensor_parallel", "torch_autocast", "hybrid_engine", "compression_training")
 _UNCOUNTED_ZERO_KEYS = (
-    "zero_hpz_partition_size",
     "zero_quantized_weights",
     "zero_quantized_gradients",
     "mics_shard_size",

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerowiz.core.activations import Activations, activations
+from zerowiz.core.adapters import value_bytes
 from zerowiz.core.buffers import Buffers
-from zerowiz.core.model import Model
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.families import FAMILIES
+from zerowiz.core.model import Architecture, Model, Tensor
+from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.traced import Traced
-from zerowiz.core.workload import Method, Optimizer, StateDtype, Workload
+from zerowiz.core.workload import FP32_BYTES, Method, Optimizer, StateDtype, Workload
 
 # Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
@@ -33,8 +35,13 @@ _STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
 # Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
 _FLAT_ADAFACTOR_BYTES = 4
 
-# Dettmers et al. 2023, section 3: 4 bits a weight, 0.127 bits of double-quantized constants.
-_QLORA_BASE_BITS = 4.127
+# bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: a fp32 scale a block and moment. The
+# fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
+_BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
+
+# bitsandbytes/functional.py, quantize_4bit, compress_statistics: two weights a byte, one byte of
+# scale for 64 weights, and one in fp32 for 256 of those.
+_WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,30 +53,54 @@ class Rank:
     activations: Activations
     ranks: int
     weight_bytes: int
+    trained_bytes: int
+    """Of one trainable parameter: adapters stay in fp32 under `zero.Init`."""
     trainable: int
     frozen_bytes: int
     largest: int
     """The largest trainable tensor."""
     module: int
     """All tensors of the module that holds most: the experts of one layer are one module."""
+    kept_experts: int
+    """Elements of the experts that stage 3 cannot let go between their forward and backward.
+
+    transformers' experts multiply with slices of one tensor, and autograd keeps the slices.
+    """
     block_largest: int
     """The largest trainable tensor of a transformer block."""
     block: int
     """All trainable parameters of one block."""
+    persistent_parameters: int
+    """Elements of adapters that stage 3 keeps whole, as they are below its threshold."""
     embedding: int
     tied: bool
+    untied_head_bytes: int
+    """Of what stands beside a tied embedding until it is tied to it."""
     master_bytes: int
     """Of one parameter, in the optimizer's own copy of the weights."""
     state_bytes: int
     """Of one parameter, in the optimizer's moments."""
+    state_scales_bytes: int
+    """Of the scales that 256 parameters share, in an optimizer of 8 bits."""
+    dequantized_bytes: int
+    """Of the largest layer of 4 bits, which stands whole while it is multiplied with."""
     stepping_bytes: int
     """Of one parameter, allocated while the optimizer steps."""
     accumulating: bool
+    checkpointing: bool
+    zero_init: bool
+    """Whether stage 3 builds the model in shards."""
+    prefetching: bool = True
+    """Whether stage 3 knows in which order the modules come, and gathers the next ones early."""
 
     @property
     def share(self) -> int:
         """P: the parameters whose optimizer states this rank keeps."""
         return -(-self.trainable // self.ranks)
+
+    def states_bytes(self, params: int) -> int:
+        """Of the optimizer's moments of so many parameters in one vector."""
+        return self.state_bytes * params + self.state_scales_bytes * params // _BLOCK_OF_8BIT
 
     @property
     def held_share(self) -> int:
@@ -92,25 +123,73 @@ class Rank:
         return self.strategy.offload is not Offload.NONE
 
 
+def _untied(a: Architecture) -> int:
+    """Elements of a head, and of an encoder's and a decoder's embedding, before they are tied.
+
+    transformers builds all of them (b4-000; f3-016 for encoder and decoder).
+    """
+    times = 3 if a.encoder_layers else 1
+    return times * a.tied_embeddings * a.vocab_size * a.hidden_size
+
+
 def trainable_params(model: Model, workload: Workload) -> int:
     """The parameters that this method trains: all, or the adapters alone."""
     full = workload.method is Method.FULL
-    return model.params if full else model.lora_params(workload.lora_rank)
+    rank, modules = workload.lora_rank, workload.lora_target_modules
+    return model.params if full else model.lora_params(rank, modules)
+
+
+def _halves(model: Model, workload: Workload) -> list[tuple[int, int]]:
+    """How many adapter tensors there are of how many elements: narrowing ones, widening ones."""
+    return [
+        (tensor.copies, workload.lora_rank * tensor.adapters * width)
+        for tensor in model.adapted(workload.lora_target_modules)
+        for width in tensor.shape[-2:]
+    ]
+
+
+def _persistent(model: Model, workload: Workload, buffers: Buffers) -> int:
+    """parameter_offload.py, mark_persistent_parameters: tensors below a threshold."""
+    threshold = buffers.stage3_param_persistence_threshold
+    halves = _halves(model, workload)
+    return sum(copies * numel for copies, numel in halves if numel <= threshold)
 
 
 def _frozen_bytes(model: Model, workload: Workload) -> int:
-    """The base below the adapters; only linear layers of blocks are quantized.
-
-    transformers/integrations/bitsandbytes.py, replace_with_bnb_linear: embeddings, the head, norms
-    and fused experts keep the model's precision.
-    """
+    """The base below the adapters; of QLoRA, only linear layers have 4 bits."""
     if workload.method is Method.FULL:
         return 0
     weight_bytes = workload.precision.size_bytes
     if workload.method is Method.LORA:
         return weight_bytes * model.params
-    linear = sum(tensor.numel * tensor.copies for tensor in model.tensors if tensor.linear)
-    return int(linear * _QLORA_BASE_BITS / 8) + weight_bytes * (model.params - linear)
+    quantized = _quantized(model)
+    whole = model.params - sum(tensor.numel * tensor.copies for tensor in quantized)
+    packed_bytes = sum(_four_bit_bytes(t.numel) * t.copies for t in quantized)
+    return packed_bytes + weight_bytes * whole
+
+
+def _quantized(model: Model) -> list[Tensor]:
+    """The weights that QLoRA holds in 4 bits.
+
+    transformers/integrations/bitsandbytes.py, replace_with_bnb_linear: torch's own linear layers
+    and GPT-2's; embeddings, the head, norms and fused experts keep the model's precision.
+    """
+    family = FAMILIES.get(model.architecture.family)
+    torch_linear = family is None or family.torch_linear
+    return [t for t in model.tensors if t.linear and (torch_linear or t.transposed)]
+
+
+def _four_bit_bytes(numel: int) -> int:
+    scales = -(-numel // _WEIGHTS_PER_SCALE)
+    return -(-numel // 2) + scales + FP32_BYTES * -(-scales // _SCALES_PER_SCALE)
+
+
+def _dequantized_bytes(model: Model, workload: Workload) -> int:
+    """bitsandbytes/autograd/_functions.py, MatMul4Bit.backward: the weight, and its fp32 scales."""
+    if workload.method is not Method.QLORA:
+        return 0
+    largest = max((t.numel for t in _quantized(model)), default=0)
+    return workload.precision.size_bytes * largest + FP32_BYTES * largest // _WEIGHTS_PER_SCALE
 
 
 def _state_bytes(optimizer: Optimizer, strategy: Strategy, *, half: bool) -> int:
@@ -137,12 +216,12 @@ def place_rank(
     """Fill in the letters for one rank of this job; a trace knows its activations better."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
+    sharded = Part.PARAMETERS in strategy.sharded
     in_block = [tensor for tensor in model.tensors if tensor.in_block]
     experts = [tensor for tensor in in_block if tensor.name.startswith("experts.")]
     trainable = trainable_params(model, workload)
     if adapters:
-        widest = max(max(t.shape) for t in model.tensors if t.linear) * workload.lora_rank
-        largest = block_largest = min(widest, trainable)
+        largest = block_largest = max(numel for _, numel in _halves(model, workload))
     else:
         largest = min(model.largest_param, trainable)
         block_largest = max(tensor.numel for tensor in in_block)
@@ -156,20 +235,33 @@ def place_rank(
         strategy=strategy,
         buffers=buffers,
         activations=(
-            activations(architecture, workload) if traced is None else traced.activations(workload)
+            activations(architecture, workload, sharded=sharded)
+            if traced is None
+            else traced.activations(workload)
         ),
         ranks=ranks,
         weight_bytes=weight_bytes,
+        trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
         module=max(model.largest_param, sum(t.numel for t in experts)),
+        kept_experts=0
+        if workload.gradient_checkpointing
+        else sum(t.numel * t.copies for t in experts),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
+        persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
         tied=architecture.tied_embeddings,
+        untied_head_bytes=weight_bytes * _untied(architecture),
         master_bytes=2 if half else 4,
         state_bytes=_state_bytes(stepping, strategy, half=half),
+        state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
+        dequantized_bytes=_dequantized_bytes(model, workload),
         stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
         accumulating=workload.accumulation_steps > 1,
+        checkpointing=workload.gradient_checkpointing,
+        # transformers never builds a quantized model under `zero.Init` (modeling_utils.py).
+        zero_init=workload.zero_init and workload.method is not Method.QLORA,
     )

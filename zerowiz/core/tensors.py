@@ -64,20 +64,28 @@ def _shape(architecture: Architecture, text: str) -> Iterator[int]:
 
 
 def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
+    own = (spec.name,) if spec.linear else ()
     return Tensor(
         name=spec.name,
         shape=tuple(_shape(architecture, spec.shape)),
         copies=COPIES[spec.place](architecture),
         linear=spec.linear,
+        transposed=spec.transposed,
+        targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
         in_block=spec.place is not Place.ENDS,
     )
 
 
 @cache
-def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
-    """Every trainable tensor of the model, as transformers builds it, tied weights once."""
+def list_placed(architecture: Architecture) -> tuple[tuple[Place, Tensor], ...]:
+    """Every trainable tensor of the model, as transformers builds it, and where it stands."""
     return tuple(
-        _tensor(architecture, spec)
+        (spec.place, _tensor(architecture, spec))
         for spec in FAMILIES[architecture.family].tensors
         if holds(architecture, spec.when) and COPIES[spec.place](architecture)
     )
+
+
+def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
+    """The same without their places; tied weights once."""
+    return tuple(tensor for _, tensor in list_placed(architecture))

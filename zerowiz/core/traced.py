@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from zerowiz.core.activations import Activations
+from zerowiz.core.families import FAMILIES, Family
 from zerowiz.core.model import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.workload import Attention, Precision, Workload
 
@@ -17,7 +18,7 @@ class TracedTensor:
     copies: int = 1
     trainable: bool = True
     linear: bool = False
-    """Whether it is the weight of a linear layer inside a block."""
+    """Whether it is the weight of a linear layer, other than the head."""
     in_block: bool = True
 
 
@@ -85,12 +86,16 @@ class Traced:
 
     @property
     def _tensors(self) -> tuple[Tensor, ...]:
+        family = FAMILIES.get(self.family)
+        transposed = family is not None and any(spec.transposed for spec in family.tensors)
         return tuple(
             Tensor(
                 name=_role(tensor.name),
                 shape=tensor.shape,
                 copies=tensor.copies,
                 linear=tensor.linear,
+                transposed=tensor.linear and transposed,
+                targets=_targets(family, tensor),
                 in_block=tensor.in_block,
             )
             for tensor in self.tensors
@@ -136,6 +141,14 @@ class Traced:
             residual_dropout_rate=0,
             logit_softcap=False,
         )
+
+
+def _targets(family: Family | None, tensor: TracedTensor) -> tuple[str, ...]:
+    """The names by which peft adapts it: its module's, or what the family's table says."""
+    module = tensor.name.removesuffix(".weight")
+    named = {} if family is None else family.lora_targets
+    own = (module.rpartition("*.")[2],) if tensor.linear else ()
+    return next((told for name, told in named.items() if module.endswith(f".{name}")), own)
 
 
 def _role(name: str) -> str:

@@ -12,10 +12,12 @@ from zerowiz.core.model import Model, ModelSource
 from zerowiz.core.ownconfig import read_own_config
 from zerowiz.core.stepper import OPS, Stepper, counted_as
 from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
+from zerowiz.core.traced import Traced
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
     Attention,
     Integration,
+    Loss,
     Method,
     Precision,
     StateDtype,
@@ -42,7 +44,13 @@ class PlainTrial:
     accumulation_steps: int = 1
     gradient_checkpointing: bool = False
     attention: Attention = Attention.SDPA
+    loss: Loss = Loss.PLAIN
+    packing: bool = False
     lora_rank: int | None = None
+    lora_target_modules: tuple[str, ...] = ()
+    """As `--lora-target-modules` names them; none for all linear layers."""
+    quantized: bool = False
+    """Whether the base below the adapters is held in 4 bits."""
     offload: Offload = Offload.NONE
     zero_init: bool = True
     """Whether stage 3 builds the model in shards."""
@@ -57,6 +65,8 @@ class PlainTrial:
         for name in ("gpus", "micro_batch", "sequence_tokens", "accumulation_steps", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"`{name}` must be at least 1")
+        if self.quantized and self.lora_rank is None:
+            raise UsageError("`quantized` trains adapters: give a `lora_rank`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,18 +142,26 @@ class PlannedTrial:
         return {**cast("Section", encode(self.trial)), "ds_config": self.ds_config}
 
 
-def _workload(trial: Trial) -> Workload:
-    lora = trial.lora_rank is not None
+def workload_of(trial: Trial) -> Workload:
+    """What one optimizer step of the trial is."""
+    if trial.lora_rank is None:
+        method = Method.FULL
+    else:
+        method = Method.QLORA if trial.quantized else Method.LORA
     return Workload(
         micro_batch=trial.micro_batch,
         sequence_tokens=trial.sequence_tokens,
         accumulation_steps=trial.accumulation_steps,
         precision=trial.precision,
         optimizer=counted_as(trial.optimizer),
-        method=Method.LORA if lora else Method.FULL,
+        method=method,
         lora_rank=trial.lora_rank or Workload().lora_rank,
+        lora_target_modules=trial.lora_target_modules,
         gradient_checkpointing=trial.gradient_checkpointing,
         attention=trial.attention,
+        loss=trial.loss,
+        packing=trial.packing,
+        zero_init=trial.zero_init,
     )
 
 
@@ -203,7 +221,11 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
 
 
 def plan_trial(
-    trial: Trial, machine: Machine, model: Model | str, template: str | None
+    trial: Trial,
+    machine: Machine,
+    model: Model | str,
+    template: str | None,
+    traced: Traced | None = None,
 ) -> PlannedTrial:
     """The config of a trial, and the job as the estimator sees it.
 
@@ -212,6 +234,7 @@ def plan_trial(
         machine: What it runs on, with as many GPUs or more.
         model: The model as it is counted, or why it cannot be.
         template: Of the trial's rung; None where there is no such rung.
+        traced: A trace of the model, whose activations are then predicted.
     """
     if isinstance(model, str):
         own = trial.ds_config or _own_config(trial, _bare_config(trial))
@@ -220,8 +243,9 @@ def plan_trial(
     job = Job(
         machine=with_gpus(machine, trial.gpus),
         model=model,
-        workload=_workload(trial),
+        workload=workload_of(trial),
         state_dtype=StateDtype.BF16 if half else None,
+        traced=traced,
     )
     rung = strategy_of(trial)
     written = rung is not None and template is not None and trial.zero_optimization is None

@@ -6,15 +6,16 @@ from enum import StrEnum
 from zerowiz.core.buffers import Buffers, fit_buffers
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.ledger import Estimate
-from zerowiz.core.machine import Accelerator, Machine
+from zerowiz.core.machine import Machine
+from zerowiz.core.margins import margin, outside_bytes
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
 from zerowiz.core.rank import trainable_params
-from zerowiz.core.strategy import STRATEGIES, Part, Strategy
+from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.textbook import textbook_estimate
 from zerowiz.core.traced import Traced
 from zerowiz.core.traffic import wire_bytes_per_step
-from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
 
 
@@ -24,26 +25,6 @@ class Verdict(StrEnum):
     FITS = "fits"
     TIGHT = "tight"
     DOES_NOT_FIT = "does_not_fit"
-
-
-# What a job takes on the device beside its tensors: CUDA context, NCCL, library handles.
-# device_used_outside_allocator_bytes of tests/measured/h200.jsonl: at most 2.25 GB with NCCL,
-# 1.80 GB alone.
-_OUTSIDE_BYTES = 2_250_000_000
-_OUTSIDE_ALONE_BYTES = 1_800_000_000
-# On the CPU accelerator: the resident interpreter with torch, DeepSpeed and transformers, before
-# the model; 371 MB under templates/train_deepspeed.py, 353 MB under train_hf.py without the engine.
-_CPU_OUTSIDE_BYTES = 400_000_000
-# Runs d4-015 to d4-026, capped: with expandable_segments ZeRO-2 and ZeRO-3 lived at 1.03 x their
-# allocated peak and died at 1.00 x; without it a model was seen to die at 1.10 x.
-# Runs g1-000 to g1-095 (tests/measured/2026-11-capped.jsonl), six models at each stage: with
-# expandable_segments all 48 lived at 1.03 x and 1.07 x their peak; without it 12 of 24 died at
-# 1.07 x.
-_SLACK_FRACTION = 0.03
-# Near the cap the allocator flushes. There ZeRO-3 took 1.16 to 1.42 x as long in every one of the
-# six models, and still did at 1.10 x (d4-025, d4-026); the other stages mostly did not.
-_TIGHT_FRACTION = 0.07
-_TIGHT_SHARDED_FRACTION = 0.10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +43,8 @@ class Job:
     """Of the person's own config; None fits them to the model."""
     traced: Traced | None = None
     """A trace of the model, whose activations then stand for the analytic ones."""
+    expandable_segments: bool = True
+    """Whether torch's allocator grows its segments, as the launch asks it to."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
@@ -77,6 +60,25 @@ class Job:
                 f"`--accounting textbook` knows no `--method {self.workload.method}`",
                 "drop `--accounting textbook` for what DeepSpeed really allocates",
             )
+        self._refuse_uncounted_step()
+
+    def _refuse_uncounted_step(self) -> None:
+        """Some losses and packed rows are counted for some models alone."""
+        a, w = self.model.architecture, self.workload
+        family = FAMILIES.get(a.family)
+        decodes = family is not None and family.causal and not a.encoder_layers
+        counted = decodes and self.own_trace is None
+        asked = {
+            f"--loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
+            "--loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
+            "--packing": (w.packing, counted),
+        }
+        for words, (said, known) in asked.items():
+            if said and not known:
+                raise UsageError(
+                    f"`{words}` is not counted for `{self.model.name}` ({a.family})",
+                    f"drop `{words}` for an upper bound",
+                )
 
     @property
     def own_trace(self) -> Traced | None:
@@ -152,12 +154,6 @@ class Weighed:
         return max(0, *(-room for room in rooms if room is not None), 0)
 
 
-def _outside_bytes(machine: Machine) -> int:
-    if machine.accelerator is Accelerator.CPU:
-        return _CPU_OUTSIDE_BYTES
-    return _OUTSIDE_BYTES if machine.world_size > 1 else _OUTSIDE_ALONE_BYTES
-
-
 def _host_budget_bytes(machine: Machine, device_bytes: int) -> int | None:
     """What offload may take of one node's memory; some ranks live in it themselves."""
     available_bytes = machine.host.available_bytes
@@ -185,10 +181,10 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         on = job.machine.accelerator
         predicted = estimate(job.model, workload, ranks, strategy, job.buffers, on, job.own_trace)
         peak_bytes = predicted.peak_bytes
-        device_bytes = peak_bytes + int(_SLACK_FRACTION * peak_bytes) + _outside_bytes(job.machine)
-        gathers = Part.PARAMETERS in strategy.sharded
-        tight = _TIGHT_SHARDED_FRACTION if gathers else _TIGHT_FRACTION
-        spare_bytes = int(tight * peak_bytes)
+        near = margin(expandable_segments=job.expandable_segments)
+        slack_bytes = int(near.slack_fraction * peak_bytes)
+        device_bytes = peak_bytes + slack_bytes + outside_bytes(job.machine, job.buffers)
+        spare_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
     host_bytes = predicted.host_peak_bytes * len(job.machine.gpus)
     host_budget_bytes = _host_budget_bytes(job.machine, device_bytes)
     verdict = _verdict(device_bytes, spare_bytes, budget_bytes)

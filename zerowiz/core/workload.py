@@ -6,6 +6,8 @@ from enum import StrEnum
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
+# peft/utils/constants.py, INCLUDE_LINEAR_LAYERS_SHORTHAND.
+ALL_LINEAR = "all-linear"
 
 
 class Precision(StrEnum):
@@ -54,6 +56,17 @@ class Attention(StrEnum):
     EAGER = "eager"
 
 
+class Loss(StrEnum):
+    """How the logits become a loss."""
+
+    PLAIN = "plain"
+    """All logits at once, upcast to fp32, as transformers does it."""
+    CHUNKED = "chunked"
+    """Some tokens at a time, computed again in backward."""
+    LIGER = "liger"
+    """Liger's kernels: loss and its gradients in one, and its norms and MLPs with them."""
+
+
 class Integration(StrEnum):
     """Who hands the config to DeepSpeed."""
 
@@ -67,6 +80,23 @@ class Accounting(StrEnum):
 
     REAL = "real"
     TEXTBOOK = "textbook"
+
+
+def parse_modules(text: str | None) -> tuple[str, ...]:
+    """The names of `q_proj,v_proj`; none for `all-linear`, and where nothing was said.
+
+    Raises:
+        UsageError: The text names nothing.
+    """
+    if text is None or text.strip().lower() == ALL_LINEAR:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError(
+            f"`--lora-target-modules {text}` is no list of names",
+            f"write `{ALL_LINEAR}`, or names with commas between them: `q_proj,v_proj`",
+        )
+    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +115,15 @@ class Workload:
     optimizer_state_dtype: StateDtype = StateDtype.FP32
     method: Method = Method.FULL
     lora_rank: int = 16
+    lora_target_modules: tuple[str, ...] = ()
+    """Which linear layers have adapters, by peft's names; none named: all of them."""
     gradient_checkpointing: bool = False
     attention: Attention = Attention.SDPA
+    loss: Loss = Loss.PLAIN
+    packing: bool = False
+    """Whether the sequences of a micro-batch stand in one row, without padding."""
+    zero_init: bool = True
+    """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
     def __post_init__(self) -> None:
         """Refuse a step that nobody can take."""
@@ -103,6 +140,11 @@ class Workload:
                 f"`--optimizer-state-dtype bf16` needs `--precision bf16`, not `{self.precision}`",
                 "DeepSpeed's switch for it lives in the config's `bf16` section",
             )
+
+    @property
+    def lora_targets(self) -> str:
+        """The same in one word, as the option takes it."""
+        return ",".join(self.lora_target_modules) or ALL_LINEAR
 
     @property
     def tokens(self) -> int:

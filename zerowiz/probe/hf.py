@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerowiz.core.guess import guess_model, is_unknown, settle_guess
 from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size, parse_size
@@ -180,27 +181,19 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         raise UsageError(f"cannot read the model `{text}`: {said}", _WANTED) from error
 
 
-def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
-    """The model that `--model` names, counted.
-
-    Raises:
-        ZerowizError: There is no such model, or it cannot be counted.
-    """
-    return model_of(text, read_config(text, environ=environ))
-
-
 def model_of(text: str, named: Named | None) -> Model:
-    """Count what was read, and hold it against the checkpoint in its folder.
+    """Count what was read, or guess it, and hold that against the checkpoint in its folder.
 
     Raises:
-        UsageError: It cannot be counted.
+        UsageError: It can be neither counted nor guessed.
     """
     size = parse_size(text)
     if named is None and size is not None:
         return model_from_size(text.strip(), size)
-    model = model_from_config(*(named or (text, {})))
-    folder = Path(text).expanduser()
+    name, config = named or (text, {})
+    count, held = (guess_model, settle_guess) if is_unknown(config) else (model_from_config, settle)
+    model, folder = count(name, config), Path(text).expanduser()
     try:
-        return settle(model, read_stored(folder)) if folder.is_dir() else model
+        return held(model, read_stored(folder)) if folder.is_dir() else model
     except OSError as error:
         raise UsageError(f"cannot read the model `{text}`: {error.strerror}", _WANTED) from error

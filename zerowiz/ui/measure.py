@@ -53,7 +53,7 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     table = grid(stream, "", "predicted", "measured", "error")
     for each in (*comparison.phases, comparison.peak):
         words = (_size(each.predicted_bytes), _size(each.measured_bytes), _error(each))
-        table.add_row(each.name, *words)
+        table.add_row(each.name.replace("_", " "), *words)
     print_table(table, stream)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = f"predicted: {said}" if comparison.verdict else f"not predicted: {said}"

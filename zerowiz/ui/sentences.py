@@ -5,16 +5,17 @@ from collections.abc import Mapping
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
 from zerowiz.core.fleet import NodeNote
+from zerowiz.core.interval import Assumption, Interval
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
 from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import Convention
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.weigh import Verdict, Weighed
 from zerowiz.core.workload import Accounting
-from zerowiz.ui.units import gib, gpus, size_of, small, told_of
+from zerowiz.ui.units import bare_gib, gib, gpus, size_of, small, told_of
 
 _QUESTIONS: Mapping[Question, str] = {
     Question.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
@@ -240,11 +241,68 @@ UNFUSED_ADAM = (
     " `fused=True` saves them"
 )
 
+
+def size_untraced(text: str) -> str:
+    """Why `--trace` did nothing."""
+    return f"`{text}` is a size, which is counted by formulas and not traced"
+
+
+def traced(family: str | None, built: str, took_milliseconds: int) -> str:
+    """What was traced; a family is named where it has no formulas."""
+    said = "" if family is None else f"`{family}` has no formulas yet: "
+    took = f"{took_milliseconds / 1000:.1f} s"
+    return f"{said}`{built}` was traced without memory ({took}, kept for next time)"
+
+
+def guess(family: str, exact: str, *, wraps: bool) -> str:
+    """What a guess rests on, and how to do without."""
+    counted = "the language model that it wraps, alone" if wraps else "a Llama of its sizes"
+    return f"`{family}` has no formulas yet, so this is a guess: {counted}; {exact}"
+
+
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "tight",
     Verdict.DOES_NOT_FIT: "too big",
 }
+
+
+_ASSUMPTIONS: Mapping[Assumption, str] = {
+    Assumption.STAND_IN: "a dense Llama of that size",
+    Assumption.GUESSED: "a Llama of the config's sizes",
+    Assumption.TRACED: "the model as it was traced",
+    Assumption.NEW_FAMILY: "a family that was never measured",
+    Assumption.MIXTURE: "experts that share the tokens evenly",
+    Assumption.ENCODER_DECODER: "an encoder-decoder, measured a few times",
+    Assumption.ADAPTERS: "adapters, measured a few times",
+    Assumption.QUANTIZED: "4-bit weights, measured a few times",
+    Assumption.RARE_OPTIMIZER: "an optimizer that was measured a few times",
+    Assumption.FOREACH: "an Adam that copies lists of tensors",
+    Assumption.FP32: "fp32",
+    Assumption.EAGER: "eager attention, measured a few times",
+    Assumption.OTHER_LOSS: "a loss that was measured a few times",
+    Assumption.PACKED: "packed sequences, measured a few times",
+    Assumption.OFFLOADED: "offload, measured a few times",
+    Assumption.GATHERED: "as much gathered as on the measured machines",
+    Assumption.ON_CPU: "the CPU, never measured",
+    Assumption.CUT: "shares cut through tensors",
+    Assumption.FUSED_OPTIMIZER: "a fused Adam",
+    Assumption.FUSED_ATTENTION: "a fused attention kernel",
+    Assumption.UNPADDED: "a batch without padding",
+}
+
+
+def assumption(value: Assumption) -> str:
+    """What an interval rests on."""
+    return _ASSUMPTIONS[value]
+
+
+def interval(strategy: Strategy, value: Interval) -> str:
+    """The expected peak, its bounds and what they rest on."""
+    low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
+    said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
+    assumed = ", ".join(map(assumption, value.assumptions))
+    return f"{said}; assumes {assumed}" if assumed else said
 
 
 def verdict(weighed: Weighed) -> str:

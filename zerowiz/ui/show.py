@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decide import Decision
+from zerowiz.core.interval import find_interval
 from zerowiz.core.launch import LaunchPlan
 from zerowiz.core.ledger import Phase
 from zerowiz.core.remedies import Remedy
@@ -124,6 +125,14 @@ def walk(decision: Decision, stream: TextIO) -> None:
     say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
 
 
+def _say_interval(decision: Decision, stream: TextIO) -> None:
+    """How far the chosen rung's peak may be off; told arithmetic says nothing of that."""
+    interval = decision.chosen and find_interval(decision.job, decision.chosen)
+    if decision.chosen and interval:
+        words = sentences.interval(decision.chosen.strategy, interval)
+        say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
+
+
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
     """The walk, every rung with its verdict, and what would help."""
     walk(decision, stream)
@@ -134,6 +143,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
         say(stream, f"In GiB; each GPU may take {budget}")
     print_table((_told_table if told else _rung_table)(decision, stream), stream)
     say(stream, "", _TOLD_LEGEND if told else _LEGEND)
+    _say_interval(decision, stream)
     if remedies:
         stream.write("\nWhat would help:\n")
         say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)

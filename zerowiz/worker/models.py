@@ -9,13 +9,22 @@ import torch
 import transformers
 from transformers.integrations import HfDeepSpeedConfig
 
+from zerowiz.worker.errors import MissingLibraryError
+from zerowiz.worker.losses import replace_loss
 from zerowiz.worker.marks import write_mark
-from zerowiz.worker.optimizers import MissingLibraryError
+from zerowiz.worker.quantized import quantize
 
 Case = Mapping[str, Any]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _ATTENTION = {"sdpa": "sdpa", "flash": "flash_attention_2", "eager": "eager"}
+# In this order: an encoder has a causal head as well, and an encoder-decoder has all three.
+_HEADS = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+)
 _SHARDED_PARAMETERS = 3
 
 
@@ -35,10 +44,9 @@ def _model_class(config: Any) -> Any:  # noqa: ANN401
         named = getattr(transformers, name, None)
         if named is not None and not name.endswith("Model"):
             return named
-    if config.is_encoder_decoder:
-        return transformers.AutoModelForSeq2SeqLM
-    causal = type(config) in transformers.AutoModelForCausalLM._model_mapping  # noqa: SLF001
-    return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    heads = (getattr(transformers, name) for name in _HEADS)
+    fitting = (head for head in heads if type(config) in head._model_mapping)  # noqa: SLF001
+    return next(fitting, transformers.AutoModelForCausalLM)
 
 
 def _from_config(case: Case, config: Any) -> Any:  # noqa: ANN401
@@ -56,16 +64,20 @@ def _placed(case: Case, device: torch.device) -> Iterator[None]:
     """
     sharded = case["ds_config"].get("zero_optimization", {}).get("stage") == _SHARDED_PARAMETERS
     alive = HfDeepSpeedConfig(dict(case["ds_config"])) if sharded and case["zero_init"] else None
-    with device if alive is None else nullcontext():
+    # What is quantized goes to its device in 4 bits.
+    whole = torch.device("cpu") if case["quantized"] else device
+    with whole if alive is None else nullcontext():
         yield
 
 
-def _with_adapters(model: Any, rank: int) -> Any:  # noqa: ANN401
+def _with_adapters(model: Any, case: Case) -> Any:  # noqa: ANN401
     try:
         import peft  # noqa: PLC0415 - only LoRA needs it
     except ImportError as error:
         raise MissingLibraryError(f"peft cannot be loaded: {error}") from error
-    return peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules="all-linear"))
+    targets = list(case["lora_target_modules"]) or "all-linear"
+    config = peft.LoraConfig(r=case["lora_rank"], target_modules=targets)
+    return peft.get_peft_model(model, config)
 
 
 def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa: ANN401
@@ -76,8 +88,12 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa:
         config.decoder_start_token_id = config.pad_token_id or 0
     with _placed(case, device):
         model = _from_config(case, config)
+    replace_loss(model, case["loss"])
+    if case["quantized"]:
+        quantize(model, _DTYPES[case["precision"]], device)
+        model.to(device)
     if case["lora_rank"] is not None:
-        model = _with_adapters(model, case["lora_rank"])
+        model = _with_adapters(model, case)
     if case["gradient_checkpointing"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
@@ -86,15 +102,41 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa:
 def count_params(model: Any, *, trainable: bool) -> int:  # noqa: ANN401
     """Elements of all parameters, or of those that train; a shard counts for its whole tensor."""
     return sum(
-        getattr(parameter, "ds_numel", parameter.numel())
+        _numel(parameter)
         for parameter in model.parameters()
         if parameter.requires_grad or not trainable
     )
 
 
+def _numel(parameter: Any) -> int:  # noqa: ANN401
+    """Elements of the whole weight: of its shards under ZeRO-3, before it was packed in 4 bits."""
+    packed = getattr(parameter, "quant_state", None)
+    if packed is not None:
+        return int(packed.shape.numel())
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
 def make_batch(model: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:  # noqa: ANN401
-    """Random tokens, which are their own labels."""
+    """Random tokens, which are their own labels; random images, where the model reads those."""
+    if model.main_input_name == "pixel_values":
+        return _make_images(model.config, case, device)
     vocab_size = model.config.get_text_config().vocab_size
     shape = (case["micro_batch"], case["sequence_tokens"])
     tokens = torch.randint(vocab_size, shape, device=device)
-    return {"input_ids": tokens, "labels": tokens}
+    if not case["packing"]:
+        return {"input_ids": tokens, "labels": tokens}
+    # One row of all sequences; where a position starts again, another sequence does.
+    packed = tokens.view(1, -1)
+    positions = torch.arange(case["sequence_tokens"], device=device).repeat(case["micro_batch"])
+    return {"input_ids": packed, "labels": packed, "position_ids": positions[None]}
+
+
+def _make_images(config: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:  # noqa: ANN401
+    """Random images, each with a class."""
+    # The usual crop of ImageNet, where the config leaves it to the preprocessor.
+    size = getattr(config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = (case["micro_batch"], config.num_channels, height, width)
+    images = torch.rand(shape, dtype=_DTYPES[case["precision"]], device=device)
+    labels = torch.randint(config.num_labels, shape[:1], device=device)
+    return {"pixel_values": images, "labels": labels}

@@ -7,15 +7,13 @@ import deepspeed
 import torch
 import transformers
 
+from zerowiz.worker.errors import MissingLibraryError
+
 # Small enough that random tokens never blow a model up in three steps.
 _RATE = 1e-5
 
 Parameters = list[Any]
 Config = Mapping[str, Any]
-
-
-class MissingLibraryError(Exception):
-    """A case needs a library that this environment lacks."""
 
 
 def _torch_adamw(**how: bool) -> Callable[[Parameters, Config], Any]:

@@ -154,13 +154,15 @@ def _ends(model: Any) -> tuple[Any, Any]:
 
 def _list_tensors(model: Any) -> tuple[TracedTensor, ...]:
     """The parameters, alike ones together; a tied weight bears its first name."""
+    from torch.nn import Linear
+
     blocks = find_blocks(model)
     inside = {id(p) for block in blocks for p in block.parameters()}
+    _, head = _ends(model)
     linears = {
         id(module.weight)
-        for block in blocks
-        for module in block.modules()
-        if type(module).__name__ in {"Linear", "Conv1D"}
+        for module in model.modules()
+        if module is not head and (isinstance(module, Linear) or type(module).__name__ == "Conv1D")
     }
     counted = Counter(
         TracedTensor(

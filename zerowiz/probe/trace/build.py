@@ -20,15 +20,23 @@ _ATTENTION = {
     Attention.EAGER: ("eager",),
 }
 _TORCH_NAMES = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
-# Where config.json names no class: the first head that transformers has for its config.
+# Where config.json names no class: the first head that transformers has for its config. An encoder
+# has a causal head as well, and an encoder-decoder has all three.
 _HEADS = (
-    "AutoModelForCausalLM",
     "AutoModelForSeq2SeqLM",
     "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
     "AutoModelForImageClassification",
     "AutoModelForImageTextToText",
     "AutoModel",
 )
+
+
+def is_buildable(content: Mapping[str, object]) -> bool:
+    """Whether transformers, which is then loaded, knows a model of this type."""
+    from transformers import CONFIG_MAPPING
+
+    return content.get("model_type") in CONFIG_MAPPING
 
 
 def _model_class(config: Any) -> Any:
@@ -67,6 +75,8 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
 
     transformers.logging.set_verbosity_error()
     _register_flash()
+    if not is_buildable(content):
+        raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
     config = transformers.AutoConfig.for_model(**content)
     model_class = _model_class(config)
     dtype = getattr(torch, _TORCH_NAMES[workload.precision])

@@ -92,13 +92,17 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """sdp_utils.cpp, _select_sdp_backend: flash, then efficient (no groups), then plain matmuls."""
+    """sdp_utils.cpp, _select_sdp_backend: flash, then efficient, then plain matmuls.
+
+    Efficient attention takes no groups, and on an H200 it took no mask that trains.
+    """
     import torch
 
     half = query.dtype in (torch.float16, torch.bfloat16)
     narrow = query.shape[-1] == value.shape[-1] <= _FLASH_HEAD_DIM
     flash = half and narrow and attn_mask is None
-    if query.dim() == _BATCHED and (flash or not enable_gqa):
+    trained_mask = attn_mask is not None and attn_mask.requires_grad
+    if query.dim() == _BATCHED and (flash or not enable_gqa) and not trained_mask:
         return flash_attention(query, key, value, _as_bias(attn_mask, query))
     return torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

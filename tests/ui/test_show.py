@@ -1,0 +1,56 @@
+"""What a person sees of a plan."""
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from zerowiz.core.decide import Wish, decide
+from zerowiz.core.sizes import model_from_size
+from zerowiz.core.spec import parse_spec
+from zerowiz.core.weigh import Job
+from zerowiz.core.workload import Accounting, Workload
+from zerowiz.probe.gpu_table import read_gpu_table
+from zerowiz.ui import show
+
+JOB = Job(
+    machine=parse_spec("4xA100-40GB", read_gpu_table()),
+    model=model_from_size("7b", 7 * 10**9),
+    workload=Workload(gradient_checkpointing=True),
+)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(job: Job) -> str:
+    stream = Terminal()
+    show.plan(decide(job, Wish()), (), stream)
+    return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def test_a_plan_says_the_interval_of_the_chosen_rung_within_80_columns() -> None:
+    lines = shown(JOB).splitlines()
+    (first,) = [line for line in lines if line.startswith("Peak     zero3: ")]
+    assert "on any rank; assumes" in first
+    assert "a dense Llama of that size" in " ".join(line.strip() for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_told_arithmetic_has_no_interval() -> None:
+    assert "Peak " not in shown(replace(JOB, accounting=Accounting.TEXTBOOK))
+
+
+def test_where_nothing_is_chosen_no_interval_is_said() -> None:
+    assert "Peak " not in shown(replace(JOB, budget_bytes=0))
