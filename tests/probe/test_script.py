@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.script import Binding, Convention, Obstacle, ScriptFacts, deliver, settle
-from zerowiz.core.workload import Attention, Integration, Optimizer, Precision
+from zerowiz.core.workload import Attention, Integration, Loss, Optimizer, Precision
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script import parse_script, read_script
 
@@ -27,6 +27,7 @@ CONVENTIONS = {
     "hf_dict": (Convention.CONFIG_DICT, HF),
     "hf_hidden": (Convention.UNKNOWN, HF),
     "hf_in_code": (Convention.HF_IN_CODE, HF),
+    "hf_in_code_packed": (Convention.HF_IN_CODE, HF),
     "hf_in_code_trl": (Convention.HF_IN_CODE, HF),
     "hf_kwargs": (Convention.HF_IN_CODE, HF),
     "hf_literal": (Convention.HF_LITERAL, HF),
@@ -114,6 +115,7 @@ def values(name: str, *words: str) -> dict[str, object]:
 
 ALL_DEFAULT: dict[str, object] = {
     "use_cpu": False,
+    "loss": Loss.PLAIN,
     "micro_batch": 8,
     "accumulation_steps": 1,
     "precision": Precision.FP32,
@@ -148,6 +150,8 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_parser_trl",
             {
                 "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
                 "micro_batch": 8,
                 "accumulation_steps": 1,
                 "gradient_checkpointing": True,
@@ -160,6 +164,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_in_code",
             {
                 "use_cpu": False,
+                "loss": Loss.PLAIN,
                 "micro_batch": 4,
                 "accumulation_steps": 4,
                 "precision": Precision.FP16,
@@ -174,7 +179,23 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_in_code_trl",
             {
                 "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
                 "micro_batch": 2,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_in_code_packed",
+            {
+                "use_cpu": False,
+                "loss": Loss.LIGER,
+                "packing": True,
+                "micro_batch": 4,
                 "accumulation_steps": 1,
                 "gradient_checkpointing": True,
                 "sequence_tokens": 1024,
@@ -197,6 +218,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_two_arguments",
             {
                 "use_cpu": False,
+                "loss": Loss.PLAIN,
                 "accumulation_steps": 1,
                 "precision": Precision.BF16,
                 "gradient_checkpointing": False,

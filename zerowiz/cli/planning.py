@@ -131,6 +131,13 @@ def _accumulation(
     return solved
 
 
+def _loss(options: Options, settings: ScriptSettings) -> Loss | None:
+    """A Trainer's own loss can be computed in chunks, which none of its arguments say."""
+    said = settings.loss
+    chunked = options.loss is Loss.CHUNKED and said is not None and said.value is Loss.PLAIN
+    return _said("--loss", options.loss, None if chunked else said)
+
+
 def _workload(
     options: Options, settings: ScriptSettings, own: OwnConfig, machine: Machine
 ) -> Workload:
@@ -141,6 +148,7 @@ def _workload(
     steps = _own("--grad-accum", config, steps, own_steps)
     precision = _said("--precision", options.precision, settings.precision)
     precision = _own("--precision", config, precision, own.precision)
+    packing = _said("--packing", options.packing, settings.packing)
     checkpointing = _said(
         "--gradient-checkpointing", options.gradient_checkpointing, settings.gradient_checkpointing
     )
@@ -155,8 +163,8 @@ def _workload(
         lora_target_modules=parse_modules(options.lora_target_modules),
         gradient_checkpointing=bool(checkpointing),
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
-        loss=options.loss or Loss.PLAIN,
-        packing=bool(options.packing),
+        loss=_loss(options, settings) or Loss.PLAIN,
+        packing=bool(packing),
     )
 
 

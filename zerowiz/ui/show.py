@@ -11,7 +11,7 @@ from zerowiz.core.ledger import Phase
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.weigh import Job, Verdict, Weighed
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload import Accounting, Loss
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold_command
 from zerowiz.ui.table import grid, print_table, say
@@ -31,6 +31,7 @@ def _job_lines(job: Job) -> tuple[str, ...]:
         f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
         f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
         f" {checkpointing} gradient checkpointing"
+        f"{'' if w.loss is Loss.PLAIN else f', {w.loss} loss'}{', packed' if w.packing else ''}"
     )
     return (
         f"Machine  {gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}",

@@ -15,6 +15,7 @@ _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "optim": (Reads.STR, "adamw_torch_fused"),
     "deepspeed": (Reads.STR, None),
     "use_cpu": (Reads.TRUTH, False),
+    "use_liger_kernel": (Reads.TRUTH, False),
 }
 # trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is, where older
 # releases stayed with fp32, so its default is not seen.
@@ -35,7 +36,12 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
     "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
     # trl 1.x, trainer/sft_config.py: max_length is 1024.
-    "SFTConfig": {**_TRL_CONFIG, "max_length": (Reads.INT, 1024)},
+    "SFTConfig": {
+        **_TRL_CONFIG,
+        "max_length": (Reads.INT, 1024),
+        "packing": (Reads.TRUTH, False),
+        "padding_free": (Reads.TRUTH, False),
+    },
     "DPOConfig": _PREFERENCE_CONFIG,
     "KTOConfig": _PREFERENCE_CONFIG,
     "RewardConfig": _PREFERENCE_CONFIG,

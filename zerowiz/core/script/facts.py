@@ -102,6 +102,11 @@ class ScriptFacts:
     optimizer: Binding = UNSEEN
     """`optim` of TrainingArguments."""
     attention: Binding = UNSEEN
+    liger: Binding = UNSEEN
+    """`use_liger_kernel` of TrainingArguments."""
+    packing: Binding = UNSEEN
+    padding_free: Binding = UNSEEN
+    """Of SFTConfig, as `packing`: either puts a micro-batch into one row."""
     model: Binding = UNSEEN
     use_cpu: Binding = UNSEEN
     """`use_cpu` of TrainingArguments."""

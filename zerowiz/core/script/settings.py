@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.options import SWITCHES, Given, Option, Reads, Scalar, Takes, read_words
-from zerowiz.core.workload import Attention, Method, Optimizer, Precision
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class ScriptSettings:
     sequence_tokens: Setting[int] | None = None
     optimizer: Setting[Optimizer] | None = None
     attention: Setting[Attention] | None = None
+    loss: Setting[Loss] | None = None
+    packing: Setting[bool] | None = None
     model: Setting[str] | None = None
     use_cpu: Setting[bool] | None = None
 
@@ -64,6 +66,8 @@ _ATTENTIONS: Mapping[Scalar, Attention] = {
     "flash_attention_2": Attention.FLASH,
     "flash_attention_3": Attention.FLASH,
 }
+# transformers 5.23, training_args.py, `use_liger_kernel`.
+_LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}
 # accelerate 1.x, utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision: with `no` the
 # DeepSpeed config decides.
 _MIXED_PRECISIONS: Mapping[Scalar, Precision] = {"bf16": Precision.BF16, "fp16": Precision.FP16}
@@ -80,6 +84,8 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         sequence_tokens=_count(run.setting(facts.sequence_tokens)),
         optimizer=_named(run.setting(facts.optimizer), _OPTIMIZERS),
         attention=_named(run.setting(facts.attention), _ATTENTIONS),
+        loss=_named(run.setting(facts.liger), _LOSSES),
+        packing=_either(run.setting(facts.packing), run.setting(facts.padding_free)),
         model=_text(run.setting(facts.model)),
         use_cpu=_truth(run.setting(facts.use_cpu)),
     )
@@ -199,6 +205,12 @@ def _count(said: Setting[Scalar] | None) -> Setting[int] | None:
 
 def _truth(said: Setting[Scalar] | None) -> Setting[bool] | None:
     return _as(said, said.value) if said is not None and isinstance(said.value, bool) else None
+
+
+def _either(*said: Setting[Scalar] | None) -> Setting[bool] | None:
+    """The first that is on, else the first that is known."""
+    known = [truth for truth in map(_truth, said) if truth is not None]
+    return next((truth for truth in known if truth.value), known[0] if known else None)
 
 
 def _text(said: Setting[Scalar] | None) -> Setting[str] | None:

@@ -71,6 +71,9 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         optimizer=said("optim"),
         use_cpu=said("use_cpu"),
         sequence_tokens=said("max_length"),
+        liger=said("use_liger_kernel"),
+        packing=said("packing"),
+        padding_free=said("padding_free"),
     )
 
 
