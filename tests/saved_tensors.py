@@ -116,7 +116,11 @@ def _inputs(model: Any, workload: Workload) -> dict[str, Any]:
         pixels = torch.zeros(shape, dtype=model.dtype)
         return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.long)}
     ids = torch.full((batch, workload.sequence_tokens), 3)
-    return {"input_ids": ids, "labels": ids.clone()}
+    if not workload.packing:
+        return {"input_ids": ids, "labels": ids.clone()}
+    row = ids.view(1, -1)
+    positions = torch.arange(workload.sequence_tokens).repeat(batch)[None]
+    return {"input_ids": row, "labels": row.clone(), "position_ids": positions}
 
 
 def _with_adapters(model: Any, workload: Workload, *, sharded: bool) -> Any:

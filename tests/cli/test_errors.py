@@ -106,6 +106,19 @@ def test_a_disagreement_names_both_sides(here: Run, scripts: Path) -> None:
     assert "in_code.py" in result.problem + result.hints
 
 
+def test_a_loss_that_no_argument_tells_is_taken_at_its_word(here: Run, scripts: Path) -> None:
+    """A Trainer's own `compute_loss` may work in chunks; Liger's kernels are its argument's."""
+    (scripts / "liger.py").write_text(
+        HF_IN_CODE.replace("bf16=True", "bf16=True, use_liger_kernel=True")
+    )
+    words = ("launch", "--dry-run", *CPU, "--loss")
+    assert 0 == here(*words, "chunked", "in_code.py").code
+    for script, loss in (("in_code.py", "liger"), ("liger.py", "plain"), ("liger.py", "chunked")):
+        result = here(*words, loss, script)
+        assert 2 == result.code
+        assert f"`--loss {loss}` disagrees with the script" in result.problem
+
+
 def test_no_script_anywhere_is_a_preflight_failure(here: Run) -> None:
     result = here("launch", *CPU)
     assert 5 == result.code

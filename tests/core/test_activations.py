@@ -203,6 +203,26 @@ def test_a_block_keeps_what_autograd_saves(
     )
 
 
+@pytest.mark.parametrize(
+    ("family", "config", "attention"),
+    [
+        (family, config, attention)
+        for family, config, attention, micro_batch in CASES
+        if micro_batch == 2 and FAMILIES[family].causal and FAMILIES[family].packable
+        if family != "t5"
+    ],
+)
+def test_a_block_keeps_a_mask_of_packed_sequences(
+    family: str, config: Mapping[str, object], attention: Attention
+) -> None:
+    workload = Workload(micro_batch=2, sequence_tokens=48, attention=attention, packing=True)
+    key = {"gpt2": "n_layer"}.get(family, "num_hidden_layers")
+    configs = [{"model_type": family, **config, key: layers} for layers in (2, 4)]
+    fewer, more = (measure_saved_bytes(c, workload) for c in configs)
+    predicted = [activations(read_architecture("a", c), workload).saved_bytes for c in configs]
+    assert more - fewer == pytest.approx(predicted[1] - predicted[0], rel=BLOCK_BAND)
+
+
 @pytest.mark.parametrize("family", ["bert", "t5", "gpt2", "opt", "gpt_neox", "vit", "roberta"])
 def test_the_ends_keep_what_autograd_saves(family: str) -> None:
     workload = Workload(micro_batch=2, sequence_tokens=48)

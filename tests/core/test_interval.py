@@ -26,7 +26,7 @@ from random_models import models
 
 from zerowiz.core.activations import activations
 from zerowiz.core.guess import guess_model
-from zerowiz.core.interval import DOUBTS, Assumption, Interval, find_interval
+from zerowiz.core.interval import DOUBTS, Assumption, Doubt, Interval, find_interval
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.model import Model, ModelSource
@@ -87,19 +87,41 @@ def width(interval: Interval) -> float:
     return (interval.high_bytes - interval.low_bytes) / interval.expected_bytes
 
 
+def peaks_of(row: Row) -> list[int]:
+    """Of every rank."""
+    ranks = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()]
+    return [peak for peak in (row["peak_bytes"], *ranks) if peak is not None]
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
 def test_the_peak_of_every_rank_lies_in_its_interval(row: Row) -> None:
-    ranks = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()]
-    peaks = [peak for peak in (row["peak_bytes"], *ranks) if peak is not None]
-    interval = interval_of(row)
+    peaks, interval = peaks_of(row), interval_of(row)
     assert interval.low_bytes <= min(peaks) <= max(peaks) <= interval.high_bytes
+
+
+def lies_outside(row: Row) -> bool:
+    peaks, interval = peaks_of(row), interval_of(row)
+    return min(peaks) < interval.low_bytes or interval.high_bytes < max(peaks)
+
+
+@pytest.mark.parametrize("doubt", [d for d in DOUBTS if d.rate], ids=lambda d: d.what)
+def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
+    doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a percent less would leave a row outside; few are nine runs, or two families."""
+    doubted = [row for row in ROWS if doubt.what in interval_of(row).assumptions]
+    families = {read_model(row["model"]).architecture.family for row in doubted}
+    less = [d._replace(rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
+    monkeypatch.setattr("zerowiz.core.interval.DOUBTS", less)
+    needed = any(lies_outside(row) for row in doubted)
+    assert needed or len(doubted) < 10 or len(families) < 3
 
 
 def test_intervals_are_narrow_where_much_was_measured() -> None:
     widths = [width(interval_of(row)) for row in ROWS]
-    assert mean(widths) < 0.04
+    assert mean(widths) < 0.034
     assert median(widths) < 0.027
-    assert max(widths) < 0.21
+    assert max(widths) < 0.17
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
@@ -225,9 +247,15 @@ def from_source(source: ModelSource) -> Job:
             DDP,
             PLAIN | {Assumption.ENCODER_DECODER},
         ),
-        (of("vit-base"), DDP, PLAIN | {Assumption.NEW_FAMILY}),
-        (training(method=Method.LORA), DDP, PLAIN | {Assumption.ADAPTERS}),
-        (training(method=Method.QLORA), DDP, PLAIN | {Assumption.ADAPTERS, Assumption.QUANTIZED}),
+        (of("vit-base"), DDP, PLAIN | {Assumption.IMAGES}),
+        (training(method=Method.LORA), DDP, PLAIN),
+        (training(method=Method.QLORA), DDP, PLAIN | {Assumption.QUANTIZED}),
+        (training(optimizer=Optimizer.ADAMW_8BIT), DDP, PLAIN - {Assumption.FUSED_OPTIMIZER}),
+        (
+            training(optimizer=Optimizer.SGD),
+            DDP,
+            (PLAIN - {Assumption.FUSED_OPTIMIZER}) | {Assumption.RARE_OPTIMIZER},
+        ),
         (
             training(optimizer_fused=False),
             DDP,
@@ -241,7 +269,7 @@ def from_source(source: ModelSource) -> Job:
         (training(attention=Attention.FLASH), DDP, {Assumption.FUSED_OPTIMIZER}),
         (training(precision=Precision.FP32), DDP, PLAIN | {Assumption.FP32}),
         (training(loss=Loss.CHUNKED), DDP, PLAIN | {Assumption.OTHER_LOSS}),
-        (training(packing=True), DDP, PLAIN | {Assumption.PACKED}),
+        (training(packing=True), DDP, PLAIN),
     ],
 )
 def test_an_interval_says_what_it_rests_on(

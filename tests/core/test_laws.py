@@ -42,6 +42,7 @@ from zerowiz.core.workload import (
     Accounting,
     Attention,
     Integration,
+    Loss,
     Method,
     Optimizer,
     Precision,
@@ -49,6 +50,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.core.wrappers import WRAPPERS
+from zerowiz.errors import UsageError
 from zerowiz.probe.templates import read_template
 
 GB = 10**9
@@ -104,6 +106,44 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
+LONE = Machine(
+    source=MachineSource.FILE,
+    accelerator=Accelerator.CUDA,
+    gpus=(Gpu(index=0, name="a"),),
+    interconnect=Interconnect(link_class=LinkClass.NONE),
+)
+
+
+def is_counted(model: Model, workload: Workload) -> bool:
+    """Whether a job may ask for it; some losses and packed rows are refused."""
+    try:
+        Job(machine=LONE, model=model, workload=workload)
+    except UsageError:
+        return False
+    return True
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[Model, Workload]:
+    """A model, and a step that is counted for it."""
+    model, workload = draw(MODELS), draw(workloads())
+    # Learned positions end; a longer sequence is refused before anything is weighed.
+    positions = model.architecture.positions
+    learned = FAMILIES[model.architecture.family].learned_positions
+    tokens = min(workload.sequence_tokens, positions) if learned else workload.sequence_tokens
+    adaptable = [tensor.targets for tensor in model.tensors if tensor.targets]
+    adapted = draw(st.lists(st.sampled_from(adaptable), max_size=3))
+    plain = replace(
+        workload,
+        sequence_tokens=tokens,
+        lora_target_modules=tuple(dict.fromkeys(name for names in adapted for name in names)),
+    )
+    losses = [loss for loss in Loss if is_counted(model, replace(plain, loss=loss))]
+    packed = replace(plain, packing=draw(st.booleans()))
+    step = packed if is_counted(model, packed) else plain
+    return model, replace(step, loss=draw(st.sampled_from(losses)))
+
+
 FREE = st.one_of(st.integers(0, 20 * GB), st.integers(0, 200 * GB))
 # Around 100 Gb/s, from which on RDMA over Ethernet is called fast.
 RATES = st.none() | st.integers(0, 25 * GB)
@@ -146,17 +186,13 @@ def machines(draw: st.DrawFn) -> Machine:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    workload, model = draw(workloads()), draw(MODELS)
+    model, workload = draw(steps())
     accounting = draw(st.sampled_from(Accounting))
     told = workload.method is Method.FULL
-    # Learned positions end; a longer sequence is refused before anything is weighed.
-    positions = model.architecture.positions
-    learned = FAMILIES[model.architecture.family].learned_positions
-    tokens = min(workload.sequence_tokens, positions) if learned else workload.sequence_tokens
     return Job(
         machine=draw(machines()),
         model=model,
-        workload=replace(workload, sequence_tokens=tokens),
+        workload=workload,
         accounting=accounting if told else Accounting.REAL,
         state_dtype=workload.optimizer_state_dtype,
     )
@@ -250,10 +286,11 @@ FEWEST_RANKS = {Optimizer.ADAFACTOR: 3, Optimizer.LION: 3}
 LEAST_SHARE = 4096
 
 
-@given(model=MODELS, workload=workloads(), ranks=WORLDS.filter(lambda ranks: ranks > 1))
+@given(step=steps(), ranks=WORLDS.filter(lambda ranks: ranks > 1))
 def test_each_rung_asks_the_gpu_for_no_more_model_states_than_the_one_above_it(
-    model: Model, workload: Workload, ranks: int
+    step: tuple[Model, Workload], ranks: int
 ) -> None:
+    model, workload = step
     assume(workload.precision is not Precision.FP32 or workload.optimizer in STATEFUL)
     assume(ranks >= FEWEST_RANKS.get(workload.optimizer, 2))
     sizes = [
@@ -271,20 +308,22 @@ OFFLOADS = [
 
 
 @pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
-@given(model=MODELS, workload=workloads(), ranks=WORLDS)
+@given(step=steps(), ranks=WORLDS)
 def test_an_offload_rung_asks_the_gpu_for_no_more_model_states_than_its_own_stage(
-    plain: Strategy, offloaded: Strategy, model: Model, workload: Workload, ranks: int
+    plain: Strategy, offloaded: Strategy, step: tuple[Model, Workload], ranks: int
 ) -> None:
+    model, workload = step
     before, after = (states(model, workload, ranks, s, Where.GPU) for s in (plain, offloaded))
     assert after <= before
 
 
 @pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
-@given(model=MODELS, workload=workloads(), ranks=WORLDS)
+@given(step=steps(), ranks=WORLDS)
 def test_offload_moves_bytes_and_destroys_none(
-    plain: Strategy, offloaded: Strategy, model: Model, workload: Workload, ranks: int
+    plain: Strategy, offloaded: Strategy, step: tuple[Model, Workload], ranks: int
 ) -> None:
     """Of gradients a rank owes its share; a tensor on its border is never whole on the host."""
+    model, workload = step
     trainable = trainable_params(model, workload)
     assume(trainable >= LEAST_SHARE * ranks)
     before, after = (states(model, workload, ranks, s, *Where) for s in (plain, offloaded))
@@ -293,10 +332,11 @@ def test_offload_moves_bytes_and_destroys_none(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-@given(model=MODELS, workload=workloads(), ranks=WORLDS)
+@given(step=steps(), ranks=WORLDS)
 def test_a_wider_world_never_raises_a_ranks_share(
-    strategy: Strategy, model: Model, workload: Workload, ranks: int
+    strategy: Strategy, step: tuple[Model, Workload], ranks: int
 ) -> None:
+    model, workload = step
     narrow, wide = (
         states(model, workload, count, strategy, Where.GPU) for count in (ranks, ranks + 1)
     )
@@ -304,10 +344,11 @@ def test_a_wider_world_never_raises_a_ranks_share(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-@given(model=MODELS, workload=workloads(), ranks=WORLDS)
+@given(step=steps(), ranks=WORLDS)
 def test_a_larger_micro_batch_never_needs_less(
-    strategy: Strategy, model: Model, workload: Workload, ranks: int
+    strategy: Strategy, step: tuple[Model, Workload], ranks: int
 ) -> None:
+    model, workload = step
     larger = replace(workload, micro_batch=workload.micro_batch + 1)
     before, after = (predict(model, w, ranks, strategy).peak_bytes for w in (workload, larger))
     assert before <= after
@@ -324,10 +365,11 @@ def test_more_memory_never_picks_a_more_frugal_rung(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-@given(model=MODELS, workload=workloads(), ranks=WORLDS, more_tokens=st.integers(1, 4096))
+@given(step=steps(), ranks=WORLDS, more_tokens=st.integers(1, 4096))
 def test_a_longer_sequence_never_needs_less(
-    strategy: Strategy, model: Model, workload: Workload, ranks: int, more_tokens: int
+    strategy: Strategy, step: tuple[Model, Workload], ranks: int, more_tokens: int
 ) -> None:
+    model, workload = step
     longer = replace(workload, sequence_tokens=workload.sequence_tokens + more_tokens)
     before, after = (predict(model, w, ranks, strategy).peak_bytes for w in (workload, longer))
     assert before <= after

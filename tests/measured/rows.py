@@ -25,6 +25,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.core.wrappers import WRAPPERS
+from zerowiz.errors import UsageError
 
 Row = Mapping[str, Any]
 
@@ -78,6 +79,14 @@ def read_config(name: str) -> Mapping[str, Any]:
 def read_model(name: str) -> Model:
     """A model of tests/models."""
     return model_from_config(name, read_config(name))
+
+
+def family_of(row: Row) -> str | None:
+    """None for a model without a config in tests/models, or that no family fits."""
+    try:
+        return read_model(row["model"]).architecture.family
+    except (OSError, UsageError):
+        return None
 
 
 def _read_lines(file: str) -> list[dict[str, Any]]:
@@ -192,15 +201,19 @@ def is_offloaded(row: Row) -> bool:
 
 
 @cache
-def _resident_bytes(file: str) -> int | None:
-    """What a process of this file takes with its libraries: the median of runs that keep all on GPUs.
+def _resident_bytes(family: str | None, precision: str) -> int | None:
+    """What a process takes with its libraries and kernels: the median of a family at stage 0.
 
-    ZeRO-3 is none of them: it passes its shard through the host at init.
+    Runs of one family agree within 0.1 GB, families do not. Stages 1 and 2 take 0.1 GB more, for
+    their own step on the GPU, and a model in 4 bits can pass through the host.
     """
     sizes = [
-        row["host_peak_rss_bytes"]
+        row.get("host_peak_rss_bytes")
         for row in read_every_row()
-        if row["file"] == file and row["stage"] in {0, 1, 2} and not is_offloaded(row)
+        if row["stage"] == 0
+        and row["precision"] == precision
+        and not row.get("quantized")
+        and family_of(row) == family
     ]
     known = [size for size in sizes if size is not None]
     return int(statistics.median(known)) if known else None
@@ -210,7 +223,7 @@ def host_base_bytes(row: Row) -> int | None:
     """The part of an offload run's resident set that no estimate counts; None for other runs."""
     if not is_offloaded(row) or row.get("host_peak_rss_bytes") is None:
         return None
-    return _resident_bytes(row["file"])
+    return _resident_bytes(family_of(row), row["precision"])
 
 
 def predict_forward_backward(row: Row) -> int:

@@ -7,13 +7,12 @@ Theory: autograd keeps what each operation's derivative reads. Per token and blo
     attention       q, k, v after rotation and the output: w (2q + 2kv), log-sum-exp 4 heads
     gated MLP       gate, activation, up, product: 4 w i
 
-A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte an element. A mask
-(a sliding window that ends inside the sequence, a position bias) is kept by every layer in w, and
-the keys are repeated for it.
+A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte an element. Liger's
+norms keep their input in w, and its MLPs compute the activation again. Packed sequences are one
+long one, with a mask that keeps them apart.
 
-Head and loss are in losses.py; what changes below adapters is said in adapters.py. Packed
-sequences are one long one, with a mask that keeps them apart. Liger's norms keep their input in w,
-and its MLPs compute the activation again.
+Attention is in attention.py, head and loss in losses.py; what changes below adapters is said in
+adapters.py.
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 
@@ -21,12 +20,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zerowiz.core.adapters import Adapters, Input, lay_adapters
+from zerowiz.core.attention import (
+    attention_bytes,
+    cross_attention_bytes,
+    is_fused,
+    length_tokens,
+    shared_mask_bytes,
+    softmax_backward_bytes,
+    window_bytes,
+)
 from zerowiz.core.blocks import Place
 from zerowiz.core.families import FAMILIES, Norm
 from zerowiz.core.losses import loss_bytes
 from zerowiz.core.model import Architecture
 from zerowiz.core.tensors import COPIES, holds, list_tensors
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Workload
+from zerowiz.core.workload import FP32_BYTES, Loss, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,18 +69,20 @@ _KEPT_INPUTS: Mapping[str, int] = {
 }
 
 
-def _with_fp32_copy(size_bytes: int) -> int:
-    """Of one value in w and in fp32; fp32 itself is not copied."""
-    return FP32_BYTES if size_bytes == FP32_BYTES else size_bytes + FP32_BYTES
+def _norm(architecture: Architecture) -> Norm:
+    """How this model normalises."""
+    own = FAMILIES[architecture.family].norm
+    return Norm.RMS_OF_LIGER if _LIGER in architecture.switches else own
 
 
-def _norm_bytes(norm: Norm, width_size: int, size_bytes: int) -> int:
-    """Of one normalised vector, with its fp32 statistics.
+def _norm_bytes(architecture: Architecture, width_size: int, size_bytes: int) -> int:
+    """Of one normalised vector of this width, with its fp32 statistics.
 
     A fp32 model needs no upcast: the input is the residual itself, kept once all the same.
     """
+    norm = _norm(architecture)
     element_bytes = {
-        Norm.RMS: 4 + size_bytes,
+        Norm.RMS: FP32_BYTES + size_bytes,
         Norm.RMS_OF_LIGER: size_bytes,
         Norm.RMS_SCALED_IN_FP32: 8,
         Norm.RMS_OF_T5: 8,
@@ -81,24 +91,16 @@ def _norm_bytes(norm: Norm, width_size: int, size_bytes: int) -> int:
     return element_bytes * width_size + (8 if norm is Norm.LAYER else 4)
 
 
-def _normalised_bytes(architecture: Architecture, size: int, size_bytes: int) -> int:
-    """Of a normalised vector of this width, which only the norm's own weight needs."""
-    return (
-        size
-        * {
-            Norm.RMS: size_bytes,
-            Norm.RMS_OF_LIGER: 0,
-            Norm.RMS_SCALED_IN_FP32: FP32_BYTES,
-            Norm.RMS_OF_T5: size_bytes,
-            Norm.LAYER: 0,
-        }[_norm(architecture)]
-    )
-
-
-def _norm(architecture: Architecture) -> Norm:
-    """How this model normalises."""
-    own = FAMILIES[architecture.family].norm
-    return Norm.RMS_OF_LIGER if _LIGER in architecture.switches else own
+def _normalised_bytes(architecture: Architecture, width_size: int, size_bytes: int) -> int:
+    """Of what one normalised vector keeps, the part that only the norm's own weight needs."""
+    element_bytes = {
+        Norm.RMS: size_bytes,
+        Norm.RMS_OF_LIGER: 0,
+        Norm.RMS_SCALED_IN_FP32: FP32_BYTES,
+        Norm.RMS_OF_T5: size_bytes,
+        Norm.LAYER: 0,
+    }[_norm(architecture)]
+    return element_bytes * width_size
 
 
 def _norms(architecture: Architecture) -> int:
@@ -111,7 +113,7 @@ def _norms_bytes(architecture: Architecture, size_bytes: int) -> int:
     """Per token, kept by one block's norms and by the linear layers that read a hidden state."""
     a, w = architecture, size_bytes
     norms = _norms(a)
-    kept = norms * _norm_bytes(_norm(a), a.hidden_size, w)
+    kept = norms * _norm_bytes(a, a.hidden_size, w)
     if "parallel" in a.switches:
         # They read the same hidden state, and a LayerNorm keeps just that.
         kept -= (norms - 1) * w * a.hidden_size
@@ -120,133 +122,12 @@ def _norms_bytes(architecture: Architecture, size_bytes: int) -> int:
 
 def _query_norm_bytes(architecture: Architecture, size_bytes: int) -> int:
     """Per token, kept by the norms of queries and keys."""
-    a, norm = architecture, _norm(architecture)
+    a, w = architecture, size_bytes
     width_size = next((t.shape[0] for t in list_tensors(a) if t.name == "q_norm"), 0)
     if width_size == a.head_dim:
-        return (a.heads + a.kv_heads) * _norm_bytes(norm, a.head_dim, size_bytes)
+        return (a.heads + a.kv_heads) * _norm_bytes(a, a.head_dim, w)
     wide = (a.query_size, a.kv_size) if width_size else ()
-    return sum(_norm_bytes(norm, size, size_bytes) for size in wide)
-
-
-def _score_bytes(architecture: Architecture, size_bytes: int) -> int:
-    """Of one attention score, where the scores are kept."""
-    a, w, family = architecture, size_bytes, FAMILIES[architecture.family]
-    capped = w if "softcapped_scores" in a.switches else 0
-    masked = 1 if a.dropout_rate else 0
-    if family.softmax_in_fp32:
-        # fp32 softmax and its cast back (acts-039); dropout makes a copy of fp32 itself.
-        return capped + masked + (8 if masked and w == FP32_BYTES else _with_fp32_copy(w))
-    return capped + masked + (2 * w if masked else w)
-
-
-def _repeated_size(architecture: Architecture) -> int:
-    """Width of the keys of all query heads; a single key is not copied for them."""
-    a = architecture
-    return a.kv_size if a.kv_heads == 1 else a.query_size
-
-
-def _slices_size(architecture: Architecture, *, repeated: bool) -> int:
-    """What values keep beside themselves where they are a slice of a fused projection."""
-    a = architecture
-    copied = repeated and a.kv_heads not in {1, a.heads}
-    fused = holds(a, FAMILIES[a.family].value_in_qkv) and not copied
-    return a.query_size + a.kv_size if fused else 0
-
-
-def _fused_attention_bytes(architecture: Architecture, size_bytes: int, *, masked: bool) -> int:
-    """Per token, kept by a kernel that keeps no scores."""
-    a, w = architecture, size_bytes
-    # transformers/integrations/sdpa_attention.py, use_gqa_in_sdpa: a mask wants repeated keys.
-    kv_size = _repeated_size(a) if masked else a.kv_size
-    slices_size = _slices_size(a, repeated=masked)
-    return w * (2 * a.query_size + 2 * kv_size + slices_size) + 4 * a.heads
-
-
-def _eager_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by plain matmuls, which copy what is no batch of matrices yet."""
-    a, w = architecture, workload.precision.size_bytes
-    alone = workload.micro_batch == 1
-    kv_size = _repeated_size(a) if alone else a.query_size
-    slices_size = _slices_size(a, repeated=True) if alone else 0
-    scores = _score_bytes(a, w) * a.heads * _length(a, workload)
-    return w * (2 * a.query_size + 2 * kv_size + slices_size) + scores
-
-
-def _masked(architecture: Architecture, workload: Workload) -> bool:
-    """Whether every attention is given a mask, even where causality would do."""
-    return FAMILIES[architecture.family].masked or workload.packing
-
-
-def _falls_back(architecture: Architecture, workload: Workload) -> bool:
-    """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
-
-    No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
-    not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
-    nor a position bias that trains (f2-003).
-    """
-    a = architecture
-    if workload.attention is not Attention.SDPA or workload.packing:
-        return False
-    if a.relative_attention_num_buckets:
-        return workload.method is Method.FULL
-    if a.kv_heads == a.heads:
-        return False
-    if FAMILIES[a.family].masked:
-        return "new_decoder_architecture" not in a.switches
-    return workload.precision is Precision.FP32
-
-
-def _plain_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by torch's own plain matmuls, which are in fp32."""
-    a, w = architecture, workload.precision.size_bytes
-    # Grouped keys are copied for every head; a single one is read in place by a lone sequence.
-    alone = workload.micro_batch == 1 and FAMILIES[a.family].masked
-    kv_size = _repeated_size(a) if alone else a.query_size
-    # The softmax; where scores are dropped, the others once more and a byte for which they are.
-    score_bytes = FP32_BYTES + (FP32_BYTES + 1 if a.dropout_rate else 0)
-    scores_bytes = score_bytes * a.heads * _length(a, workload)
-    return FP32_BYTES * (a.query_size + 2 * kv_size) + scores_bytes + w * a.query_size
-
-
-def _attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by one attention through no window."""
-    a, w = architecture, workload.precision.size_bytes
-    if workload.attention is Attention.EAGER:
-        return _eager_attention_bytes(a, workload)
-    if _falls_back(a, workload):
-        return _plain_attention_bytes(a, workload)
-    masked = _masked(a, workload) and workload.attention is Attention.SDPA
-    return _fused_attention_bytes(a, w, masked=masked) + _mask_bytes(a, workload)
-
-
-def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, of the mask that one layer keeps in w.
-
-    torch/aten transformers/attention.cpp, convert_boolean_attn_mask: a layer converts its own.
-    """
-    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
-    if workload.attention is not Attention.SDPA:
-        return 0
-    if a.relative_attention_num_buckets:
-        kept = 0 if _falls_back(a, workload) else w * a.heads * length
-        return -(-kept // workload.micro_batch)
-    # That of alibi is in w already, and one for all layers.
-    return w * length if _masked(a, workload) and "alibi" not in a.switches else 0
-
-
-def _window_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, what a layer keeps more whose window ends inside the sequence."""
-    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
-    inside = 0 < a.sliding_window_tokens <= length
-    if not inside or workload.attention is not Attention.SDPA:
-        return 0
-    masked = _fused_attention_bytes(a, w, masked=True) + w * length
-    return masked - _attention_bytes(a, workload)
-
-
-def _length(architecture: Architecture, workload: Workload) -> int:
-    """Tokens of one sequence, or of one image."""
-    return architecture.image_tokens or workload.sequence_tokens
+    return sum(_norm_bytes(a, size, w) for size in wide)
 
 
 def _mlp_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
@@ -275,17 +156,11 @@ def _experts_bytes(architecture: Architecture, size_bytes: int) -> int:
 
 
 def _cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by a decoder's look at the encoder; its empty bias is one for all layers."""
+    """Per token, kept by a decoder's look at the encoder, its norm and its dropout."""
     a, w = architecture, workload.precision.size_bytes
-    norm = _norm_bytes(_norm(a), a.hidden_size, w) + w * a.hidden_size
-    own = 1 if workload.attention is Attention.SDPA else 0
-    causal = -(-own * _length(a, workload) // workload.micro_batch)
-    mask = a.hidden_size if a.residual_dropout_rate else 0
-    if workload.attention is Attention.EAGER:
-        attended = _eager_attention_bytes(a, workload)
-    else:
-        attended = _fused_attention_bytes(a, w, masked=False)
-    return norm + attended + causal + mask
+    norm = _norm_bytes(a, a.hidden_size, w) + w * a.hidden_size
+    dropped = a.hidden_size if a.residual_dropout_rate else 0
+    return norm + cross_attention_bytes(a, workload) + dropped
 
 
 def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -295,7 +170,7 @@ def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
     return (
         _norms_bytes(a, w)
         + _query_norm_bytes(a, w)
-        + _attention_bytes(a, workload)
+        + attention_bytes(a, workload)
         + dropouts * a.hidden_size
     )
 
@@ -316,8 +191,7 @@ def _unread_bytes(
     hidden = w * a.hidden_size
     shared = _norms(a) == 1
     first = (Input.HIDDEN, Input.SECOND) if shared else (Input.HIDDEN,)
-    fused = workload.attention is not Attention.EAGER and not _falls_back(a, workload)
-    attended = 0 if fused else w * a.query_size
+    attended = 0 if is_fused(a, workload) else w * a.query_size
     dense = _product_bytes(a, a.dense_intermediate_size, w)
     wide = w * a.shared_expert_intermediate_size
     visit = 0 if adapters.adapts("experts.gate_up_proj") else hidden
@@ -361,7 +235,7 @@ def _first_block_bytes(architecture: Architecture, workload: Workload, adapters:
     a, w = architecture, workload.precision.size_bytes
     stacks = 2 if a.encoder_layers else 1
     reading = _norms(a) if "parallel" in a.switches else 1
-    size_bytes = _norm_bytes(_norm(a), a.hidden_size, w)
+    size_bytes = _norm_bytes(a, a.hidden_size, w)
     # Those of a parallel block read, and keep, the same hidden state.
     norms = reading * size_bytes - (reading - 1) * w * a.hidden_size
     norms -= _normalised_bytes(a, reading * a.hidden_size, w)
@@ -396,7 +270,7 @@ def block_saved_bytes(
     """Bytes per token that the transformer block that keeps most keeps until its backward."""
     a, parts = architecture, _parts(architecture, workload, adapters)
     mlps = [parts[place] for place in (Place.DENSE, Place.EXPERTS) if COPIES[place](a)]
-    window = _window_bytes(a, workload) if a.sliding_layers else 0
+    window = window_bytes(a, workload) if a.sliding_layers else 0
     return parts[Place.BLOCK] + max(mlps) + parts[Place.DECODER] + max(0, window)
 
 
@@ -405,7 +279,7 @@ def _blocks_saved_bytes(
 ) -> int:
     """Bytes per token that all blocks keep together."""
     a, parts = architecture, _parts(architecture, workload, adapters)
-    window = a.sliding_layers * _window_bytes(a, workload)
+    window = a.sliding_layers * window_bytes(a, workload)
     first = 0 if adapters is None else _first_block_bytes(a, workload, adapters)
     return window - first + sum(COPIES[place](a) * part for place, part in parts.items())
 
@@ -417,21 +291,21 @@ def _ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapte
     a, w = architecture, workload.precision.size_bytes
     h = a.hidden_size
     stacks = 2 if a.encoder_layers else 1
-    norm = _norm_bytes(_norm(a), h, w) if "final_norm" in a.switches else 0
+    norm = _norm_bytes(a, h, w) if "final_norm" in a.switches else 0
     dropped = h if a.embedding_dropout_rate else 0
     if a.type_vocab_size:
         # Embedding norm; dense layer, activation, norm and decoder of the head.
         return dropped + norm + (2 + _KEPT_INPUTS.get(a.hidden_act, 1)) * w * h + norm
     # An encoder-decoder drops at both ends of both stacks.
     dropped *= 4 if a.encoder_layers else 1
-    return dropped + stacks * (norm + w * h) + _shared_bytes(a, workload)
+    return dropped + stacks * (norm + w * h) + shared_mask_bytes(a, workload)
 
 
 def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapters) -> int:
     """The same below adapters: nothing of the embedding, and of the head what adapters read."""
     a, w = architecture, workload.precision.size_bytes
     h = a.hidden_size
-    norm = _norm_bytes(_norm(a), h, w) - _normalised_bytes(a, h, w)
+    norm = _norm_bytes(a, h, w) - _normalised_bytes(a, h, w)
     head = w * h if adapters.head_kept else 0
     last = w * h if adapters.reads_last(h) else 0
     # The head of a model of images reads one of its tokens.
@@ -442,35 +316,20 @@ def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters:
     encoded = w * h if a.encoder_layers and adapters.reads_encoder() else 0
     stacks = 2 if a.encoder_layers else 1
     norms = norm if "final_norm" in a.switches else 0
-    return own + last + encoded + stacks * (norms + dropped) + _shared_bytes(a, workload)
+    return own + last + encoded + stacks * (norms + dropped) + shared_mask_bytes(a, workload)
 
 
-def _shared_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, of masks and position biases that all layers share."""
-    a, w, length = architecture, workload.precision.size_bytes, _length(architecture, workload)
-    checkpointing = workload.gradient_checkpointing
-    if a.relative_attention_num_buckets:
-        # 64-bit buckets of both stacks, which checkpointing reckons again, and the empty bias of
-        # the cross attention; the biases of both stacks are handed on where layers keep no copy.
-        biases = 3 if checkpointing else 1
-        biases = biases if workload.attention is Attention.SDPA else 0
-        looked_up = 0 if checkpointing or workload.method is not Method.FULL else 2 * 8
-        kept = looked_up + biases * w * a.heads
-        return -(-kept * length // workload.micro_batch)
-    if workload.attention is Attention.SDPA and "alibi" in a.switches:
-        return 0 if _falls_back(a, workload) else w * a.heads * length
-    return _mask_argument_bytes(a, workload) if checkpointing else 0
-
-
-def _mask_argument_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, of the mask that a checkpoint keeps as its argument (acts-026, acts-043)."""
-    a, length, family = architecture, _length(architecture, workload), FAMILIES[architecture.family]
-    inside = a.sliding_layers and a.sliding_window_tokens <= length
-    if workload.attention is Attention.EAGER and family.causal:
-        masks = 2 if inside and a.sliding_layers < a.layers else 1
-        return masks * workload.precision.size_bytes * length
-    wanted = inside or _masked(a, workload)
-    return length if workload.attention is Attention.SDPA and wanted else 0
+def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, held for a moment while one block runs backward."""
+    a, w = architecture, workload.precision.size_bytes
+    wide = a.intermediate_size * max(1, a.experts_per_token)
+    # Of the MLP: gradients of product, activation and up, and two of the residual; Liger writes
+    # the others over what was kept.
+    wides, hiddens = (1, 1) if _LIGER in a.switches else (3, 2)
+    of_mlp = w * (wides * wide + hiddens * a.hidden_size)
+    # By the time of the softmax the MLP's activations are gone (acts-045).
+    of_softmax = softmax_backward_bytes(a, workload) - _mlp_bytes(a, a.intermediate_size, w)
+    return max(of_mlp, of_softmax)
 
 
 def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
@@ -501,33 +360,24 @@ def activations(
     """
     a, workload = _with_kernels(architecture, workload), _in_one_row(workload)
     w, checkpointing = workload.precision.size_bytes, workload.gradient_checkpointing
-    tokens = workload.micro_batch * _length(a, workload)
+    tokens = workload.micro_batch * length_tokens(a, workload)
     adapters = lay_adapters(a, workload, sharded=sharded)
-    recomputed = block_saved_bytes(a, workload, adapters) if checkpointing else 0
-    kept = a.layers * w * a.hidden_size
-    blocks = kept if checkpointing else _blocks_saved_bytes(a, workload, adapters)
     stack = 0 if adapters is None else adapters.stack_bytes(w)
-    wide = a.intermediate_size * max(1, a.experts_per_token)
-    # Backward of the MLP: gradients of product, activation and up, and two of the residual; Liger
-    # writes the others over what was kept.
-    in_place = _LIGER in a.switches
-    wides, hiddens = (1, 1) if in_place else (3, 2)
-    temporaries = w * (wides * wide + hiddens * a.hidden_size)
-    if _falls_back(a, workload):
-        # Backward of the softmax: its gradient, that of the scores, and the kernel's own product;
-        # by then the MLP's activations are gone (acts-045), and the dropped scores (h1-046).
-        dropped = FP32_BYTES + 1 if a.dropout_rate else 0
-        scores = (3 * FP32_BYTES - dropped) * a.heads * _length(a, workload)
-        temporaries = max(temporaries, scores - _mlp_bytes(a, a.intermediate_size, w))
+    if checkpointing:
+        saved, name = a.layers * w * a.hidden_size * tokens, "w h"
+        recomputed = block_saved_bytes(a, workload, adapters) * tokens + stack
+    else:
+        blocks = _blocks_saved_bytes(a, workload, adapters)
+        saved, name = blocks * tokens + a.expert_layers * stack, f"{blocks // a.layers}"
+        recomputed = 0
     ends = _ends_bytes(a, workload, adapters)
-    name = "w h" if checkpointing else f"{blocks // a.layers}"
     loss = loss_bytes(a, workload, tokens)
     return Activations(
-        saved_bytes=blocks * tokens + (0 if checkpointing else a.expert_layers * stack),
+        saved_bytes=saved,
         saved_formula=f"{a.layers} layers x {name} x t",
         head_bytes=loss.kept_bytes + ends * tokens,
         head_formula=f"{loss.kept_formula}{ends} t",
         loss_forward_bytes=loss.forward_bytes,
         loss_backward_bytes=loss.backward_bytes,
-        block_bytes=(recomputed + temporaries) * tokens + (stack if checkpointing else 0),
+        block_bytes=recomputed + _temporary_bytes(a, workload) * tokens,
     )

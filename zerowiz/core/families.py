@@ -59,6 +59,8 @@ class Family:
     """Whether the logits are cast to fp32 before the loss."""
     liger: bool = False
     """Whether Liger has kernels for its norms, its MLP and its loss, and they are counted."""
+    packable: bool = True
+    """Whether it keeps packed sequences apart by their positions."""
     learned_positions: bool = False
     """Whether a sequence can be longer than there are positions."""
     first_norm: str = blocks.ALWAYS
@@ -426,6 +428,7 @@ FAMILIES: Mapping[str, Family] = {
         masked=True,
     ),
     "opt": Family(
+        packable=False,
         defaults={
             "vocab_size": 50272,
             "hidden_size": 768,

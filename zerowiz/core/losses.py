@@ -67,7 +67,7 @@ def _liger(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     # liger_kernel/ops/fused_linear_cross_entropy.py: as many tokens at a time as their logits are
     # no more than all hidden states, to a power of two.
     w = workload.precision.size_bytes
-    chunk = -(-tokens * a.hidden_size // a.vocab_size)
+    chunk = -(-tokens * a.hidden_size // max(1, a.vocab_size))
     logits = a.vocab_size * min(tokens, 1 << (chunk - 1).bit_length())
     head_bytes = _head_gradient_bytes(a, workload)
     # The gradient of the hidden states is kept in their place.

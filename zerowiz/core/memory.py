@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from zerowiz.core.buffers import Buffers
+from zerowiz.core.held import Held, Moments
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.model import Model
@@ -11,7 +12,7 @@ from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.traced import Traced
 from zerowiz.core.workload import Workload
-from zerowiz.core.wrappers import WRAPPERS, Held, Moments, first_iteration
+from zerowiz.core.wrappers import WRAPPERS, first_iteration
 
 # torch/aten/src/ATen/cuda/CUDABlas.cpp: 32 MiB per handle on sm_90; the forward and the backward
 # thread hold one each. 67 MB in every run of tests/measured/h200.jsonl.
@@ -28,7 +29,7 @@ def _size(moment: Iterable[Held]) -> int:
 
 def _pinned(size_bytes: int) -> int:
     """Pinned memory comes in powers of two (torch/aten CachingHostAllocator, PowerOf2Ceil)."""
-    return 1 << max(0, size_bytes - 1).bit_length()
+    return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
 
 
 def _pinned_tensors(model: Model, r: Rank) -> int:
@@ -60,15 +61,15 @@ def _host_stage2(model: Model, r: Rank) -> tuple[Held, ...]:
 def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
     """stage3.py: the master is not pinned; both kinds of gradients and the parameters are."""
     w, p = r.weight_bytes, r.share
-    group = min(p, r.buffers.sub_group_size)
-    groups = -(-p // r.buffers.sub_group_size)
+    # _create_fp16_sub_groups: a group is closed by the tensor that fills it, so what is left of
+    # the share may be no group (i1-038).
+    group = min(p, r.buffers.sub_group_size + r.block_largest // r.ranks // 2)
+    full, rest = divmod(p, group)
+    # initialize_optimizer_states: one buffer a group.
+    pinned_bytes = full * _pinned(r.master_bytes * group) + _pinned(r.master_bytes * rest)
     held = (
         ("master weights", r.master_bytes * p, f"{r.master_bytes} P"),
-        (
-            "fp32 gradients, pinned",
-            groups * _pinned(r.master_bytes * group),
-            "4 P, to powers of two",
-        ),
+        ("fp32 gradients, pinned", pinned_bytes, "4 P, each group to a power of two"),
         ("gradients, pinned", _pinned(w * p), "w P, to a power of two"),
         ("optimizer states", r.state_bytes * p, f"{r.state_bytes} P"),
     )
@@ -78,7 +79,7 @@ def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
         return (*held, ("parameters on their way", converted, "w G"))
     # partition_parameters.py, _partition_param pins each shard; _move_to_flat_buffer then pins all
     # anew, and torch's pinned allocator gives nothing back (f3-003, f3-004).
-    head = _pinned(r.untied_head_bytes // r.ranks) if r.untied_head_bytes and r.zero_init else 0
+    head = _pinned(r.untied_head_bytes // r.ranks) if r.zero_init else 0
     return (
         ("parameters, pinned", _pinned(r.trained_bytes * p), "w P, to a power of two"),
         (

@@ -205,6 +205,26 @@ def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
     return _STEPPING_BYTES.get(optimizer, 0)
 
 
+def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bool) -> Activations:
+    """One micro-step; a trace knows it better."""
+    if traced is not None:
+        return traced.activations(workload)
+    return activations(model.architecture, workload, sharded=sharded)
+
+
+def _largest(model: Model, workload: Workload) -> tuple[int, int]:
+    """The largest trainable tensor, of the model and of its blocks."""
+    if workload.method is not Method.FULL:
+        largest = max(numel for _, numel in _halves(model, workload))
+        return largest, largest
+    in_block = max(tensor.numel for tensor in model.tensors if tensor.in_block)
+    return min(model.largest_param, model.params), in_block
+
+
+def _experts(model: Model) -> list[Tensor]:
+    return [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
+
+
 def place_rank(
     model: Model,
     workload: Workload,
@@ -213,18 +233,14 @@ def place_rank(
     buffers: Buffers,
     traced: Traced | None = None,
 ) -> Rank:
-    """Fill in the letters for one rank of this job; a trace knows its activations better."""
+    """Fill in the letters for one rank of this job."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
     sharded = Part.PARAMETERS in strategy.sharded
-    in_block = [tensor for tensor in model.tensors if tensor.in_block]
-    experts = [tensor for tensor in in_block if tensor.name.startswith("experts.")]
-    trainable = trainable_params(model, workload)
-    if adapters:
-        largest = block_largest = max(numel for _, numel in _halves(model, workload))
-    else:
-        largest = min(model.largest_param, trainable)
-        block_largest = max(tensor.numel for tensor in in_block)
+    trainable, experts = trainable_params(model, workload), _experts(model)
+    largest, block_largest = _largest(model, workload)
+    # A checkpoint keeps no slices of them.
+    kept = () if workload.gradient_checkpointing else experts
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     half = workload.optimizer_state_dtype is StateDtype.BF16 and strategy.stage > 0
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
@@ -234,11 +250,7 @@ def place_rank(
     return Rank(
         strategy=strategy,
         buffers=buffers,
-        activations=(
-            activations(architecture, workload, sharded=sharded)
-            if traced is None
-            else traced.activations(workload)
-        ),
+        activations=_run(model, workload, traced, sharded=sharded),
         ranks=ranks,
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
@@ -246,9 +258,7 @@ def place_rank(
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
         module=max(model.largest_param, sum(t.numel for t in experts)),
-        kept_experts=0
-        if workload.gradient_checkpointing
-        else sum(t.numel * t.copies for t in experts),
+        kept_experts=sum(t.numel * t.copies for t in kept),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,

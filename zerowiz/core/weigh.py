@@ -71,7 +71,7 @@ class Job:
         asked = {
             f"--loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
             "--loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
-            "--packing": (w.packing, counted),
+            "--packing": (w.packing, counted and family is not None and family.packable),
         }
         for words, (said, known) in asked.items():
             if said and not known:
