@@ -11,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster check lint types rooms golden bench accuracy clean
+.PHONY: help demo test cluster check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -84,9 +84,13 @@ bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, an
 	$(BIN)/python tests/bench/plan_rows.py
 	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
+	$(BIN)/python tests/bench/jsontext_speed.py
 
 accuracy: $(STAMP)  ## every measured run against its prediction, beside the rivals'; fails when worse
 	$(BIN)/python tests/accuracy/report.py --check
+
+schema: $(STAMP)  ## read DeepSpeed's config keys out of it again, every minor version (fetches them)
+	$(BIN)/python tests/schema/make_schema.py
 
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo

@@ -63,7 +63,7 @@ COUNTS = {
     # of a job
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status"),
     # of a text
-    *("line", "config_line", "unfused_adam_line"),
+    *("line", "config_line", "unfused_adam_line", "column", "start", "end"),
 }
 
 

@@ -1,0 +1,100 @@
+"""Write zerowiz/data/ds_schema.json out of DeepSpeed's own config, one minor version after another.
+
+Run as `make schema`, or as `python tests/schema/make_schema.py`: it needs torch, and an index to
+fetch the versions from that are not installed. A new minor version is a row of VERSIONS.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "zerowiz/data/ds_schema.json"
+
+# The last patch release of each minor version, the newest first.
+VERSIONS = ("0.19.8", "0.18.9", "0.17.6", "0.16.9")
+
+SOURCE = (
+    "DeepSpeed's config classes and their docstrings, Apache-2.0, by tests/schema/make_schema.py"
+)
+
+Row = Mapping[str, Any]
+
+
+def read_rows(package_path: str | None = None) -> list[Row]:
+    """The keys of one DeepSpeed.
+
+    Args:
+        package_path: The folder that holds its package; None for the installed one.
+    """
+    paths = filter(None, (package_path, str(ROOT / "tests"), str(ROOT)))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows.json")
+        subprocess.run(
+            [sys.executable, "-m", "schema.read_schema", str(file)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
+    return rows
+
+
+def fetch(version: str, folder: str) -> str:
+    """Where the source of a version lies, fetched; its ops are not built."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder]
+    only_source = ["--no-deps", "--no-binary", ":all:"]
+    subprocess.run(
+        [*pip, *only_source, f"deepspeed=={version}"],
+        env={**os.environ, "DS_BUILD_OPS": "0"},
+        check=True,
+    )
+    [archive] = Path(folder).glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return str(Path(folder, archive.name.removesuffix(".tar.gz")))
+
+
+def rows_of(version: str) -> list[Row]:
+    """The keys of a version, installed or fetched."""
+    if version == installed("deepspeed"):
+        return read_rows()
+    with tempfile.TemporaryDirectory() as folder:
+        return read_rows(fetch(version, folder))
+
+
+def steps(by_version: Mapping[str, Sequence[Row]]) -> list[dict[str, object]]:
+    """Each version by how it differs from the one before."""
+    before: dict[str, Row] = {}
+    found: list[dict[str, object]] = []
+    for version, rows in by_version.items():
+        now = {row["path"]: row for row in rows}
+        changed = [row for path, row in now.items() if row != before.get(path)]
+        dropped = sorted(set(before) - set(now))
+        found.append({"version": version, "dropped": dropped, "keys": changed})
+        before = now
+    return found
+
+
+def text_of(versions: Sequence[Mapping[str, object]]) -> str:
+    """The file: a line for each key, so that a diff shows the keys that changed."""
+    lines = [f'{{"source": {json.dumps(SOURCE)}, "versions": [']
+    for place, step in enumerate(versions):
+        head = {name: value for name, value in step.items() if name != "keys"}
+        lines.append(f'{json.dumps(head)[:-1]}, "keys": [')
+        keys = step["keys"]
+        assert isinstance(keys, list)
+        lines.append(",\n".join(json.dumps(row) for row in keys))
+        lines.append("]}" if place == len(versions) - 1 else "]},")
+    return "\n".join([*lines, "]}"]) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text_of(steps({each: rows_of(each) for each in VERSIONS})), encoding="utf-8")
