@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from measured.rows import Row, buffers_of, read_model, strategy_of, workload_of
+from measured.rows import Row, buffers_of, strategy_of, workload_of
+from measured.traces import model_of, stand_in
 
 from zerowiz.core.host import Host
 from zerowiz.core.spec import parse_spec
@@ -90,8 +91,9 @@ def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
     workload = workload_of(row)
     job = Job(
         machine=replace(machine, host=Host(available_bytes=_ANY_HOST_BYTES)),
-        model=read_model(row["model"]),
+        model=model_of(row),
         workload=workload,
+        traced=stand_in(row),
         state_dtype=workload.optimizer_state_dtype,
         own_buffers=buffers_of(row),
         expandable_segments=row.get("expandable_segments") is not False,

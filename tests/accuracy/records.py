@@ -9,19 +9,21 @@ from accuracy.split import split_of
 from measured.rows import (
     OPTIMIZERS,
     Row,
+    family_of,
     has_bf16_states,
     host_base_bytes,
     own_config_of,
     predict,
     predict_forward_backward,
     read_every_row,
-    read_model,
     strategy_of,
 )
+from measured.traces import kept_two_ways, predict_guessed, predict_traced, stand_in
 
 from zerowiz.core.comparison import measured_phases, predict_phases
+from zerowiz.core.families import FAMILIES
+from zerowiz.core.ledger import Estimate
 from zerowiz.core.weigh import Verdict
-from zerowiz.errors import ZerowizError
 
 ALONE = "model alone"
 """In place of a rung: forward and backward on one GPU, without DeepSpeed and optimizer."""
@@ -39,7 +41,7 @@ _WRONG = frozenset(
 
 
 Sizes = tuple[int, int]
-"""Predicted and measured bytes of one thing."""
+"""Bytes of one thing, predicted and measured, or predicted in two ways."""
 
 HOST = "host"
 
@@ -68,6 +70,12 @@ class Record:
     outcome: str | None
     parts: Mapping[str, Sizes] = field(default_factory=dict)
     """Each phase of a run that ended well, and the host memory of one that offloads."""
+    traced_bytes: int | None = None
+    """From the committed trace of its micro-step; a family without formulas is predicted by it."""
+    kept: Sizes | None = None
+    """What forward keeps for backward, by formulas and by the trace."""
+    guessed_bytes: int | None = None
+    """Of a family without formulas: what is said where torch is not installed."""
     deepspeed_bytes: int | None = None
     accelerate_bytes: int | None = None
 
@@ -87,13 +95,6 @@ class Record:
         return (self.verdict, self.outcome) in _WRONG
 
 
-def _family(row: Row) -> str | None:
-    try:
-        return read_model(row["model"]).architecture.family
-    except (OSError, ZerowizError):
-        return None
-
-
 def _is_counted(row: Row) -> bool:
     return row["optimizer"] in OPTIMIZERS or has_bf16_states(row)
 
@@ -107,14 +108,19 @@ def _has_rung(row: Row) -> bool:
 
 
 _UNKNOWN_OPTIMIZER = "its optimizer is none that the ledger knows"
+_UNKNOWN_FAMILY = "no family fits, and no trace of it is committed"
 
 # Rule: what is not predicted is said here, with its reason, and nowhere else; the first that holds
 # counts. A row goes when the estimator learns its case.
 _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
     ("it failed for another reason than memory", lambda r: not r["ok"] and not r["oom_phase"]),
-    ("its config.json is not in `tests/models`, or no family fits", lambda r: not _family(r)),
+    (_UNKNOWN_FAMILY, lambda r: not family_of(r)),
     ("without DeepSpeed: zerowiz plans no such run", lambda r: _engine(r) and r["stage"] is None),
     ("a CPU rank: its peak is not the allocator's", lambda r: r.get("accelerator") == "cpu"),
+    (
+        "its model does not keep packed sequences apart: zerowiz refuses it",
+        lambda r: r.get("packing") and not FAMILIES[str(family_of(r))].packable,
+    ),
     (_UNKNOWN_OPTIMIZER, lambda r: _engine(r) and not _is_counted(r)),
     ("there is no such rung", lambda r: _engine(r) and not _has_rung(r)),
     (
@@ -129,7 +135,7 @@ def _engine(row: Row) -> bool:
 
 
 def why_unpredicted(row: Row) -> str | None:
-    """The reason, None where the run is predicted."""
+    """Why the formulas say nothing about the run, None where they do."""
     return next((reason for reason, holds in _UNPREDICTED if holds(row)), None)
 
 
@@ -153,15 +159,20 @@ def _rung(row: Row) -> str:
     return strategy_of(row).name if _has_rung(row) else f"stage {row['stage']}"
 
 
+def _predict(row: Row) -> Estimate:
+    """By formulas; of a family without them, by the trace."""
+    return (predict_traced(row) if stand_in(row) else None) or predict(row)
+
+
 def _predicted_bytes(row: Row) -> int:
-    return predict(row).peak_bytes if _engine(row) else predict_forward_backward(row)
+    return _predict(row).peak_bytes if _engine(row) else predict_forward_backward(row)
 
 
 def _parts(row: Row) -> dict[str, Sizes]:
     """What is predicted and measured beside the peak; `launch` records no phases."""
     if not _engine(row) or not row["ok"] or "phases" not in row:
         return {}
-    estimate = predict(row)
+    estimate = _predict(row)
     predicted, measured = predict_phases(estimate), measured_phases(row)
     base_bytes = host_base_bytes(row)
     if base_bytes is not None:
@@ -181,7 +192,9 @@ def _reason_with_error(row: Row) -> str:
 
 def make_record(row: Row, rows: Sequence[Row]) -> Record:
     """One run with its prediction, without the rivals'."""
-    family, reason = _family(row), why_unpredicted(row)
+    stranger, by_trace = stand_in(row), predict_traced(row)
+    family = stranger.family if stranger else family_of(row)
+    reason = None if stranger else why_unpredicted(row)
     # A run with such an optimizer is weighed as AdamW, so that its verdict can be judged.
     judged = _engine(row) and reason in {None, _UNKNOWN_OPTIMIZER}
     peaks: list[int | None] = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()][1:]
@@ -201,6 +214,9 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         predicted_bytes=_predicted_bytes(row) if reason is None else None,
         unpredicted=_reason_with_error(row) if reason == _UNKNOWN_OPTIMIZER else reason,
         parts=_parts(row) if reason is None else {},
+        traced_bytes=by_trace.peak_bytes if by_trace else None,
+        kept=kept_two_ways(row),
+        guessed_bytes=predict_guessed(row).peak_bytes if stranger else None,
         verdict=verdict_of(row, rows).value if judged else None,
         outcome=outcome_of(row, rows) if _engine(row) else None,
     )
@@ -220,8 +236,12 @@ def encode_record(record: Record) -> dict[str, Any]:
 def decode_record(values: Mapping[str, Any]) -> Record:
     """From the figures."""
     known = {field.name: values[field.name] for field in fields(Record)}
-    parts = {name: (said, was) for name, (said, was) in known["parts"].items()}
-    return Record(**{**known, "others_bytes": tuple(known["others_bytes"]), "parts": parts})
+    pairs = {
+        "others_bytes": tuple(known["others_bytes"]),
+        "parts": {name: (said, was) for name, (said, was) in known["parts"].items()},
+        "kept": known["kept"] and tuple(known["kept"]),
+    }
+    return Record(**{**known, **pairs})
 
 
 Size = Callable[[Record], int | None]
@@ -257,6 +277,32 @@ def error_of(record: Record, tool: str) -> float | None:
     if said_bytes is None or not record.measured_bytes:
         return None
     return said_bytes / record.measured_bytes - 1
+
+
+# How far a trace may lie from the formulas, and the families in which it lies further off: small
+# models, whose peak is the backward of a block, of which the trace holds less.
+TOGETHER = 0.005
+KEPT_TOGETHER = 0.003
+APART: Mapping[str, float] = {"vit": 0.045, "bert": 0.015}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How far a trace lies from the formulas, as signed fractions of what they say."""
+
+    of_kept: float
+    """Of what forward keeps."""
+    of_peak: float
+
+
+def difference_of(record: Record) -> Difference | None:
+    """None where the run is not predicted in both ways."""
+    if record.kept is None or not record.predicted_bytes or not record.traced_bytes:
+        return None
+    said, seen = record.kept
+    return Difference(
+        of_kept=seen / said - 1, of_peak=record.traced_bytes / record.predicted_bytes - 1
+    )
 
 
 def errors_of(records: Iterable[Record], tool: str) -> Errors | None:

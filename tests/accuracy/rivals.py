@@ -6,16 +6,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from accuracy.records import Record
-from measured.rows import OPTIMIZERS, Row, read_every_row, read_model
+from measured.rows import OPTIMIZERS, Row, read_every_row
+from measured.traces import folder_of, model_of
 
 from zerowiz.core.workload import Optimizer
 
-_MODELS = Path(__file__).parents[1] / "models"
 # accelerate/commands/estimate.py, estimate_command_parser: it has no bfloat16, which counts alike.
 _DTYPES = {"bf16": "float16", "fp16": "float16", "fp32": "float32"}
 
@@ -27,7 +26,7 @@ def _largest_layer_params(model: str) -> int:
     import transformers
     from deepspeed.runtime.zero.stage3 import model_to_params
 
-    config = transformers.AutoConfig.from_pretrained(_MODELS / model)
+    config = transformers.AutoConfig.from_pretrained(folder_of(model))
     (name,) = config.architectures or ("AutoModel",)
     named = getattr(transformers, name)
     with torch.device("meta"):
@@ -35,7 +34,7 @@ def _largest_layer_params(model: str) -> int:
     return int(model_to_params(empty)[1])
 
 
-def _ask_deepspeed(record: Record) -> int | None:
+def _ask_deepspeed(record: Record, row: Row) -> int | None:
     """What `estimate_zeroN_model_states_mem_needs_all_cold` prints per GPU, before it rounds.
 
     deepspeed/runtime/zero/stage_1_and_2.py and stage3.py, estimate_zeroN_model_states_mem_needs.
@@ -46,7 +45,7 @@ def _ask_deepspeed(record: Record) -> int | None:
 
     stage, _, offload = record.rung.partition("-")
     asked: dict[str, Any] = {
-        "total_params": read_model(record.model).params,
+        "total_params": model_of(row).params,
         "num_gpus_per_node": record.gpus,
         "cpu_offload": bool(offload),
     }
@@ -67,12 +66,12 @@ def _ask_accelerate(model: str, dtype: str) -> int:
 
     accelerate/commands/estimate.py: gather_data (create_empty_model, calculate_maximum_sizes,
     estimate_training_usage); estimate_command prints the largest of the parts. The command looks
-    the model up on the hub first; here a folder of tests/models stands for it.
+    the model up on the hub first; here a folder of the tests stands for it.
     """
     from accelerate.commands import estimate
 
     asked = Namespace(
-        model_name=str(_MODELS / model),
+        model_name=str(folder_of(model)),
         library_name="transformers",
         trust_remote_code=False,
         dtypes=[dtype],
@@ -98,7 +97,7 @@ def with_rivals(records: Sequence[Record]) -> tuple[Record, ...]:
     return tuple(
         replace(
             record,
-            deepspeed_bytes=_ask_deepspeed(record),
+            deepspeed_bytes=_ask_deepspeed(record, row),
             accelerate_bytes=_ask_accelerate(record.model, _DTYPES[row["precision"]]),
         )
         if record.measured_bytes and record.family and _is_theirs(row := rows[record.key])

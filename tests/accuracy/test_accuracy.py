@@ -9,11 +9,25 @@ from pathlib import Path
 import pytest
 from accuracy.figures import PAGE, README, read_figures, take_rivals, worse
 from accuracy.outcomes import Outcome, outcome_of
-from accuracy.page import headline, host, phases, render, unpredicted, verdicts, with_headline
+from accuracy.page import (
+    headline,
+    host,
+    phases,
+    render,
+    strangers,
+    two_ways,
+    unpredicted,
+    verdicts,
+    with_headline,
+)
 from accuracy.records import (
+    APART,
     HOST,
+    KEPT_TOGETHER,
+    TOGETHER,
     Record,
     decode_record,
+    difference_of,
     encode_record,
     error_of,
     errors_by_part,
@@ -22,8 +36,10 @@ from accuracy.records import (
     make_records,
 )
 from accuracy.split import FAMILIES_SET_ASIDE, FILES, Row, Split, deal, split_of
-from measured.rows import has_bf16_states, predict, read_every_row, strategy_of
+from measured.rows import family_of, has_bf16_states, predict, read_every_row, strategy_of
+from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 
+from zerowiz.core.codec import encode
 from zerowiz.core.comparison import PHASES
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.strategy import STRATEGIES, Offload
@@ -174,6 +190,63 @@ def test_the_page_shows_every_run_and_every_verdict() -> None:
     assert phases(NOW) in page
     assert host(NOW) in page
     assert verdicts(NOW) in page
+    assert strangers(NOW) in page
+    assert two_ways(NOW) in page
+
+
+STRANGERS = [record for record in NOW if record.guessed_bytes is not None]
+
+
+def test_an_architecture_without_formulas_is_predicted_by_its_trace() -> None:
+    """Within 0.5 %, as one with formulas; the guess beside it is anybody's and counts nowhere."""
+    assert 4 == len({record.family for record in STRANGERS})
+    assert set() == {record.family for record in STRANGERS} & set(FAMILIES)
+    assert [r.traced_bytes for r in STRANGERS] == [r.predicted_bytes for r in STRANGERS]
+    off = {r.id: error_of(r, "zerowiz") for r in STRANGERS}
+    assert {} == {run: error for run, error in off.items() if error is None or abs(error) > 0.005}
+
+
+def test_every_config_without_formulas_was_measured() -> None:
+    folders = {path.name for path in (MODELS.parent / "strangers").iterdir() if path.is_dir()}
+    assert folders == {record.model for record in STRANGERS}
+
+
+def test_formulas_and_traces_agree() -> None:
+    """Of every family that was measured; no wider band is twice as wide as it must be."""
+    off: dict[str, float] = {}
+    for record in NOW:
+        difference = difference_of(record)
+        if difference is not None:
+            family = str(record.family)
+            off[family] = max(abs(difference.of_peak), off.get(family, 0))
+    assert {r.family for r in NOW if r.compared} - {r.family for r in STRANGERS} == set(off)
+    assert {} == {name: size for name, size in off.items() if size > APART.get(name, TOGETHER)}
+    assert {} == {name: band for name, band in APART.items() if off[name] < band / 2}
+
+
+def test_formulas_and_traces_agree_on_what_forward_keeps() -> None:
+    off = {r.id: difference.of_kept for r in NOW if (difference := difference_of(r)) is not None}
+    assert {} == {run: part for run, part in off.items() if abs(part) > KEPT_TOGETHER}
+
+
+def test_the_traces_are_those_that_are_listed() -> None:
+    listed = {run: version for version, runs in RUNS.items() for run in runs}
+    assert listed == {run: committed.transformers for run, committed in read_traces().items()}
+    assert encode_traces(read_traces()) == TRACES.read_text(encoding="utf-8")
+
+
+def test_a_run_of_an_architecture_without_formulas_has_a_trace_of_its_own() -> None:
+    unknown = [row for row in read_every_row() if family_of(row) is None]
+    assert [] == [row["id"] for row in unknown if trace_of(row) is None]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("run", ["i1-063", "i1-065", "i1-068", "i1-070", "f2-007", "i1-032"])
+def test_a_fresh_trace_is_the_committed_one(run: str) -> None:
+    """Where transformers runs a model otherwise, `python tests/measured/traces.py` shows by a diff."""
+    pytest.importorskip("transformers")
+    row = next(row for row in read_every_row() if row["id"] == run)
+    assert encode(read_traces()[run].traced) == encode(take_trace(row))
 
 
 def test_rivals_have_figures_where_they_can() -> None:

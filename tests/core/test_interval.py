@@ -16,12 +16,14 @@ from measured.rows import (
     OPTIMIZERS,
     Row,
     buffers_of,
+    family_of,
     read_config,
     read_every_row,
     read_model,
     strategy_of,
     workload_of,
 )
+from measured.traces import read_config_of, trace_of, traced_model
 from random_models import models
 
 from zerowiz.core.activations import activations
@@ -33,6 +35,7 @@ from zerowiz.core.model import Model, ModelSource
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.traced import Traced
 from zerowiz.core.weigh import Job, weigh
 from zerowiz.core.workload import (
     Accounting,
@@ -69,15 +72,16 @@ def surely(job: Job, strategy: Strategy) -> Interval:
     return found
 
 
-def interval_of(row: Row) -> Interval:
-    """What zerowiz says about the run."""
+def interval_of(row: Row, model: Model | None = None, traced: Traced | None = None) -> Interval:
+    """What zerowiz says about the run, or would say of it with another count of its model."""
     workload = workload_of(row)
     job = Job(
         machine=gpus(row["gpus"]),
-        model=read_model(row["model"]),
+        model=model or read_model(row["model"]),
         workload=workload,
         state_dtype=workload.optimizer_state_dtype,
         own_buffers=buffers_of(row),
+        traced=traced,
     )
     return surely(job, strategy_of(row))
 
@@ -99,9 +103,30 @@ def test_the_peak_of_every_rank_lies_in_its_interval(row: Row) -> None:
     assert interval.low_bytes <= min(peaks) <= max(peaks) <= interval.high_bytes
 
 
-def lies_outside(row: Row) -> bool:
-    peaks, interval = peaks_of(row), interval_of(row)
+def lies_outside(row: Row, interval: Interval) -> bool:
+    peaks = peaks_of(row)
     return min(peaks) < interval.low_bytes or interval.high_bytes < max(peaks)
+
+
+EVERY = read_every_row()
+
+
+@pytest.mark.parametrize("row", [row for row in EVERY if trace_of(row)], ids=lambda row: row["id"])
+def test_the_peak_of_every_rank_lies_in_the_interval_of_its_trace(row: Row) -> None:
+    traced = trace_of(row)
+    assert traced is not None
+    assert not lies_outside(row, interval_of(row, traced_model(row, traced), traced))
+
+
+def test_a_run_of_an_unknown_family_lies_in_the_interval_of_its_guess_but_for_one() -> None:
+    """StarCoder2's activation does not say that its MLP has two matrices, not three."""
+    outside = {
+        row["model"]
+        for row in EVERY
+        if trace_of(row) and family_of(row) is None
+        if lies_outside(row, interval_of(row, guess_model(row["model"], read_config_of(row))))
+    }
+    assert {"starcoder2-3b-10l"} == outside
 
 
 @pytest.mark.parametrize("doubt", [d for d in DOUBTS if d.rate], ids=lambda d: d.what)
@@ -113,7 +138,7 @@ def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
     families = {read_model(row["model"]).architecture.family for row in doubted}
     less = [d._replace(rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
     monkeypatch.setattr("zerowiz.core.interval.DOUBTS", less)
-    needed = any(lies_outside(row) for row in doubted)
+    needed = any(lies_outside(row, interval_of(row)) for row in doubted)
     assert needed or len(doubted) < 10 or len(families) < 3
 
 

@@ -29,7 +29,7 @@ from zerowiz.probe.trace.build import (
 from zerowiz.probe.trace.step import MicroStep
 
 # Changes with what a trace counts, so that no old one is read.
-_FORMAT = 1
+_FORMAT = 2
 _NEEDED = ("torch", "transformers")
 
 

@@ -78,6 +78,8 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     if not is_buildable(content):
         raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
     config = transformers.AutoConfig.for_model(**content)
+    # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the values.
+    config.use_cache = False
     model_class = _model_class(config)
     dtype = getattr(torch, _TORCH_NAMES[workload.precision])
     *preferred, last = _ATTENTION[workload.attention]

@@ -44,7 +44,7 @@ def _attention() -> Any:
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            q, k, v, *_ = ctx.saved_tensors
+            q, k, v, _, _, _, *masks = ctx.saved_tensors
             batch, heads, rows, dim = q.shape
             dq = torch.empty_like(q)
             sums = q.new_empty(batch, heads, _rounded(rows, _FLASH_ROWS), dtype=torch.float32)
@@ -55,9 +55,8 @@ def _attention() -> Any:
                 w if heads == x.shape[1] else torch.empty_like(x)
                 for w, x in zip(wide, (k, v), strict=True)
             )
-            mask = ctx.saved_tensors[6] if ctx.mask_needs_gradient else None
             del accumulated, sums, wide
-            return dq, dk, dv, None if mask is None else torch.empty_like(mask)
+            return dq, dk, dv, torch.empty_like(masks[0]) if ctx.mask_needs_gradient else None
 
     return Attention
 
@@ -75,11 +74,17 @@ def flash_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     return out[..., : v.shape[-1]]
 
 
-def _as_bias(mask: Any, q: Any) -> Any:
-    """attention.cpp, convert_boolean_attn_mask: a new tensor in w, for each call."""
+def _as_bias(mask: Any, q: Any, k: Any) -> Any:
+    """attention.cpp, convert_boolean_attn_mask: a new tensor in w, for each call.
+
+    preprocess_mask widens it to all scores, and so is its gradient.
+    """
     import torch
 
-    return q.new_zeros(mask.shape) if mask is not None and mask.dtype is torch.bool else mask
+    if mask is None:
+        return None
+    bias = q.new_zeros(mask.shape) if mask.dtype is torch.bool else mask
+    return bias.expand(*q.shape[:-1], k.shape[-2])
 
 
 def _scaled_dot_product_attention(
@@ -94,19 +99,26 @@ def _scaled_dot_product_attention(
 ) -> Any:
     """sdp_utils.cpp, _select_sdp_backend: flash, then efficient, then plain matmuls.
 
-    Efficient attention takes no groups, and on an H200 it took no mask that trains.
+    Flash takes no mask, efficient no groups and no mask whose rows do not lie together, such as
+    T5's position bias, and neither takes fewer keys than queries that are not told to be groups,
+    such as Falcon's (sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense and
+    check_batch_size_and_num_heads_dense).
     """
     import torch
+    from torch._dispatch.python import enable_python_dispatcher
 
     half = query.dtype in (torch.float16, torch.bfloat16)
     narrow = query.shape[-1] == value.shape[-1] <= _FLASH_HEAD_DIM
     flash = half and narrow and attn_mask is None
-    trained_mask = attn_mask is not None and attn_mask.requires_grad
-    if query.dim() == _BATCHED and (flash or not enable_gqa) and not trained_mask:
-        return flash_attention(query, key, value, _as_bias(attn_mask, query))
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )[0]
+    efficient = not enable_gqa and (attn_mask is None or attn_mask.stride(-1) == 1)
+    matched = enable_gqa or query.shape[1] == key.shape[1]
+    if query.dim() == _BATCHED and matched and (flash or efficient):
+        return flash_attention(query, key, value, _as_bias(attn_mask, query, key))
+    # torch/_decomp/decompositions.py, dropout: written in Python it is the fused one.
+    with enable_python_dispatcher():
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
 
 
 def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
