@@ -62,6 +62,8 @@ COUNTS = {
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status"),
+    # of a release
+    *("transformers_version", "eager_since", "fused_bias_since"),
     # of a text
     *("line", "config_line", "unfused_adam_line", "column", "start", "end"),
 }

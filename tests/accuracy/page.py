@@ -62,8 +62,8 @@ These rows were looked at, on both sides, when the formulas of `model`, `init` a
 
 _HOST_INTRO = """\
 What a rank of an offload run takes on the host. Measured is the largest resident set of rank 0 less what a process
-takes there anyway, the interpreter with its libraries: the median of the same file's runs at stages 0 to 2 without
-offload. That base is some 0.1 GB too much or too little for a single run. Pinned memory comes in powers of two.
+takes there anyway, the interpreter with its libraries and kernels: the median of the same family's runs at stage 0 in the
+same precision. Pinned memory comes in powers of two.
 """
 
 _STRANGERS_INTRO = """\
@@ -261,7 +261,7 @@ def unpredicted(records: Sequence[Record]) -> str:
     lines = (
         [record.id, record.model, record.rung, record.workload, record.unpredicted or died]
         for record in records
-        if not record.compared
+        if not record.compared and not record.capped
     )
     return _table(["run", "model", "rung", "workload", "not compared, as"], lines)
 
@@ -316,10 +316,12 @@ def _other_ranks(records: Sequence[Record]) -> str:
 def counts(records: Sequence[Record]) -> str:
     """How many runs there are, and where each went."""
     compared = sum(record.compared for record in records)
-    died = sum(not record.compared and record.unpredicted is None for record in records)
+    capped = sum(record.capped for record in records)
+    died = sum(r.measured_bytes is None and not r.unpredicted for r in records if not r.capped)
     return (
-        f"{len(records)} runs: {compared} compared, {died} that ran out of memory and have no peak,"
-        f" {len(records) - compared - died} not predicted.\n"
+        f"{len(records)} runs: {compared} compared, {capped} under a cap, which repeat a workload and"
+        f" count for verdicts alone, {died} that ran out of memory without one,"
+        f" {len(records) - compared - capped - died} not predicted.\n"
     )
 
 

@@ -86,8 +86,12 @@ class Record:
 
     @property
     def compared(self) -> bool:
-        """Whether there are a prediction and a measured peak."""
-        return self.predicted_bytes is not None and self.measured_bytes is not None
+        """Whether there are a prediction and a measured peak that no other run repeats.
+
+        Under a cap of the allocator a run peaks where it does without: only its verdict counts.
+        """
+        known = self.predicted_bytes is not None and self.measured_bytes is not None
+        return known and not self.capped
 
     @property
     def misjudged(self) -> bool:
@@ -325,7 +329,7 @@ def group(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]
 def errors_by_part(records: Iterable[Record]) -> dict[tuple[str, str], Errors]:
     """Of each phase, and of host memory, on each side of the split."""
     each: dict[tuple[str, str], list[float]] = {}
-    for record in records:
+    for record in (record for record in records if not record.capped):
         for name, (predicted, measured) in record.parts.items():
             each.setdefault((record.split, name), []).append(predicted / measured - 1)
     return {key: Errors(each=tuple(errors)) for key, errors in each.items()}

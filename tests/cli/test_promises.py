@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli.asked import ROWS, said_of, words_of
-from cli.harness import Run, clean_environ
+from cli.harness import ROOT, Run, clean_environ
 from measured.rows import FOREACH, Row, predict, strategy_of
 
 HEAVY = frozenset({"torch", "transformers", "deepspeed", "questionary"})
@@ -38,6 +38,19 @@ try:
 finally:
     sys.stderr.write("\\n" + " ".join(sys.modules))
 """
+
+
+@pytest.fixture(autouse=True)
+def recorded_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What the measured runs had installed: what attention keeps differs between releases."""
+    (release,) = {row["versions"]["transformers"] for row in ROWS}
+    info = tmp_path / "site" / f"transformers-{release}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: transformers\nVersion: {release}\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+    return info.parent
 
 
 def name(row: Row) -> str:
@@ -95,11 +108,13 @@ PROCESSES = list({strategy_of(row): row for row in SAID}.values()) + SAID[:: len
 
 
 @pytest.mark.parametrize("row", PROCESSES, ids=name)
-def test_a_plan_loads_nothing_heavy_and_prints_the_same(row: Row, folder: Path) -> None:
+def test_a_plan_loads_nothing_heavy_and_prints_the_same(
+    row: Row, folder: Path, recorded_transformers: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED, "plan", *words_of(row, folder)],
         cwd=folder,
-        env=clean_environ(),
+        env={**clean_environ(), "PYTHONPATH": f"{recorded_transformers}:{ROOT}"},
         capture_output=True,
         text=True,
         check=True,

@@ -316,6 +316,27 @@ def test_a_first_block_keeps_no_norm_as_nobody_asks_for_the_gradient_of_its_inpu
     assert (4 * 2048 + 4) * workload.tokens == two - 2 * one
 
 
+@pytest.mark.parametrize(("release", "attention"), [((5, 20), "sdpa"), ((5, 21), "eager")])
+def test_gemma2_keeps_its_scores_since_transformers_gives_it_no_sdpa(
+    release: tuple[int, int], attention: str
+) -> None:
+    architecture = read_model("gemma-2-2b").architecture
+    asked = Workload(sequence_tokens=1024, transformers_version=release)
+    expected = replace(asked, attention=Attention(attention), transformers_version=(5, 20))
+    assert activations(architecture, expected) == activations(architecture, asked)
+
+
+def test_t5_keeps_its_scores_until_its_bias_lies_together() -> None:
+    """9 bytes a score and self-attention, as f2-003 had it; since 5.20 a mask of 2 bytes."""
+    architecture = read_model("t5-base").architecture
+    before, since = (
+        activations(architecture, Workload(micro_batch=8, transformers_version=release)).saved_bytes
+        for release in ((5, 19), (5, 20))
+    )
+    scores = 24 * 8 * 12 * 2048**2
+    assert 9 * scores - 2 * scores // 8 < before - since < 10 * scores
+
+
 def test_an_image_has_its_own_number_of_tokens() -> None:
     architecture = read_model("vit-base").architecture
     short, long = (Workload(sequence_tokens=tokens) for tokens in (16, 4096))

@@ -138,6 +138,12 @@ def has_bf16_states(row: Row) -> bool:
     return bool((row["bf16"] or {}).get("bf16_optimizer_states"))
 
 
+def _transformers_version(row: Row) -> tuple[int, int]:
+    """Major and minor of what ran the model."""
+    major, minor, *_ = row["versions"]["transformers"].split(".")
+    return int(major), int(minor)
+
+
 def _method(row: Row) -> Method:
     if row["lora_rank"] is None:
         return Method.FULL
@@ -162,6 +168,7 @@ def workload_of(row: Row) -> Workload:
         packing=row.get("packing", False),
         lora_rank=row["lora_rank"] if adapters else Workload().lora_rank,
         lora_target_modules=tuple(row.get("lora_target_modules", ())),
+        transformers_version=_transformers_version(row),
         zero_init=row.get("zero_init") is not False,
     )
 

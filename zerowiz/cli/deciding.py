@@ -109,9 +109,18 @@ def write_notes(outcome: Outcome) -> None:
     keys = ", ".join(f"`{key}`" for key in brief.uncounted)
     adam = brief.unfused_adam
     unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
+    family = brief.job.model.architecture.family
+    eager = (sentences.falls_back(family, brief.falls_back),) if brief.falls_back else ()
     uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
     if not outcome.options.quiet:
-        for note in (*brief.job.machine.notes, *brief.traced, *assumed, *unfused, *uncounted):
+        for note in (
+            *brief.job.machine.notes,
+            *brief.traced,
+            *assumed,
+            *unfused,
+            *eager,
+            *uncounted,
+        ):
             show.note(note, sys.stderr)
 
 

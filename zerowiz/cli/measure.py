@@ -34,10 +34,11 @@ from zerowiz.core.trial import (
     strategy_of,
     workload_of,
 )
-from zerowiz.core.workload import Integration, Method, StateDtype
+from zerowiz.core.workload import NEWEST_TRANSFORMERS, Integration, Method, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cases import read_cases
+from zerowiz.probe.libraries import parse_release, read_version
 from zerowiz.probe.model_config import read_config_json
 from zerowiz.probe.programs import find_programs
 from zerowiz.probe.templates import read_template
@@ -116,7 +117,9 @@ def _read(trial: Trial, *, trace: bool | None) -> Read | str:
 
 def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
     """The case as it will run, and what its prediction rests on."""
-    trial = replace(trial, config=trial.config or read_config_json(trial.model))
+    release = parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
+    config = trial.config or read_config_json(trial.model)
+    trial = replace(trial, config=config, transformers_version=release)
     read, rung = _read(trial, trace=trace), strategy_of(trial)
     template = None if rung is None else read_template(rung.template)
     if isinstance(read, str):

@@ -9,8 +9,10 @@ from typing import TypeVar
 from zerowiz.cli.options import Options
 from zerowiz.cli.tracing import Read, read_and_trace
 from zerowiz.core.amounts import parse_budget, solve_accumulation
+from zerowiz.core.attention import runs_eager
 from zerowiz.core.decide import Wish
 from zerowiz.core.dsconfig import Handover
+from zerowiz.core.families import FAMILIES
 from zerowiz.core.machine import Machine
 from zerowiz.core.margins import expands_segments
 from zerowiz.core.model import Model
@@ -20,6 +22,7 @@ from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, s
 from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
+    NEWEST_TRANSFORMERS,
     Attention,
     Integration,
     Loss,
@@ -31,6 +34,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
+from zerowiz.probe.libraries import parse_release, read_version
 from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
@@ -49,6 +53,8 @@ class Brief:
     """What nobody said, one clause each."""
     unfused_adam: str | None
     """Where the script builds an Adam that holds more than is counted."""
+    falls_back: str | None
+    """The release of transformers that runs this model with eager attention, unasked."""
     traced: tuple[str, ...]
     """What a trace was made of, one sentence each."""
     uncounted: tuple[str, ...]
@@ -165,6 +171,7 @@ def _workload(
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
         loss=_loss(options, settings) or Loss.PLAIN,
         packing=bool(packing),
+        transformers_version=parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS,
     )
 
 
@@ -232,6 +239,14 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     return None if facts is None or line is None else f"{facts.path} line {line}"
 
 
+def _falls_back(job: Job) -> str | None:
+    w, known = job.workload, job.model.architecture.family in FAMILIES
+    asked = w.attention is Attention.SDPA and job.own_trace is None
+    if not known or not asked or not runs_eager(job.model.architecture, w):
+        return None
+    return ".".join(map(str, w.transformers_version))
+
+
 def make_brief(
     options: Options,
     machine: Machine,
@@ -280,6 +295,7 @@ def make_brief(
         handover=_handover(options, facts, settings),
         assumed=_assumed(options, settings, own, job),
         unfused_adam=_unfused_adam(facts),
+        falls_back=_falls_back(job),
         traced=read.notes,
         uncounted=own.uncounted,
     )

@@ -25,6 +25,7 @@ from zerowiz.core.attention import (
     cross_attention_bytes,
     is_fused,
     length_tokens,
+    runs_eager,
     shared_mask_bytes,
     softmax_backward_bytes,
     window_bytes,
@@ -34,7 +35,7 @@ from zerowiz.core.families import FAMILIES, Norm
 from zerowiz.core.losses import loss_bytes
 from zerowiz.core.model import Architecture
 from zerowiz.core.tensors import COPIES, holds, list_tensors
-from zerowiz.core.workload import FP32_BYTES, Loss, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,6 +347,13 @@ def _in_one_row(workload: Workload) -> Workload:
     return replace(workload, micro_batch=1, sequence_tokens=workload.tokens)
 
 
+def _as_it_runs(architecture: Architecture, workload: Workload) -> Workload:
+    """The micro-step with the attention that transformers takes for this model."""
+    if not runs_eager(architecture, workload):
+        return workload
+    return replace(workload, attention=Attention.EAGER)
+
+
 def activations(
     architecture: Architecture, workload: Workload, *, sharded: bool = False
 ) -> Activations:
@@ -358,7 +366,8 @@ def activations(
         workload: The micro-step.
         sharded: Whether ZeRO-3 holds the weights, which adapters feel.
     """
-    a, workload = _with_kernels(architecture, workload), _in_one_row(workload)
+    a = _with_kernels(architecture, workload)
+    workload = _as_it_runs(a, _in_one_row(workload))
     w, checkpointing = workload.precision.size_bytes, workload.gradient_checkpointing
     tokens = workload.micro_batch * length_tokens(a, workload)
     adapters = lay_adapters(a, workload, sharded=sharded)

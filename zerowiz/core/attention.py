@@ -13,6 +13,14 @@ from zerowiz.core.tensors import holds
 from zerowiz.core.workload import FP32_BYTES, Attention, Method, Precision, Workload
 
 
+def runs_eager(architecture: Architecture, workload: Workload) -> bool:
+    """Whether transformers takes eager attention, asked or not."""
+    since = FAMILIES[architecture.family].eager_since
+    if workload.attention is not Attention.SDPA or since is None:
+        return workload.attention is Attention.EAGER
+    return workload.transformers_version >= since
+
+
 def length_tokens(architecture: Architecture, workload: Workload) -> int:
     """Tokens of one sequence, or of one image."""
     return architecture.image_tokens or workload.sequence_tokens
@@ -73,13 +81,14 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
 
     No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
     not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
-    nor a position bias that trains (f2-003).
+    nor a position bias whose rows do not lie together (f2-003).
     """
     a = architecture
     if workload.attention is not Attention.SDPA:
         return False
-    if a.relative_attention_num_buckets:
-        return workload.method is Method.FULL
+    fused_since = FAMILIES[a.family].fused_bias_since
+    if fused_since is not None:
+        return workload.transformers_version < fused_since
     if a.kv_heads == a.heads:
         return False
     if FAMILIES[a.family].masked:

@@ -59,6 +59,10 @@ class Family:
     """Whether the logits are cast to fp32 before the loss."""
     liger: bool = False
     """Whether Liger has kernels for its norms, its MLP and its loss, and they are counted."""
+    eager_since: tuple[int, int] | None = None
+    """The transformers that no longer gives it sdpa."""
+    fused_bias_since: tuple[int, int] | None = None
+    """The transformers whose position bias a fused kernel takes."""
     packable: bool = True
     """Whether it keeps packed sequences apart by their positions."""
     learned_positions: bool = False
@@ -217,6 +221,8 @@ FAMILIES: Mapping[str, Family] = {
         norm=Norm.RMS_SCALED_IN_FP32,
     ),
     "gemma2": Family(
+        # sdpa has no cap for scores.
+        eager_since=(5, 21),
         liger=True,
         defaults=_GEMMA2,
         spellings=_HIDDEN_ACTIVATION,
@@ -490,6 +496,8 @@ FAMILIES: Mapping[str, Family] = {
         learned_positions=True,
     ),
     "t5": Family(
+        # integrations/sdpa_attention.py: its rows lie together since then.
+        fused_bias_since=(5, 20),
         defaults={
             "vocab_size": 32128,
             "hidden_size": 512,

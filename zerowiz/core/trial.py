@@ -15,6 +15,7 @@ from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
 from zerowiz.core.traced import Traced
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
+    NEWEST_TRANSFORMERS,
     Attention,
     Integration,
     Loss,
@@ -59,6 +60,8 @@ class PlainTrial:
     """Of torch's allocator on each GPU: stands for a smaller card."""
     nccl_p2p: bool = True
     steps: int = 3
+    transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
+    """Major and minor, of the ranks."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -161,6 +164,7 @@ def workload_of(trial: Trial) -> Workload:
         attention=trial.attention,
         loss=trial.loss,
         packing=trial.packing,
+        transformers_version=trial.transformers_version,
         zero_init=trial.zero_init,
     )
 

@@ -6,6 +6,8 @@ from enum import StrEnum
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
+# What is taken where none is installed.
+NEWEST_TRANSFORMERS = (5, 23)
 # peft/utils/constants.py, INCLUDE_LINEAR_LAYERS_SHORTHAND.
 ALL_LINEAR = "all-linear"
 
@@ -120,6 +122,8 @@ class Workload:
     gradient_checkpointing: bool = False
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.PLAIN
+    transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
+    """Major and minor: what runs the model decides what its attention keeps."""
     packing: bool = False
     """Whether the sequences of a micro-batch stand in one row, without padding."""
     zero_init: bool = True

@@ -242,6 +242,11 @@ UNFUSED_ADAM = (
 )
 
 
+def falls_back(family: str, release: str) -> str:
+    """What runs in place of the attention that was asked for."""
+    return f"transformers {release} runs `{family}` with eager attention, which keeps all scores"
+
+
 def size_untraced(text: str) -> str:
     """Why `--trace` did nothing."""
     return f"`{text}` is a size, which is counted by formulas and not traced"

@@ -17,7 +17,8 @@ from zerowiz.worker.quantized import quantize
 Case = Mapping[str, Any]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_ATTENTION = {"sdpa": "sdpa", "flash": "flash_attention_2", "eager": "eager"}
+# transformers takes sdpa by itself where a model has it, and refuses it by name where it has not.
+_ATTENTION = {"sdpa": None, "flash": "flash_attention_2", "eager": "eager"}
 # In this order: an encoder has a causal head as well, and an encoder-decoder has all three.
 _HEADS = (
     "AutoModelForSeq2SeqLM",

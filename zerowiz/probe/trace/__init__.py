@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from zerowiz.core.codec import decode
 from zerowiz.core.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.libraries import read_version
 from zerowiz.probe.trace.build import (
     build_model,
     checkpoint_blocks,
@@ -38,13 +38,6 @@ def can_trace() -> bool:
     return all(find_spec(name) for name in _NEEDED)
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def cache_path(
     content: Mapping[str, object], workload: Workload, environ: Mapping[str, str]
 ) -> Path:
@@ -54,7 +47,7 @@ def cache_path(
         "config": content,
         "step": [w.micro_batch, w.sequence_tokens, w.precision, w.attention],
         "gradient_checkpointing": w.gradient_checkpointing,
-        "versions": [_FORMAT, __version__, *map(_version, _NEEDED)],
+        "versions": [_FORMAT, __version__, *map(read_version, _NEEDED)],
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"

@@ -1,0 +1,38 @@
+"""Which release of a library is installed."""
+
+from pathlib import Path
+
+import pytest
+
+from zerowiz.probe.libraries import parse_release, read_version
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("5.23.0", (5, 23)),
+        ("5.24.0.dev0", (5, 24)),
+        ("5.9", (5, 9)),
+        ("", None),
+        ("main", None),
+        (None, None),
+    ],
+)
+def test_a_release_is_its_major_and_minor(
+    text: str | None, release: tuple[int, int] | None
+) -> None:
+    assert release == parse_release(text)
+
+
+def test_what_is_not_installed_has_no_version() -> None:
+    assert read_version("no-such-library-of-anybody") is None
+
+
+def test_the_first_on_the_path_is_what_python_would_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "transformers-5.17.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.17.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read_version("transformers") == "5.17.0"
