@@ -182,3 +182,16 @@ def test_tensors_that_are_larger_than_the_bucket_go_beside_it() -> None:
     large = replace(small, reduce_bucket_size=embedding(UNTIED))
     left = [min(sizes_of("reduce bucket", place(UNTIED, ZERO1, buffers=b))) for b in (small, large)]
     assert [2 * small.reduce_bucket_size, 0] == left
+
+
+def test_gradients_that_are_not_contiguous_take_no_more_than_there_are() -> None:
+    """At stage 1 they stand among the others; at stage 2 they wait, and are flattened."""
+    few, loose = Buffers(reduce_bucket_size=1000), Buffers(contiguous_gradients=False)
+    for strategy, copies in ((ZERO1, 1), (ZERO2, 2)):
+        held = sizes_of("separate gradients", place(TIED, strategy, Workload(), loose))
+        assert 2 * 500_000_000 * copies == max(held)
+        small = replace(few, contiguous_gradients=False)
+        assert 2 * 1000 * copies == max(
+            sizes_of("separate gradients", place(TIED, strategy, Workload(), small))
+        )
+        assert set() == sizes_of("separate gradients", place(TIED, strategy, Workload(), few))

@@ -15,6 +15,8 @@ class Buffers:
     reduce_bucket_size: int = 500_000_000
     overlap_comm: bool = False
     """Stages 1 and 2 only: a second bucket."""
+    contiguous_gradients: bool = True
+    """Stages 1 and 2 without offload: gradients wait in the bucket, not each by itself."""
     stage3_prefetch_bucket_size: int = 50_000_000
     stage3_param_persistence_threshold: int = 100_000
     stage3_max_live_parameters: int = 1_000_000_000

@@ -53,6 +53,7 @@ class Assumption(StrEnum):
     EAGER = "eager_attention"
     OTHER_LOSS = "another_loss"
     OFFLOADED = "offload"
+    SEPARATE = "separate_gradients"
     GATHERED = "gathered_parameters"
     ON_CPU = "cpu_never_measured"
     CUT = "shares_cut_through_tensors"
@@ -221,6 +222,14 @@ DOUBTS: Sequence[Doubt] = (
         what=Assumption.OFFLOADED,
         holds=lambda _, strategy: strategy.offload is not Offload.NONE,
         rate=0.04,
+    ),
+    # Read from DeepSpeed's source alone.
+    Doubt(
+        what=Assumption.SEPARATE,
+        holds=lambda job, strategy: (
+            not job.buffers.contiguous_gradients and strategy.stage in {1, 2}
+        ),
+        rate=0.02,
     ),
     # h1-045: 0.92 %.
     Doubt(

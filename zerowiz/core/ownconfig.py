@@ -77,6 +77,7 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
     return Buffers(
         reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
         overlap_comm=zero.get("overlap_comm", stage == _SHARDED_PARAMETERS) is True,
+        contiguous_gradients=zero.get("contiguous_gradients", True) is not False,
         stage3_prefetch_bucket_size=size(
             d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
         ),

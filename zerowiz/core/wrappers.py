@@ -28,6 +28,7 @@ from zerowiz.core.held import (
 from zerowiz.core.ledger import Phase
 from zerowiz.core.rank import Rank
 from zerowiz.core.stage3 import stage3
+from zerowiz.core.strategy import Part
 from zerowiz.core.workload import FP32_BYTES
 
 _NORM_BYTES = 8
@@ -66,7 +67,21 @@ def _stage0(r: Rank) -> Moments:
     }
 
 
+def _separate_gradients(r: Rank) -> Held:
+    """What a bucket's worth of gradients takes that are not copied into one.
+
+    stage_1_and_2.py, reduce_ipg_grads: flattened for the reduction (buffered_reduce_fallback). At
+    stage 1 they stand among all gradients anyway; at stage 2 they wait, and those of the bucket
+    before until its reduction is done, where communication overlaps. Read, and never measured.
+    """
+    waiting = 1 + r.buffers.overlap_comm if Part.GRADIENTS in r.strategy.sharded else 0
+    filled = min(r.buffers.reduce_bucket_size, r.trainable)
+    return ("separate gradients", r.weight_bytes * filled * (1 + waiting), "w min(b, N) x copies")
+
+
 def _bucket(r: Rank) -> Held:
+    if not (r.buffers.contiguous_gradients or r.offloaded):
+        return _separate_gradients(r)
     # stage_1_and_2.py, setup_buckets: a second one where communication overlaps.
     size_bytes = r.weight_bytes * r.buffers.reduce_bucket_size * (1 + r.buffers.overlap_comm)
     return ("reduce bucket", size_bytes, "w b (1 + overlap)")
@@ -114,7 +129,8 @@ def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[Moment, ...]:
 def _stage1(r: Rank) -> Moments:
     lasting, bucket, full = _partitioned(r), _bucket(r), _gradients(r)
     # All gradients, and the bucket, stay between micro-steps (d4-008).
-    carried = (full, bucket) if r.accumulating else ()
+    kept = (bucket,) if r.buffers.contiguous_gradients else ()
+    carried = (full, *kept) if r.accumulating else ()
     # A bucket's gradients are freed as they are copied in, but a tensor larger than the bucket
     # goes alone (e4-000 against b4-008).
     alone = r.largest > r.buffers.reduce_bucket_size
@@ -125,12 +141,12 @@ def _stage1(r: Rank) -> Moments:
         Phase.FORWARD: ((*lasting, *carried, *forward(r)),),
         Phase.BACKWARD: (
             (*lasting, *carried, *opening(r)),
-            (*lasting, *(carried or (bucket,)), *first_block(r)),
+            (*lasting, *(carried or kept), *first_block(r)),
             (*lasting, full, bucket, *one_block(r)),
             (*lasting, full, bucket, *((embedding_gradient(r),) if r.tied else ())),
             (*lasting, full, _shares(r), ("reduce bucket", left_bytes, "w b - fill")),
         ),
-        Phase.STEP: _partitioned_step(r, (*lasting, bucket) if r.accumulating else lasting),
+        Phase.STEP: _partitioned_step(r, (*lasting, *kept) if r.accumulating else lasting),
     }
 
 

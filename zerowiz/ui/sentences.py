@@ -279,6 +279,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.NEW_FAMILY: "a family that was never measured",
     Assumption.MIXTURE: "experts that share the tokens evenly",
     Assumption.ENCODER_DECODER: "an encoder-decoder, measured a few times",
+    Assumption.SEPARATE: "gradients that are not contiguous, never measured",
     Assumption.IMAGES: "an image encoder, measured a few times",
     Assumption.QUANTIZED: "4-bit weights, measured a few times",
     Assumption.RARE_OPTIMIZER: "an optimizer that was measured a few times",
