@@ -11,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test truth cluster check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -60,10 +60,13 @@ test: $(STAMP)  ## every test (the end-to-end ones start real DeepSpeed ranks)
 	@echo "==> tests, with real DeepSpeed on 2 CPU ranks where one is needed"
 	$(BIN)/python -m pytest
 
+truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer and Accelerate
+	$(BIN)/python -m pytest --truth tests/lint
+
 cluster: $(STAMP)  ## many nodes over a real sshd, pdsh and SLURM (Debian's packages, as root)
 	$(BIN)/python -m pytest --cluster tests/cluster
 
-check: $(STAMP) lint types rooms test demo  ## what CI runs: lint, types, rooms, tests, the demo
+check: $(STAMP) lint types rooms test truth demo  ## what CI runs
 
 lint: $(STAMP)
 	$(BIN)/ruff check
@@ -85,6 +88,7 @@ bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, an
 	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py
+	$(BIN)/python tests/bench/check_speed.py
 
 accuracy: $(STAMP)  ## every measured run against its prediction, beside the rivals'; fails when worse
 	$(BIN)/python tests/accuracy/report.py --check

@@ -1,7 +1,7 @@
 """What more than one test folder needs."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pynvml
@@ -10,6 +10,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 Install = Callable[[object], None]
+
+_APART: Mapping[str, str] = {
+    "cluster": "with a real sshd, pdsh and SLURM",
+    "truth": "that train every config of tests/lint",
+}
 
 
 @pytest.fixture
@@ -24,17 +29,21 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a person rewrite the golden files, and then read the diff; or test with real clusters."""
+    """Let a person rewrite the golden files, and then read the diff; or run tests that stand apart."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
-    parser.addoption("--cluster", action="store_true", help="only the tests marked cluster")
+    for name, what in _APART.items():
+        parser.addoption(f"--{name}", action="store_true", help=f"only the tests {what}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need sshd, pdsh and SLURM run when they are asked for, and alone."""
-    asked = config.getoption("--cluster")
-    others = [item for item in items if bool(item.get_closest_marker("cluster")) != asked]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    """Tests that stand apart run when they are asked for, and alone."""
+    asked = {name for name in _APART if config.getoption(f"--{name}")}
+
+    def runs(item: pytest.Item) -> bool:
+        return asked == {name for name in _APART if item.get_closest_marker(name)}
+
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = [item for item in items if runs(item)]
 
 
 @pytest.fixture

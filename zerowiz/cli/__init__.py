@@ -16,7 +16,7 @@ from zerowiz.errors import ExitCode, ZerowizError
 from zerowiz.ui import show
 
 # Each is a module of this room with `register(app)`.
-COMMANDS = ("init", "plan", "launch", "machine", "measure")
+COMMANDS = ("init", "plan", "launch", "machine", "measure", "check")
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:

@@ -40,7 +40,7 @@ def is_somebodys_work(path: Path, text: str) -> bool:
     return there != text.encode() and not _mark(path, there).exists()
 
 
-def _replace(link: Path, content: bytes) -> None:
+def _replace(link: Path, content: bytes, mode: int | None = None) -> None:
     """Readers see the old content or the new, never half; a link stays, and its file changes."""
     path = Path(os.path.realpath(link))  # Path.resolve() raises no OSError on a loop before 3.13
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def _replace(link: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
         # mkstemp makes private files; a config is for the whole job's user group.
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -73,6 +73,20 @@ def replace_file(path: Path, text: str) -> None:
         _replace(path, text.encode())
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def rewrite_file(path: Path, text: str) -> None:
+    """Change a person's own file at their word; who may read it stays as it is.
+
+    Raises:
+        ZerowizError: It is gone or no regular file, or its folder cannot be written.
+    """
+    _refuse_special(path)
+    try:
+        _replace(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ZerowizError(f"cannot write `{path}`: {reason.lower()}") from error
 
 
 def _refuse_special(path: Path) -> None:

@@ -1,0 +1,397 @@
+"""`zerowiz check`, as people, hooks and CI run it."""
+
+import json
+import random
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import HF_IN_CODE, ROOT, Run, clean_environ
+
+from zerowiz.core.lint.rules import RULES
+
+# One key too few letters in a section that refuses it, one letter too few at the top.
+WRONG = """\
+{
+  "gradient_acumulation_steps": 4,
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 2,
+    "contiguous_gradiens": true
+  }
+}
+"""
+RIGHT = WRONG.replace("acumulation", "accumulation").replace("gradiens", "gradients")
+
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  gradient_accumulation_steps: 4
+  zero_stage: {stage}
+  offload_optimizer_device: cpu
+  zero3_init_flag: false
+mixed_precision: bf16
+"""
+INLINE = """\
+base_model: some/model
+deepspeed:
+  zero_optimization:
+    stage: 2
+    contiguous_gradiens: true
+  train_micro_batch_size_per_gpu: 1
+"""
+
+
+@pytest.fixture
+def configs(folder: Path) -> Path:
+    """A folder with a config that is wrong, one that is right, and things that are no configs."""
+    (folder / "wrong.json").write_text(WRONG)
+    (folder / "right.json").write_text(RIGHT)
+    (folder / "package.json").write_text('{"name": "x", "optimizer": 1}')
+    (folder / "trainer_state.json").write_text('{"train_batch_size": 8, "epoch": 1}')
+    return folder
+
+
+def found(stdout: str) -> list[tuple[str, str, str, int, int]]:
+    """Path, code, key, line and column of everything in `--json`."""
+    content = json.loads(stdout)
+    assert 1 == content["schema_version"]
+    return [
+        (file["path"], each["code"], each["key"], each["line"], each["column"])
+        for file in content["files"]
+        for each in file["findings"]
+        if each["severity"] == "error"
+    ]
+
+
+def by_code(stdout: str) -> dict[str, str]:
+    """The severity of each code in the only file of `--json`."""
+    (file,) = json.loads(stdout)["files"]
+    return {each["code"]: each["severity"] for each in file["findings"]}
+
+
+ERRORS = [
+    ("wrong.json", "ZW101", "gradient_acumulation_steps", 2, 3),
+    ("wrong.json", "ZW101", "zero_optimization.contiguous_gradiens", 7, 5),
+]
+
+
+def test_errors_are_shown_with_their_places_and_end_in_code_6(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    result = here("check", "wrong.json")
+    assert 6 == result.code
+    assert "wrong.json:2:3 error ZW101 unknown-key: " in result.stdout
+    assert "did you mean `gradient_accumulation_steps`?" in result.stdout
+    assert "wrong.json:7:5 error ZW101 unknown-key: " in result.stdout
+    assert "2 errors" in result.stdout.splitlines()[-1]
+    assert "" == result.stderr
+
+
+def test_a_config_without_mistakes_is_one_line_and_code_0(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    result = here("check", "right.json")
+    assert (0, "no findings\n", "") == (result.code, result.stdout, result.stderr)
+
+
+def test_json_is_the_contract(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    result = here("check", "--json", "right.json", "wrong.json")
+    assert 6 == result.code
+    assert ERRORS == found(result.stdout)
+    content = json.loads(result.stdout)
+    assert ["right.json", "wrong.json"] == [file["path"] for file in content["files"]]
+    keys = ["code", "name", "severity", "key", "line", "column", "message", "why", "fix"]
+    assert keys == list(content["files"][1]["findings"][0])
+
+
+def test_sarif_has_every_finding(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    result = here("check", "--sarif", "wrong.json")
+    assert 6 == result.code
+    (run,) = json.loads(result.stdout)["runs"]
+    assert len(RULES) == len(run["tool"]["driver"]["rules"])
+    assert {"ZW101"} == {each["ruleId"] for each in run["results"] if each["level"] == "error"}
+
+
+def test_fix_mends_and_leaves_all_else_as_it_was(here: Run, configs: Path) -> None:
+    path = configs / "wrong.json"
+    path.chmod(0o640)
+    with path.open("w", newline="") as stream:
+        stream.write(WRONG.replace("\n", "\r\n"))
+    result = here("check", "--fix", "wrong.json")
+    assert (0, "no findings\n") == (result.code, result.stdout)
+    assert "2 findings mended in wrong.json" in result.stderr
+    assert RIGHT.replace("\n", "\r\n").encode() == path.read_bytes()
+    assert 0o640 == stat.S_IMODE(path.stat().st_mode)
+    again = here("check", "--fix", "wrong.json")
+    assert (0, "") == (again.code, again.stderr)
+
+
+def test_without_fix_nothing_is_written(here: Run, configs: Path) -> None:
+    before = {path: path.read_bytes() for path in configs.rglob("*")}
+    here("check", ".")
+    assert before == {path: path.read_bytes() for path in configs.rglob("*")}
+
+
+def test_fix_follows_a_link_and_leaves_it(here: Run, configs: Path) -> None:
+    (configs / "link.json").symlink_to("wrong.json")
+    assert 0 == here("check", "--fix", "link.json").code
+    assert (configs / "link.json").is_symlink()
+    assert RIGHT == (configs / "wrong.json").read_text()
+
+
+def test_a_folder_means_what_looks_like_a_config(here: Run, configs: Path) -> None:
+    (configs / "ds_config_broken.json").write_text("{")
+    (configs / "zero3.json").write_text("{}")
+    content = json.loads(here("check", "--json", str(configs)).stdout)
+    names = [Path(file["path"]).name for file in content["files"]]
+    assert ["ds_config_broken.json", "right.json", "wrong.json", "zero3.json"] == names
+
+
+def test_a_dash_reads_stdin(configs: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zerowiz", "check", "--json", "-"],
+        input=WRONG,
+        cwd=configs,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 6 == done.returncode
+    assert [("-", *each[1:]) for each in ERRORS] == found(done.stdout)
+
+
+def test_quiet_says_errors_alone(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    assert "" == here("check", "--quiet", "right.json").stdout
+    shown = here("check", "--quiet", "wrong.json").stdout
+    assert 2 == shown.count(" error ")
+    assert "2 errors" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        ((), "there is nothing to check", "zerowiz check ds_config.json"),
+        (("qqq",), "`qqq` does not exist", "`-` for stdin"),
+        (("wrong.jsn",), "`wrong.jsn` does not exist", "did you mean `wrong.json`?"),
+        (("right.json/x",), "`right.json/x` does not exist", ""),
+        (("empty",), "no DeepSpeed config in the folder `empty`", "named itself"),
+        (("--schema", "right.json"), "`--schema` takes no file", "zerowiz check right.json"),
+        (("--json", "--sarif", "right.json"), "`--json` and `--sarif`", "drop one"),
+        (("--fix", "-"), "`--fix` changes files", "drop `--fix`"),
+        (("--deepspeed-version", "new", "right.json"), "`--deepspeed-version new`", "`0.19.8`"),
+        (("--world-size", "0", "right.json"), "`--world-size`", "--help"),
+        (("--integration", "keras", "right.json"), "`--integration`", "--help"),
+        (("no_config.yaml",), "no DeepSpeed config in `no_config.yaml`", "`deepspeed_config`"),
+        (("names.yaml",), "`gone.json` does not exist", "`names.yaml` names it"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_refused(
+    here: Run, configs: Path, words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    (configs / "empty").mkdir()
+    (configs / "no_config.yaml").write_text("a: 1\n")
+    (configs / "names.yaml").write_text("deepspeed_config:\n  deepspeed_config_file: gone.json\n")
+    result = here("check", *words)
+    assert 2 == result.code
+    assert problem in result.problem
+    assert hint in result.hints
+    assert "" == result.stdout
+
+
+def test_a_script_that_is_not_there_is_said_before_anything_is_checked(
+    here: Run, configs: Path
+) -> None:
+    assert configs.is_dir()
+    result = here("check", "--script", "none.py", "wrong.json")
+    assert (5, "") == (result.code, result.stdout)
+    assert "there is no script `none.py`" in result.problem
+
+
+def test_what_accelerate_builds_of_its_yaml_is_checked_where_it_stands(
+    here: Run, configs: Path
+) -> None:
+    (configs / "good.yaml").write_text(ACCELERATE.format(stage=3))
+    (configs / "bad.yaml").write_text(ACCELERATE.format(stage=7))
+    result = here("check", "--json", "good.yaml", "bad.yaml")
+    (error,) = found(result.stdout)
+    assert ("bad.yaml", "zero_optimization.stage", 5) == (error[0], error[2], error[3])
+
+
+def test_a_config_inside_a_yaml_file_is_checked_where_it_stands(here: Run, configs: Path) -> None:
+    (configs / "axolotl.yml").write_text(INLINE)
+    result = here("check", "--json", "axolotl.yml")
+    path = "zero_optimization.contiguous_gradiens"
+    assert [("axolotl.yml", "ZW101", path, 5, 5)] == found(result.stdout)
+
+
+def test_fix_leaves_yaml_as_it_is(here: Run, configs: Path) -> None:
+    (configs / "axolotl.yml").write_text(INLINE)
+    assert 6 == here("check", "--fix", "axolotl.yml").code
+    assert INLINE == (configs / "axolotl.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["deepspeed: wrong.json\n", "deepspeed_config: {deepspeed_config_file: wrong.json}\n"]
+)
+def test_a_config_that_a_yaml_file_names_is_checked(here: Run, configs: Path, text: str) -> None:
+    (configs / "run.yaml").write_text(text)
+    assert ERRORS == found(here("check", "--json", "run.yaml").stdout)
+
+
+def test_yaml_without_pyyaml_says_what_is_needed(
+    here: Run, configs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (configs / "axolotl.yml").write_text(INLINE)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    result = here("check", "axolotl.yml")
+    assert 1 == result.code
+    assert "PyYAML" in result.problem
+    assert "pip install pyyaml" in result.hints
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column", "reason"),
+    [
+        (b'{\n "a\xff": 1}', 2, 4, "0xff"),
+        ('{"a": 1}'.encode("utf-16"), 1, 1, "UTF-16"),
+        (b" " * 250_001, 1, 1, "250000 bytes"),
+    ],
+)
+def test_bytes_that_are_no_text_are_a_finding(
+    here: Run, folder: Path, data: bytes, line: int, column: int, reason: str
+) -> None:
+    (folder / "x.json").write_bytes(data)
+    result = here("check", "--json", "x.json")
+    assert 6 == result.code
+    assert [("x.json", "ZW001", "", line, column)] == found(result.stdout)
+    assert reason in json.loads(result.stdout)["files"][0]["findings"][0]["message"]
+
+
+# What is only wrong for one run, and the option that tells of it.
+OF_A_RUN = {
+    "ZW001": (("--integration", "hf"), '{"bf16": {"enabled": true} // comment\n}'),
+    "ZW401": (
+        ("--world-size", "3"),
+        (
+            '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,'
+            ' "gradient_accumulation_steps": 1}'
+        ),
+    ),
+    "ZW701": (
+        ("--script", "in_code.py"),
+        (
+            '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",'
+            ' "train_batch_size": "auto", "zero_optimization": {"stage": 2}}'
+        ),
+    ),
+    "ZW801": (
+        ("--machine", "4xRTX4090"),
+        (
+            '{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},'
+            ' "zero_optimization": {"stage": 2, "reduce_bucket_size": 2000000000}}'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", OF_A_RUN)
+def test_what_is_said_of_the_run_is_weighed(here: Run, folder: Path, code: str) -> None:
+    words, text = OF_A_RUN[code]
+    (folder / "in_code.py").write_text(HF_IN_CODE)
+    (folder / "x.json").write_text(text)
+    with_words = here("check", "--json", *words, "x.json").stdout
+    without = here("check", "--json", "x.json").stdout
+    assert code in by_code(with_words)
+    assert by_code(without).get(code) != by_code(with_words)[code]
+
+
+def test_the_version_decides_which_keys_are_known(here: Run, folder: Path) -> None:
+    (folder / "old.json").write_text('{"train_batch_size": 8, "elasticity": {"enabled": true}}')
+    codes = {
+        version: [
+            each[1]
+            for each in found(
+                here("check", "--json", "--deepspeed-version", version, "old.json").stdout
+            )
+        ]
+        for version in ("0.16.9", "0.19.8")
+    }
+    assert {"0.16.9": [], "0.19.8": ["ZW104"]} == codes
+
+
+def test_a_version_that_is_not_known_says_which_is_taken(here: Run, configs: Path) -> None:
+    assert configs.is_dir()
+    result = here("check", "--deepspeed-version", "0.17.99", "right.json")
+    assert "note: DeepSpeed 0.17.99 is held against the keys of 0.17.6\n" == result.stderr
+
+
+def test_the_schema_is_one_json_object(here: Run, folder: Path) -> None:
+    assert folder.is_dir()
+    result = here("check", "--schema", "--deepspeed-version", "0.16.9")
+    assert 0 == result.code
+    assert "urn:zerowiz:ds_config:0.16.9" == json.loads(result.stdout)["$id"]
+
+
+def test_every_rule_is_in_the_guide(request: pytest.FixtureRequest) -> None:
+    """`make golden` writes the table."""
+    path, mark = ROOT / "docs" / "guides" / "check.md", "<!-- rules -->\n"
+    rows = [f"| {r.code} | `{r.name}` | {r.severity} | {r.why} |\n" for r in RULES]
+    head = "| code | name | severity | if nobody mends it |\n|---|---|---|---|\n"
+    before, _, after = path.read_text(encoding="utf-8").split(mark)
+    page = mark.join([before, "".join([head, *rows]), after])
+    if request.config.getoption("--update-golden"):
+        path.write_text(page, encoding="utf-8")
+    assert page == path.read_text(encoding="utf-8")
+
+
+SNIPPETS = (
+    b'{"zero_optimization": {"stage": ', b"3", b"}}", b'"auto"', b",", b"\n", b"#", b"'''", b"[",
+    b'"train_batch_size": ', b"1e999", b"\x00", b"\xef\xbb\xbf", b"\xff", b"\\ud800", b"null",
+    b"deepspeed: ", b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"- ", b"{", b"}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.yaml"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_bytes_end_in_a_traceback(
+    here: Callable[..., object], folder: Path, seed: int, name: str
+) -> None:
+    """`here` would see an exception that nobody catches."""
+    pick = random.Random(seed)  # noqa: S311 - the same cases on every run
+    for _ in range(40):
+        data = b"".join(pick.choices(SNIPPETS, k=pick.randint(0, 12))) + pick.randbytes(
+            pick.randint(0, 3)
+        )
+        (folder / name).write_bytes(data)
+        result = here("check", *pick.sample(["--fix", "--json", "--quiet"], 1), name)
+        assert getattr(result, "code", None) in {0, 1, 2, 6}, data
+
+
+HEAVY = {"torch", "transformers", "deepspeed", "accelerate", "pydantic", "questionary", "rich"}
+
+
+def test_check_loads_nothing_heavy(configs: Path) -> None:
+    program = (
+        "import sys\nfrom zerowiz.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "check", "wrong.json"],
+        cwd=configs,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    assert "zerowiz.core.lint" in loaded
+    assert set() == loaded & (HEAVY | {"pynvml", "yaml"})

@@ -1,0 +1,220 @@
+"""Ask DeepSpeed, the Trainer and Accelerate what they make of configs: train one step with each.
+
+Run as `python ask.py QUESTIONS ANSWERS`. Every config has a process of its own, forked when the
+libraries are already loaded. Each trains a tiny model on one CPU rank.
+"""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 120
+STEPS = 2
+WIDTH = 8
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """What happened: the error, what DeepSpeed read out of the config, and the loss of each step."""
+    signal.alarm(PATIENCE_SECONDS)
+    said = _listen()
+    heard: dict[str, Any] = {"id": question["id"], "raised": None, "facts": {}}
+    try:
+        heard["facts"] = ASKED[question["asked"]](question)
+    except BaseException as error:  # noqa: BLE001 (the error is the answer)
+        heard["raised"] = f"{type(error).__name__}: {error}"
+    return heard | {"warned": [line for line in said if "eprecated" in line]}
+
+
+def of_config_class(question: Mapping[str, Any]) -> dict[str, object]:
+    """DeepSpeed's config class alone, in a world of any size."""
+    from types import SimpleNamespace
+
+    from deepspeed.runtime import config
+
+    world_size = question["world_size"]
+    config.dist = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: world_size)
+    return dict(_facts(config.DeepSpeedConfig(question["path"])))
+
+
+def of_deepspeed(question: Mapping[str, Any]) -> dict[str, object]:
+    """A plain loop; it has an optimizer when the config has none, and a scheduler when told so."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.config import hjson
+
+    _join_world_of_one()
+    model = _model()
+    config = hjson.loads(Path(question["path"]).read_text(encoding="utf-8"))
+    optimizer = scheduler = None
+    if question["own"] or "optimizer" not in config:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+    if question["own"]:
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=scheduler,
+        model_parameters=None if optimizer else list(model.parameters()),
+        config=question["path"],
+    )
+    losses = [_step(engine) for _ in range(STEPS * engine.gradient_accumulation_steps())]
+    return dict(_facts(engine._config)) | _trained(engine) | {"losses": losses}
+
+
+def of_trainer(question: Mapping[str, Any]) -> dict[str, object]:
+    """The Trainer, as it is without DeepSpeed's launcher."""
+    from transformers import Trainer, TrainingArguments
+
+    _join_world_of_one()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            deepspeed=question["path"],
+            max_steps=STEPS,
+            save_strategy="no",
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            logging_steps=1,
+            **question["arguments"],
+        )
+        trainer = Trainer(model=_model(), args=arguments, train_dataset=_examples())
+        trainer.train()
+        engine = trainer.model_wrapped
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return dict(_facts(engine._config)) | _trained(engine) | {"losses": losses}
+
+
+def of_accelerate(question: Mapping[str, Any]) -> dict[str, object]:
+    """A loop of Accelerate's own, with the stand-ins that its documentation asks for."""
+    import torch
+    from accelerate import Accelerator, DeepSpeedPlugin
+    from accelerate.utils import DummyOptim, DummyScheduler
+
+    _join_world_of_one()
+    plugin = DeepSpeedPlugin(hf_ds_config=question["path"])
+    accelerator = Accelerator(deepspeed_plugins=plugin)
+    config = accelerator.state.deepspeed_plugin.deepspeed_config
+    model = _model()
+    named = DummyOptim if "optimizer" in config else torch.optim.AdamW
+    optimizer = named(model.parameters(), lr=0.001)
+    parts = [model, optimizer, torch.utils.data.DataLoader(_examples(), batch_size=2)]
+    if "scheduler" in config:
+        parts.append(DummyScheduler(optimizer, total_num_steps=10, warmup_num_steps=1))
+    engine = accelerator.prepare(*parts)[0]
+    losses = [_step(engine) for _ in range(STEPS * engine.gradient_accumulation_steps())]
+    return dict(_facts(engine._config)) | _trained(engine) | {"losses": losses}
+
+
+ASKED: Mapping[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
+    "config": of_config_class,
+    "deepspeed": of_deepspeed,
+    "hf": of_trainer,
+    "accelerate": of_accelerate,
+}
+
+
+def _listen() -> list[str]:
+    """Every line that DeepSpeed logs from now on."""
+    import logging
+
+    lines: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("DeepSpeed").addHandler(Listener())
+    return lines
+
+
+def _join_world_of_one() -> None:
+    import torch
+    from deepspeed.accelerator import get_accelerator
+
+    torch.manual_seed(0)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    # A CPU without half precision stands in for a GPU, which has it.
+    get_accelerator().is_fp16_supported = lambda: True
+
+
+def _model() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        vocab_size=16,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _examples() -> list[dict[str, Any]]:
+    import torch
+
+    words = torch.tensor([1, 2, 3, 4])
+    return [{"input_ids": words, "labels": words}] * 64
+
+
+def _step(engine: Any) -> float:
+    import torch
+
+    words = torch.tensor([[1, 2, 3, 4]] * 2)
+    loss = engine(input_ids=words, labels=words).loss
+    engine.backward(loss)
+    engine.step()
+    return float(loss)
+
+
+def _trained(engine: Any) -> dict[str, object]:
+    """What the engine built out of the config."""
+    return {
+        "wrapper": type(engine.optimizer).__name__,
+        "basic_optimizer": type(engine.basic_optimizer).__name__,
+        "scheduler": type(engine.lr_scheduler).__name__,
+        "warmup_type": getattr(engine.lr_scheduler, "warmup_type", None),
+        "dtype": str(engine.get_data_types()[0]),
+    }
+
+
+def _facts(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
+    """What DeepSpeed's config object holds, flat, by dotted names of its attributes."""
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    if inner is None or path.count(".") > 3 or hasattr(value, "value"):
+        is_plain = isinstance(value, (bool, int, float, str, type(None)))
+        yield path, value if is_plain else _ADDRESS.sub("", str(value))
+        return
+    for name, each in inner.items():
+        if name != "_param_dict":
+            yield from _facts(each, f"{path}.{name}".lstrip("."))
+
+
+def main(questions: Path, answers: Path) -> None:
+    """Answer every question of a file."""
+    os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_DEEPSPEED": "true"}
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+    import accelerate  # noqa: F401 (loaded once, before the forks)
+    import deepspeed  # noqa: F401
+    from transformers import LlamaForCausalLM, Trainer  # noqa: F401
+
+    asked = json.loads(questions.read_text(encoding="utf-8"))
+    with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
+        found = pool.map_async(answer, asked, chunksize=1).get(PATIENCE_SECONDS * 10)
+    answers.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,386 @@
+"""List configs with one mistake each, and configs with none, with what becomes of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from zerowiz.core.lint.context import Context
+from zerowiz.core.lint.finding import Severity
+from zerowiz.core.script.settings import ScriptSettings, Setting
+from zerowiz.core.workload import Integration, Precision
+
+FOLDER = Path(__file__).parent
+BROKEN = FOLDER / "broken"
+GOOD = FOLDER / "good"
+HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
+
+
+class Truth(StrEnum):
+    """What becomes of a config."""
+
+    RAISES = "raises"
+    TRAINS_SOMETHING_ELSE = "trains something else"
+    """DeepSpeed takes it, and what was asked for is not in what it builds."""
+    IGNORED = "ignored"
+    """Without the key everything is the same."""
+    DEPRECATED = "deprecated"
+    """Does what was asked, and DeepSpeed warns."""
+    DEPENDS = "depends"
+    """Raises, unless the script brings an optimizer and a scheduler of its own."""
+    WORKS = "works"
+
+
+SEVERITIES: Mapping[Truth, frozenset[Severity]] = {
+    Truth.RAISES: frozenset({Severity.ERROR}),
+    Truth.TRAINS_SOMETHING_ELSE: frozenset({Severity.ERROR}),
+    Truth.IGNORED: frozenset({Severity.WARNING}),
+    Truth.DEPRECATED: frozenset({Severity.WARNING}),
+    Truth.DEPENDS: frozenset({Severity.ERROR, Severity.WARNING}),
+    Truth.WORKS: frozenset({Severity.WARNING, Severity.INFO}),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One file."""
+
+    path: Path
+    integration: Integration
+    """Who reads it."""
+    rule: str | None = None
+    """The name of the rule that finds its mistake."""
+    line: int | None = None
+    truth: Truth = Truth.WORKS
+    world_size: int | None = None
+    key: str | None = None
+    """What can be left out without a difference, where the truth is that it is ignored."""
+    asked: tuple[str, object] | None = None
+    """What would be in DeepSpeed's hands if it did as it was asked: the fact, the value."""
+    gpu_bytes: int | None = None
+
+    @property
+    def context(self) -> Context:
+        """What the check is told."""
+        return Context(
+            integration=self.integration,
+            world_size=self.world_size,
+            settings=SETTINGS if self.integration is HF else None,
+            gpu_bytes=self.gpu_bytes,
+        )
+
+    @property
+    def config_only(self) -> bool:
+        """Whether one CPU rank cannot train it: a world, a disk or a buffer that is not there."""
+        return self.world_size is not None or self.path.stem in NOT_ON_ONE_CPU
+
+    def __str__(self) -> str:
+        return self.path.stem
+
+
+NOT_ON_ONE_CPU = frozenset({"offload_nvme", "zero_plus_plus"})
+# What every Trainer here is told, and so what every script of the Trainer here says.
+ARGUMENTS: Mapping[str, Any] = {
+    "bf16": True,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+}
+SETTINGS = ScriptSettings(
+    micro_batch=Setting(value=2, said_by="the script", change="{value}"),
+    accumulation_steps=Setting(value=4, said_by="the script", change="{value}"),
+    precision=Setting(value=Precision.BF16, said_by="the script", change="{value}"),
+)
+
+
+def _broken(  # one row of the table
+    name: str,
+    rule: str,
+    line: int,
+    truth: Truth,
+    integration: Integration = DEEPSPEED,
+    *,
+    world_size: int | None = None,
+    key: str | None = None,
+    asked: tuple[str, object] | None = None,
+    gpu_bytes: int | None = None,
+) -> Case:
+    return Case(
+        path=BROKEN / name,
+        rule=rule,
+        line=line,
+        truth=truth,
+        integration=integration,
+        world_size=world_size,
+        key=key,
+        asked=asked,
+        gpu_bytes=gpu_bytes,
+    )
+
+
+RAISES, ELSE, IGNORED = Truth.RAISES, Truth.TRAINS_SOMETHING_ELSE, Truth.IGNORED
+DEPRECATED, DEPENDS, WORKS = Truth.DEPRECATED, Truth.DEPENDS, Truth.WORKS
+BROKEN_CASES = (
+    _broken("brace_never_closed.json", "unreadable", 1, RAISES),
+    _broken("colon_forgotten.json", "unreadable", 4, RAISES),
+    _broken("comment_for_the_trainer.json", "unreadable", 7, RAISES, HF),
+    _broken("trailing_comma_for_the_trainer.json", "unreadable", 9, RAISES, HF),
+    _broken("python_true_for_the_trainer.json", "unreadable", 9, RAISES, HF),
+    _broken("single_quotes_for_the_trainer.json", "unreadable", 7, RAISES, HF),
+    _broken("duplicate_stage.json", "duplicate-key", 7, RAISES),
+    _broken("duplicate_for_the_trainer.json", "duplicate-key", 11, IGNORED, HF),
+    _broken("list_of_configs.json", "not-an-object", 1, RAISES),
+    _broken(
+        "typo_gradient_acumulation_steps.json",
+        "unknown-key",
+        4,
+        ELSE,
+        asked=("gradient_accumulation_steps", 8),
+    ),
+    _broken("typo_gradient_cliping.json", "unknown-key", 5, ELSE, asked=("gradient_clipping", 0.5)),
+    _broken(
+        "typo_zero_optimisation.json", "unknown-key", 5, ELSE, asked=("zero_optimization_stage", 2)
+    ),
+    _broken(
+        "typo_micro_batch_size_per_device.json",
+        "unknown-key",
+        3,
+        ELSE,
+        asked=("train_micro_batch_size_per_gpu", 2),
+    ),
+    _broken("typo_schedular.json", "unknown-key", 4, ELSE, asked=("scheduler_name", "WarmupLR")),
+    _broken(
+        "typo_partition_activation.json",
+        "unknown-key",
+        5,
+        ELSE,
+        asked=("activation_checkpointing_config.partition_activations", True),
+    ),
+    _broken("typo_reduce_bucket_sise.json", "unknown-key", 6, RAISES),
+    _broken("cpu_offload_params.json", "unknown-key", 6, RAISES),
+    _broken("fp16_opt_level.json", "unknown-key", 6, RAISES),
+    _broken("fp16_dynamic_loss_scale.json", "unknown-key", 6, RAISES),
+    _broken("compile_backend.json", "unknown-key", 5, RAISES),
+    _broken("aio_thread_count.json", "unknown-key", 6, IGNORED, key="aio.thread_count"),
+    _broken("note_to_self.json", "unknown-key", 4, IGNORED, key="my_experiment"),
+    _broken("optimizer_learning_rate.json", "unknown-key", 6, DEPENDS),
+    _broken("optimizer_name_for_type.json", "unknown-key", 4, DEPENDS),
+    _broken("scheduler_total_num_steps_of_warmup_lr.json", "warmup-refused", 8, DEPENDS),
+    _broken(
+        "stage_at_the_top.json", "misplaced-key", 5, ELSE, asked=("zero_optimization_stage", 2)
+    ),
+    _broken(
+        "offload_at_the_top.json",
+        "misplaced-key",
+        5,
+        ELSE,
+        asked=("basic_optimizer", "DeepSpeedCPUAdam"),
+    ),
+    _broken(
+        "overlap_comm_at_the_top.json",
+        "misplaced-key",
+        5,
+        ELSE,
+        asked=("zero_config.overlap_comm", True),
+    ),
+    _broken("loss_scale_under_bf16.json", "misplaced-key", 6, RAISES),
+    _broken("untested_optimizer_in_zero.json", "misplaced-key", 6, RAISES),
+    _broken("accumulation_in_zero.json", "misplaced-key", 6, RAISES),
+    _broken("buffer_size_in_offload_optimizer.json", "misplaced-key", 8, RAISES),
+    _broken("offload_param_fields_of_optimizer.json", "misplaced-key", 8, RAISES),
+    _broken("zero_in_bf16.json", "misplaced-key", 9, RAISES, HF),
+    _broken("max_grad_norm_in_optimizer.json", "clipping-in-optimizer", 7, DEPENDS),
+    _broken("cpu_offload.json", "deprecated-key", 6, DEPRECATED),
+    _broken("cpu_offload_use_pin_memory.json", "deprecated-key", 6, DEPRECATED),
+    _broken("gather_fp16_weights.json", "deprecated-key", 6, DEPRECATED),
+    _broken("zero_optimization_true.json", "deprecated-key", 4, DEPRECATED),
+    _broken("cpu_offload_twice.json", "deprecated-key", 6, RAISES),
+    _broken("amp.json", "removed-key", 4, RAISES),
+    _broken("elasticity.json", "removed-key", 4, RAISES),
+    _broken("sparse_attention.json", "removed-key", 4, RAISES),
+    _broken("curriculum_learning.json", "removed-key", 4, RAISES),
+    _broken("sparse_gradients.json", "removed-key", 4, RAISES),
+    _broken("mics_shard_size.json", "removed-key", 6, RAISES),
+    _broken("stage_in_words.json", "wrong-type", 5, RAISES),
+    _broken("fractional_bucket.json", "wrong-type", 6, RAISES),
+    _broken("fractional_min_loss_scale.json", "wrong-type", 6, RAISES),
+    _broken("offload_as_a_word.json", "wrong-type", 6, RAISES),
+    _broken("bf16_true.json", "wrong-type", 4, RAISES),
+    _broken("scheduler_as_a_word.json", "wrong-type", 4, RAISES),
+    _broken("bucket_in_quotes.json", "number-in-quotes", 6, RAISES),
+    _broken("accumulation_in_quotes.json", "number-in-quotes", 4, RAISES),
+    _broken("micro_batch_in_quotes_for_the_trainer.json", "number-in-quotes", 3, RAISES, HF),
+    _broken("clipping_in_quotes.json", "number-in-quotes", 4, RAISES),
+    _broken("lr_in_quotes.json", "number-in-quotes", 5, DEPENDS),
+    _broken("stage_in_quotes.json", "number-in-quotes", 5, WORKS),
+    _broken("bucket_of_nothing.json", "out-of-range", 6, RAISES),
+    _broken("micro_batch_of_nothing.json", "out-of-range", 2, RAISES),
+    _broken("negative_live_parameters.json", "out-of-range", 6, RAISES),
+    _broken("warmup_of_nothing.json", "warmup-refused", 7, DEPENDS),
+    _broken("stage_four.json", "not-a-choice", 5, RAISES),
+    _broken("offload_to_gpu.json", "not-a-choice", 7, RAISES),
+    _broken("optimizer_of_the_trainer.json", "unknown-optimizer", 4, DEPENDS),
+    _broken("one_bit_adam_under_zero.json", "unknown-optimizer", 4, DEPENDS),
+    _broken("scheduler_in_small_letters.json", "unknown-scheduler", 5, DEPENDS),
+    _broken("scheduler_of_the_trainer.json", "unknown-scheduler", 5, DEPENDS),
+    _broken("communication_in_float16.json", "not-a-choice", 4, RAISES),
+    _broken("tag_validation_off.json", "not-a-choice", 5, RAISES),
+    _broken("warmup_type_cosine.json", "not-a-choice", 8, ELSE, asked=("warmup_type", "cosine")),
+    _broken("auto_batch.json", "auto-not-filled", 2, RAISES),
+    _broken(
+        "auto_bf16.json",
+        "auto-not-filled",
+        5,
+        ELSE,
+        asked=("bfloat16_config.enabled", True),
+    ),
+    _broken(
+        "auto_fp16.json",
+        "auto-not-filled",
+        5,
+        ELSE,
+        asked=("float16_config.enabled", True),
+    ),
+    _broken("auto_lr.json", "auto-not-filled", 5, RAISES),
+    _broken("auto_clipping.json", "auto-not-filled", 4, RAISES),
+    _broken("auto_warmup.json", "auto-not-filled", 6, RAISES),
+    _broken(
+        "auto_offload_device.json",
+        "auto-not-filled",
+        7,
+        ELSE,
+        asked=("basic_optimizer", "DeepSpeedCPUAdam"),
+    ),
+    _broken(
+        "auto_bucket.json",
+        "auto-not-filled",
+        6,
+        IGNORED,
+        key="zero_optimization.reduce_bucket_size",
+    ),
+    _broken("auto_live_parameters.json", "auto-not-filled", 9, RAISES, HF),
+    _broken("auto_overlap.json", "auto-not-filled", 9, RAISES, HF),
+    _broken("auto_allgather_bucket.json", "auto-not-filled", 9, RAISES, HF),
+    _broken("auto_loss_scale.json", "auto-not-filled", 9, RAISES, HF),
+    _broken("auto_sub_group.json", "auto-not-filled", 9, RAISES, HF),
+    _broken("auto_pin_memory.json", "auto-not-filled", 11, RAISES, HF),
+    _broken("auto_bfloat16.json", "auto-not-filled", 8, RAISES, HF),
+    _broken("auto_betas_for_accelerate.json", "auto-not-filled", 11, RAISES, ACCELERATE),
+    _broken("auto_in_capitals.json", "auto-out-of-place", 9, RAISES, HF),
+    _broken("auto_for_a_section.json", "auto-out-of-place", 9, RAISES, HF),
+    _broken("auto_betas_apart.json", "auto-out-of-place", 10, RAISES, HF),
+    _broken("batch_of_another_world.json", "batch-equation", 2, RAISES, world_size=4),
+    _broken("batch_smaller_than_the_world.json", "batch-equation", 2, RAISES, world_size=4),
+    _broken("batch_that_does_not_divide.json", "batch-equation", 2, RAISES),
+    _broken("no_batch.json", "batch-missing", 1, RAISES),
+    _broken("accumulation_alone.json", "batch-missing", 1, RAISES),
+    _broken("no_batch_for_the_trainer.json", "batch-missing", 1, RAISES, HF),
+    _broken("no_zero_for_the_trainer.json", "no-zero-section", 1, RAISES, HF),
+    _broken("two_precisions.json", "two-precisions", 8, RAISES),
+    _broken(
+        "offload_at_stage_0.json",
+        "offload-without-stage",
+        6,
+        ELSE,
+        asked=("wrapper", "DeepSpeedZeroOptimizer"),
+    ),
+    _broken(
+        "offload_param_at_stage_2.json",
+        "offload-without-stage",
+        6,
+        IGNORED,
+        key="zero_optimization.offload_param",
+    ),
+    _broken(
+        "nvme_at_stage_2.json",
+        "nvme-without-stage-3",
+        7,
+        IGNORED,
+        key="zero_optimization.offload_optimizer.nvme_path",
+    ),
+    _broken("nvme_without_a_path.json", "nvme-without-path", 6, RAISES),
+    _broken("half_offload_at_stage_2.json", "partial-offload", 8, RAISES),
+    _broken("untested_optimizer.json", "untested-optimizer", 4, DEPENDS),
+    _broken("states_without_master.json", "states-without-master", 6, RAISES),
+    _broken("states_at_stage_0.json", "states-without-master", 6, RAISES),
+    _broken("sum_at_stage_3.json", "sum-refused", 4, RAISES),
+    _broken("no_norm_at_stage_3.json", "no-grad-norm", 6, RAISES),
+    _broken("no_norm_but_clipping.json", "no-grad-norm", 7, RAISES),
+    _broken("prescale_at_stage_2.json", "prescale-refused", 4, RAISES),
+    _broken("legacy_stage_1.json", "legacy-stage-1", 6, RAISES),
+    _broken("odd_allgather_bucket.json", "out-of-range", 6, RAISES),
+    _broken("param_dtype.json", "another-param-dtype", 6, RAISES),
+    _broken("two_words_for_bf16.json", "key-does-nothing", 5, IGNORED, key="bfloat16"),
+    _broken(
+        "live_parameters_at_stage_2.json",
+        "key-of-another-stage",
+        6,
+        IGNORED,
+        key="zero_optimization.stage3_max_live_parameters",
+    ),
+    _broken(
+        "persistence_at_stage_1.json",
+        "key-of-another-stage",
+        6,
+        IGNORED,
+        key="zero_optimization.stage3_param_persistence_threshold",
+    ),
+    _broken(
+        "gather_at_stage_2.json",
+        "key-of-another-stage",
+        6,
+        IGNORED,
+        key="zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    ),
+    _broken(
+        "hpz_at_stage_2.json",
+        "key-of-another-stage",
+        6,
+        IGNORED,
+        key="zero_optimization.zero_hpz_partition_size",
+    ),
+    _broken(
+        "allgather_partitions.json",
+        "key-does-nothing",
+        6,
+        IGNORED,
+        key="zero_optimization.allgather_partitions",
+    ),
+    _broken("another_accumulation_than_the_script.json", "script-disagrees", 4, RAISES, HF),
+    _broken("another_micro_batch_than_the_script.json", "script-disagrees", 3, RAISES, HF),
+    _broken("another_precision_than_the_script.json", "script-disagrees", 6, RAISES, HF),
+    _broken(
+        "bucket_of_ten_billion.json",
+        "bucket-too-large",
+        7,
+        WORKS,
+        world_size=2,
+        gpu_bytes=24 * 2**30,
+    ),
+    _broken("sgd_under_offload.json", "optimizer-under-offload", 8, RAISES, HF),
+    _broken("torch_adam_under_offload.json", "optimizer-under-offload", 7, WORKS),
+    _broken("disabled_profiler.json", "section-disabled", 4, WORKS),
+    _broken("cpu_offload_for_the_trainer.json", "deprecated-key", 9, RAISES, HF),
+    _broken("optimizer_for_the_trainer.json", "unknown-optimizer", 8, RAISES, HF),
+    _broken("max_grad_norm_for_the_trainer.json", "clipping-in-optimizer", 11, RAISES, HF),
+    _broken("untested_optimizer_for_the_trainer.json", "untested-optimizer", 8, RAISES, HF),
+    _broken("learning_rate_for_the_trainer.json", "unknown-key", 10, RAISES, HF),
+    _broken("scheduler_for_the_trainer.json", "unknown-scheduler", 8, RAISES, HF),
+    _broken("warmup_of_nothing_for_the_trainer.json", "warmup-refused", 9, RAISES, HF),
+    _broken("zero_in_fp32.json", "zero-without-16-bit", 4, WORKS),
+    _broken("scheduler_without_optimizer.json", "scheduler-without-optimizer", 5, WORKS),
+)
+
+# The first word of a name says who reads it; DeepSpeed by itself, otherwise.
+_READERS = {"trainer": HF, "factory": HF, "axolotl": HF, "accelerate": ACCELERATE}
+
+
+def _good(path: Path) -> Case:
+    return Case(
+        path=path,
+        integration=_READERS.get(path.stem.partition("_")[0], DEEPSPEED),
+        world_size=8 if path.stem == "world_of_eight" else None,
+    )
+
+
+GOOD_CASES = tuple(_good(path) for path in sorted(GOOD.iterdir()))

@@ -1,0 +1,143 @@
+"""What DeepSpeed, the Trainer and Accelerate really make of every config of the tables."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lint.cases import ARGUMENTS, BROKEN_CASES, DEEPSPEED, GOOD_CASES, Case, Truth
+
+from zerowiz.core.jsontext import Dialect, parse, plain
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.truth]
+
+Answer = Mapping[str, Any]
+PATIENCE_SECONDS = 1500
+SHOWN_CHARACTERS = 150
+
+# What each raises with the versions of constraints.txt: a mistake has to fail for its own reason.
+RAISED: Mapping[str, str] = json.loads(
+    Path(__file__).with_name("raised.json").read_text(encoding="utf-8")
+)
+
+
+def first_words(raised: str | None) -> str | None:
+    """The error's type and how its message begins; pydantic's names the key on its second line."""
+    return raised and " ".join(raised.split())[:SHOWN_CHARACTERS]
+
+
+def of_truth(*truths: Truth) -> pytest.MarkDecorator:
+    cases = [case for case in BROKEN_CASES if case.truth in truths]
+    return pytest.mark.parametrize("case", cases, ids=str)
+
+
+def question(name: str, path: Path, case: Case, *, own: bool = False) -> dict[str, Any]:
+    return {
+        "id": name,
+        "path": str(path),
+        "asked": "config" if case.config_only else case.integration,
+        "world_size": case.world_size or 1,
+        "arguments": dict(ARGUMENTS),
+        "own": own,
+    }
+
+
+def without(case: Case) -> str:
+    """The config without the key that is said to be ignored; of equal keys, with the last one."""
+    dialect = Dialect.HJSON if case.integration is DEEPSPEED else Dialect.JSON
+    config: Any = plain(parse(case.path.read_text(encoding="utf-8"), dialect))
+    if case.key:
+        *sections, name = case.key.split(".")
+        holder = config
+        for section in sections:
+            holder = holder[section]
+        del holder[name]
+    return json.dumps(config)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Answer]:
+    """Every file, and every file without what is ignored in it, asked once."""
+    folder = tmp_path_factory.mktemp("truth")
+    questions = [question(str(case.path), case.path, case) for case in (*BROKEN_CASES, *GOOD_CASES)]
+    for case in BROKEN_CASES:
+        if case.truth is Truth.IGNORED:
+            mended = folder / case.path.name
+            mended.write_text(without(case), encoding="utf-8")
+            questions.append(question(f"without {case.path}", mended, case))
+        if case.truth is Truth.DEPENDS:
+            questions.append(question(f"own {case.path}", case.path, case, own=True))
+    asked, answered = folder / "questions", folder / "answers"
+    asked.write_text(json.dumps(questions), encoding="utf-8")
+    command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(asked), str(answered)]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    return {one["id"]: one for one in json.loads(answered.read_text(encoding="utf-8"))}
+
+
+@of_truth(Truth.RAISES)
+def test_what_is_said_to_raise_does(case: Case, answers: Mapping[str, Answer]) -> None:
+    assert RAISED[case.path.name] == first_words(answers[str(case.path)]["raised"])
+
+
+@of_truth(Truth.TRAINS_SOMETHING_ELSE)
+def test_what_is_said_to_train_something_else_does(
+    case: Case, answers: Mapping[str, Answer]
+) -> None:
+    assert case.asked is not None
+    fact, value = case.asked
+    found = answers[str(case.path)]
+    assert found["raised"] is None
+    assert value != found["facts"][fact]
+
+
+@of_truth(Truth.IGNORED)
+def test_what_is_said_to_be_ignored_makes_no_difference(
+    case: Case, answers: Mapping[str, Answer]
+) -> None:
+    found, mended = answers[str(case.path)], answers[f"without {case.path}"]
+    assert found["raised"] is None
+    assert mended["raised"] is None
+    facts = {**mended["facts"], **found["facts"]}
+    differ = [f for f in facts if found["facts"].get(f) != mended["facts"].get(f)]
+    assert [] == [fact for fact in differ if not is_that_of(case.key or "", fact)]
+
+
+# deepspeed/runtime/config.py, DeepSpeedConfig._initialize_params.
+ATTRIBUTES = {"fp16": "float16_config", "flops_profiler": "flops_profiler_config"}
+
+
+def is_that_of(key: str, fact: str) -> bool:
+    """Whether a fact is the very field that a key, or a key of that section, is kept in."""
+    name = key.rpartition(".")[2]
+    return ATTRIBUTES.get(name, name.removeprefix("stage3_")) in fact.split(".")
+
+
+@of_truth(Truth.DEPRECATED)
+def test_of_what_is_deprecated_deepspeed_warns(case: Case, answers: Mapping[str, Answer]) -> None:
+    found = answers[str(case.path)]
+    assert found["raised"] is None
+    assert [] != found["warned"]
+
+
+@of_truth(Truth.DEPENDS)
+def test_what_is_said_to_depend_on_the_script_does(
+    case: Case, answers: Mapping[str, Answer]
+) -> None:
+    assert RAISED[case.path.name] == first_words(answers[str(case.path)]["raised"])
+    assert answers[f"own {case.path}"]["raised"] is None
+
+
+@of_truth(Truth.WORKS)
+def test_what_is_said_to_work_does(case: Case, answers: Mapping[str, Answer]) -> None:
+    assert answers[str(case.path)]["raised"] is None
+
+
+@pytest.mark.parametrize("case", GOOD_CASES, ids=str)
+def test_a_good_config_trains_and_nothing_is_said_to_be_deprecated(
+    case: Case, answers: Mapping[str, Answer]
+) -> None:
+    found = answers[str(case.path)]
+    assert (None, []) == (found["raised"], found["warned"])

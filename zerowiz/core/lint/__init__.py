@@ -1,0 +1,123 @@
+"""Check a DeepSpeed config without DeepSpeed."""
+
+import json
+from collections.abc import Callable, Iterator
+
+from zerowiz.core.dsschema import Schema
+from zerowiz.core.jsontext import Dialect, JsonTextError, Node, Object, parse, repeated
+from zerowiz.core.lint.against_script import check_against_script
+from zerowiz.core.lint.auto import check_autos
+from zerowiz.core.lint.batch import check_batch
+from zerowiz.core.lint.config import Config, read_config, shown
+from zerowiz.core.lint.context import Context
+from zerowiz.core.lint.danger import check_danger
+from zerowiz.core.lint.effects import check_effects
+from zerowiz.core.lint.finding import Finding, Rule, Severity
+from zerowiz.core.lint.keys import check_keys
+from zerowiz.core.lint.offload import check_offload
+from zerowiz.core.lint.optimizer import check_optimizer
+from zerowiz.core.lint.precision import check_precision
+from zerowiz.core.lint.refused import check_refused
+from zerowiz.core.lint.rules import DUPLICATE_KEY, NOT_AN_OBJECT, RULES, UNREADABLE
+from zerowiz.core.lint.values import check_values
+from zerowiz.core.workload import Integration
+
+__all__ = ["RULES", "Context", "Finding", "Rule", "Severity", "lint"]
+
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    check_keys,
+    check_values,
+    check_autos,
+    check_batch,
+    check_precision,
+    check_offload,
+    check_optimizer,
+    check_refused,
+    check_effects,
+    check_against_script,
+    check_danger,
+)
+
+
+def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
+    """Everything that is to be said of a config, in the order of its text.
+
+    Args:
+        text: Of the file.
+        schema: What the DeepSpeed knows that will read it.
+        context: What else is known of the run.
+    """
+    refused = _refused_by_json(text, context)
+    strict = context.integration not in {None, Integration.DEEPSPEED} and refused is None
+    try:
+        root = parse(text, Dialect.JSON if strict else Dialect.HJSON)
+    except JsonTextError as error:
+        said = refused is not None and refused.severity is Severity.ERROR
+        return (refused if refused and said else _unreadable(error, Severity.ERROR),)
+    found = [] if refused is None else [refused]
+    found += _of_tree(root, text, schema, context)
+    return tuple(sorted(found, key=lambda each: (each.line, each.column, each.rule.code)))
+
+
+def _refused_by_json(text: str, context: Context) -> Finding | None:
+    """What the Trainer and Accelerate say, which read with json; only advice if nobody said who."""
+    if context.integration is Integration.DEEPSPEED:
+        return None
+    try:
+        json.loads(text)
+    except RecursionError:
+        return None
+    except ValueError:
+        severity = Severity.INFO if context.integration is None else Severity.ERROR
+        try:
+            parse(text, Dialect.JSON)
+        except JsonTextError as error:
+            return _unreadable(error, severity)
+    return None
+
+
+def _unreadable(error: JsonTextError, severity: Severity) -> Finding:
+    return Finding(
+        rule=UNREADABLE,
+        severity=severity,
+        key="",
+        line=error.line,
+        column=error.column,
+        message=error.reason,
+        mend="write plain JSON" if severity is Severity.INFO else None,
+    )
+
+
+def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[Finding]:
+    if not isinstance(root, Object):
+        yield Finding(
+            rule=NOT_AN_OBJECT,
+            severity=NOT_AN_OBJECT.severity,
+            key="",
+            line=root.place.line,
+            column=root.place.column,
+            message="a config is an object, `{...}`",
+        )
+        return
+    config = read_config(text, root, schema, context)
+    yield from _repeated(config)
+    for check in _CHECKS:
+        yield from check(config)
+
+
+def _repeated(config: Config) -> Iterator[Finding]:
+    # runtime/config_utils.py, dict_raise_error_on_duplicate_keys; json takes the last one.
+    severity = Severity.WARNING if config.by_accelerate else Severity.ERROR
+    paths = {id(entry.member): entry for entry in config.entries}
+    for earlier, member in repeated(config.root):
+        entry = paths.get(id(member))
+        place = member.key.place
+        yield Finding(
+            rule=DUPLICATE_KEY,
+            severity=severity,
+            key=entry.path if entry else member.key.name,
+            line=place.line,
+            column=place.column,
+            message=f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
+            mend="drop one of them",
+        )

@@ -1,0 +1,55 @@
+"""Describe what is wrong with a config: where, how badly, why it matters, and what mends it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    ERROR = "error"
+    """DeepSpeed or the integration raises, or trains something else than was asked."""
+    WARNING = "warning"
+    """Ignored, deprecated or surprising."""
+    INFO = "info"
+    """Advice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One kind of finding."""
+
+    code: str
+    """Stable: `ZW101`."""
+    name: str
+    """The same in words: `unknown-key`."""
+    severity: Severity
+    """Mostly; a finding can be milder or worse."""
+    why: str
+    """What happens if nobody mends it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One mistake in one file."""
+
+    rule: Rule
+    severity: Severity
+    key: str
+    """Dotted path of the key that it is about; empty for the whole file."""
+    line: int
+    column: int
+    message: str
+    mend: str | None = None
+    """What to do, in words."""
+    edits: tuple[Edit, ...] = ()
+    """What `--fix` does, where that is safe."""

@@ -1,0 +1,83 @@
+"""Show what was found in configs."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import TextIO
+
+from zerowiz.core.lint.finding import Finding, Severity
+from zerowiz.core.lint.report import FileReport
+from zerowiz.ui.fold import fold
+
+# ECMA-48, section 8.3.117: red, yellow, cyan.
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+
+# Singular and plural.
+_WORDS = {
+    Severity.ERROR: ("error", "errors"),
+    Severity.WARNING: ("warning", "warnings"),
+    Severity.INFO: ("piece of advice", "pieces of advice"),
+}
+
+_HANG = "    "
+
+
+def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
+    """Each finding with its why and its mend, then how many there are.
+
+    Args:
+        found: What was found.
+        version: Of DeepSpeed, against which it was found.
+        stream: Where to.
+    """
+    for report in found:
+        _report(report.path, report.findings, stream)
+    stream.write(f"{_count(found, version)}\n")
+
+
+def errors(found: Sequence[FileReport], stream: TextIO) -> None:
+    """The errors alone, with nothing around them."""
+    for report in found:
+        wrong = [f for f in report.findings if f.severity is Severity.ERROR]
+        _report(report.path, wrong, stream)
+
+
+def _report(path: str, findings: Sequence[Finding], stream: TextIO) -> None:
+    """The findings of a file; what several have in common is said with the first."""
+    said: set[str] = set()
+    for finding in findings:
+        _finding(path, finding, stream, explained=finding.rule.code in said)
+        said.add(finding.rule.code)
+
+
+def _finding(path: str, finding: Finding, stream: TextIO, *, explained: bool) -> None:
+    rule, severity = finding.rule, finding.severity
+    said = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
+    line = _folded(f"{said}{finding.message}", stream)
+    if _coloured(stream):
+        word = f" {severity} {rule.code}"
+        line = line.replace(word, f" \x1b[{_COLOURS[severity]}m{word[1:]}\x1b[0m", 1)
+    why = [] if explained else [f"why: {rule.why}"]
+    below = [*why, *([f"fix: {finding.mend}"] if finding.mend else [])]
+    stream.write("\n".join([line, *(_folded(_HANG + each, stream) for each in below)]) + "\n")
+
+
+def _folded(line: str, stream: TextIO) -> str:
+    """As the terminal shows it best; what would steer it is shown as `?`."""
+    return fold("".join(c if c.isprintable() else "?" for c in line), stream, hang=len(_HANG))
+
+
+def _coloured(stream: TextIO) -> bool:
+    """https://no-color.org: any value that is not empty."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def _count(found: Sequence[FileReport], version: str) -> str:
+    counts = Counter(finding.severity for report in found for finding in report.findings)
+    if not counts:
+        return "no findings"
+    said = [f"{counts[s]} {_WORDS[s][counts[s] > 1]}" for s in Severity if counts[s]]
+    files = sum(bool(report.findings) for report in found)
+    where = f" in {files} of {len(found)} files" if len(found) > 1 else ""
+    return f"{', '.join(said)}{where}, for DeepSpeed {version}"
