@@ -28,11 +28,11 @@ $(STAMP): pyproject.toml constraints.txt
 ifeq ($(shell nvidia-smi -L >/dev/null 2>&1 && echo yes),yes)
 DEVICES :=
 TRAINER :=
-BUDGET := 2520MB
+BUDGET := 2502MB
 else
 DEVICES := --accelerator cpu --gpus-per-node 2
 TRAINER := --use_cpu
-BUDGET := 590MB
+BUDGET := 584MB
 endif
 LAUNCH = $(BIN)/zerowiz launch --stage auto --yes $(DEVICES) --model templates/model --output-dir demo
 
