@@ -83,7 +83,8 @@ def check(
     if schema:
         _write(encode_json_schema(known))
         return
-    configs = [config for word in words for config in read_configs(word, _names(known))]
+    names = _names(known)
+    configs = [config for word in words for config in read_configs(word, names)]
     context = _context(integration, world_size, script, machine)
     reports = [_check(config, known, context, fix=fix, quiet=quiet) for config in configs]
     if as_json:
@@ -164,9 +165,7 @@ def _check(
     if mended.mended:
         rewrite_file(Path(config.path), mended.text)
     if mended.mended and not quiet:
-        count = len(mended.mended)
-        said = "one finding" if count == 1 else f"{count} findings"
-        show.note(f"{said} mended in {config.path}", sys.stderr)
+        show_found.mended(config.path, len(mended.mended), sys.stderr)
     return FileReport(path=config.path, findings=mended.findings)
 
 

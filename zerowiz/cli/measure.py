@@ -34,11 +34,11 @@ from zerowiz.core.trial import (
     strategy_of,
     workload_of,
 )
-from zerowiz.core.workload import NEWEST_TRANSFORMERS, Integration, Method, StateDtype
+from zerowiz.core.workload import Integration, Method, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cases import read_cases
-from zerowiz.probe.libraries import parse_release, read_version
+from zerowiz.probe.libraries import read_transformers_release
 from zerowiz.probe.model_config import read_config_json
 from zerowiz.probe.programs import find_programs
 from zerowiz.probe.templates import read_template
@@ -117,9 +117,7 @@ def _read(trial: Trial, *, trace: bool | None) -> Read | str:
 
 def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
     """The case as it will run, and what its prediction rests on."""
-    release = parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
-    config = trial.config or read_config_json(trial.model)
-    trial = replace(trial, config=config, transformers_version=release)
+    trial = replace(trial, config=trial.config or read_config_json(trial.model))
     read, rung = _read(trial, trace=trace), strategy_of(trial)
     template = None if rung is None else read_template(rung.template)
     if isinstance(read, str):
@@ -133,7 +131,11 @@ def _plan_all(
     trials: Sequence[Trial], machine: Machine, *, trace: bool | None, quiet: bool
 ) -> list[PlannedTrial]:
     """Every case; a note that many of them share is said once."""
-    planned = [_plan(trial, machine, trace=trace) for trial in trials]
+    release = read_transformers_release()
+    planned = [
+        _plan(replace(trial, transformers_version=release), machine, trace=trace)
+        for trial in trials
+    ]
     if not quiet:
         for note in dict.fromkeys(note for _, notes in planned for note in notes):
             show.note(note, sys.stderr)

@@ -22,7 +22,6 @@ from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, s
 from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
-    NEWEST_TRANSFORMERS,
     Attention,
     Integration,
     Loss,
@@ -34,7 +33,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
-from zerowiz.probe.libraries import parse_release, read_version
+from zerowiz.probe.libraries import read_transformers_release
 from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
@@ -171,7 +170,7 @@ def _workload(
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
         loss=_loss(options, settings) or Loss.PLAIN,
         packing=bool(packing),
-        transformers_version=parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS,
+        transformers_version=read_transformers_release(),
     )
 
 

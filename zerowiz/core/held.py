@@ -36,6 +36,11 @@ def optimizer(r: Rank, params: int, letter: str) -> tuple[Held, ...]:
     return (master_weights(r, params, letter), states)
 
 
+def share_gradients(r: Rank) -> Held:
+    """The gradients whose parameters this rank steps."""
+    return ("gradients of the share", r.weight_bytes * r.held_share, "w S")
+
+
 def _untied_head(r: Rank) -> Held:
     # transformers builds a head and then ties it: both stand for a moment (b4-000).
     return ("head before tying", r.untied_head_bytes, "w V h")

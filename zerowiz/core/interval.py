@@ -8,12 +8,12 @@ whole peak. Doubts add up, so one more never narrows.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from zerowiz.core.held import Held
+from zerowiz.core.held import Held, share_gradients
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.model import ModelSource
 from zerowiz.core.rank import Rank, place_rank
@@ -27,7 +27,6 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
-    StateDtype,
 )
 from zerowiz.core.wrappers import WRAPPERS
 
@@ -285,8 +284,7 @@ def _late(r: Rank) -> tuple[Held, ...]:
     Rank 1 of launch-04 peaked 2.5 % above rank 0, and no higher than with its whole share.
     """
     divided = r.strategy.sharded == {Part.OPTIMIZER, Part.GRADIENTS}
-    share = ("gradients of the share", r.weight_bytes * r.held_share, "w S")
-    return (share,) if divided and not r.offloaded and r.ranks > 1 else ()
+    return (share_gradients(r),) if divided and not r.offloaded and r.ranks > 1 else ()
 
 
 def _product(stretches: Iterable[Stretch]) -> Stretch:
@@ -322,9 +320,7 @@ def find_interval(job: Job, weighed: Weighed) -> Interval | None:
     if job.accounting is Accounting.TEXTBOOK:
         return None
     strategy, ranks = weighed.strategy, job.machine.world_size
-    dtype = job.state_dtype or StateDtype.FP32
-    workload = replace(job.workload, optimizer_state_dtype=dtype)
-    rank = place_rank(job.model, workload, ranks, strategy, job.buffers, job.own_trace)
+    rank = place_rank(job.model, job.counted_workload, ranks, strategy, job.buffers, job.own_trace)
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
     cuts = _cuts(rank) if _is_cut(job, strategy) else _NONE

@@ -61,12 +61,9 @@ def _host_stage2(model: Model, r: Rank) -> tuple[Held, ...]:
 def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
     """stage3.py: the master is not pinned; both kinds of gradients and the parameters are."""
     w, p = r.weight_bytes, r.share
-    # _create_fp16_sub_groups: a group is closed by the tensor that fills it, so what is left of
-    # the share may be no group (i1-038).
-    group = min(p, r.buffers.sub_group_size + r.block_largest // r.ranks // 2)
-    full, rest = divmod(p, group)
+    full, rest = divmod(p, r.sub_group)
     # initialize_optimizer_states: one buffer a group.
-    pinned_bytes = full * _pinned(r.master_bytes * group) + _pinned(r.master_bytes * rest)
+    pinned_bytes = full * _pinned(r.master_bytes * r.sub_group) + _pinned(r.master_bytes * rest)
     held = (
         ("master weights", r.master_bytes * p, f"{r.master_bytes} P"),
         ("fp32 gradients, pinned", pinned_bytes, "4 P, each group to a power of two"),
@@ -75,7 +72,7 @@ def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
     )
     if r.strategy.offload is not Offload.ALL:
         # aten/src/ATen/native/cuda/Copy.cu: masters that go to the GPU are converted on the host.
-        converted = 0 if r.master_bytes == r.trained_bytes else w * group
+        converted = 0 if r.master_bytes == r.trained_bytes else w * r.sub_group
         return (*held, ("parameters on their way", converted, "w G"))
     # partition_parameters.py, _partition_param pins each shard; _move_to_flat_buffer then pins all
     # anew, and torch's pinned allocator gives nothing back (f3-003, f3-004).

@@ -98,6 +98,15 @@ class Rank:
         """P: the parameters whose optimizer states this rank keeps."""
         return -(-self.trainable // self.ranks)
 
+    @property
+    def sub_group(self) -> int:
+        """G: stage 3 steps so many elements at a time.
+
+        stage3.py, _create_fp16_sub_groups: a group is closed by the tensor that fills it.
+        """
+        border = self.block_largest // self.ranks // 2
+        return min(self.share, self.buffers.sub_group_size + border)
+
     def states_bytes(self, params: int) -> int:
         """Of the optimizer's moments of so many parameters in one vector."""
         return self.state_bytes * params + self.state_scales_bytes * params // _BLOCK_OF_8BIT

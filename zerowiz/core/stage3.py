@@ -150,7 +150,7 @@ def _init(r: Rank) -> tuple[Moment, ...]:
     shard = ("its shard", r.weight_bytes * r.largest // r.ranks, "w M / d")
     secondary = _secondary(r, _passing(r))
     masters = () if r.offloaded else (master_weights(r, r.share, "P"),)
-    zeroed_bytes = 0 if r.offloaded else r.master_bytes * _group(r)
+    zeroed_bytes = 0 if r.offloaded else r.master_bytes * r.sub_group
     gathering = (tensor, shard) if r.strategy.offload is Offload.ALL else (tensor,)
     return (
         # partition_parameters.py, _convert_to_zero_parameters: sharded tensor by tensor.
@@ -195,16 +195,11 @@ def _backward(r: Rank) -> tuple[Moment, ...]:
     )
 
 
-def _group(r: Rank) -> int:
-    """stage3.py, _create_fp16_sub_groups: a group is closed by the tensor that fills it."""
-    return min(r.share, r.buffers.sub_group_size + r.block_largest // r.ranks // 2)
-
-
 def _step_bytes(r: Rank) -> tuple[int, int]:
     """What the optimizer allocates for a sub-group, and for the last one at the first step."""
     if r.offloaded:
         return 0, 0
-    group = _group(r)
+    group = r.sub_group
     # stage3.py, _prepare_sub_group: gradients flat and in the master's format (d4-015).
     copied_bytes = 0 if r.weight_bytes == FP32_BYTES else r.master_bytes
     stepping_bytes = (copied_bytes or r.weight_bytes) + r.stepping_bytes

@@ -88,6 +88,12 @@ class Job:
         return None
 
     @property
+    def counted_workload(self) -> Workload:
+        """The step with the optimizer states that DeepSpeed keeps for it."""
+        dtype = self.state_dtype or StateDtype.FP32
+        return replace(self.workload, optimizer_state_dtype=dtype)
+
+    @property
     def state_format(self) -> str:
         """The number format that the optimizer states are counted in."""
         if self.state_dtype is not None:
@@ -176,10 +182,8 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         told = textbook_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
         predicted, device_bytes, spare_bytes = told, told.peak_bytes, 0
     else:
-        dtype = job.state_dtype or StateDtype.FP32
-        workload = replace(job.workload, optimizer_state_dtype=dtype)
-        on = job.machine.accelerator
-        predicted = estimate(job.model, workload, ranks, strategy, job.buffers, on, job.own_trace)
+        on, step = job.machine.accelerator, job.counted_workload
+        predicted = estimate(job.model, step, ranks, strategy, job.buffers, on, job.own_trace)
         peak_bytes = predicted.peak_bytes
         near = margin(expandable_segments=job.expandable_segments)
         slack_bytes = int(near.slack_fraction * peak_bytes)

@@ -23,6 +23,7 @@ from zerowiz.core.held import (
     one_block,
     opening,
     optimizer,
+    share_gradients,
     weights,
 )
 from zerowiz.core.ledger import Phase
@@ -87,10 +88,6 @@ def _bucket(r: Rank) -> Held:
     return ("reduce bucket", size_bytes, "w b (1 + overlap)")
 
 
-def _shares(r: Rank) -> Held:
-    return ("gradients of the share", r.weight_bytes * r.held_share, "w S")
-
-
 def _slice(r: Rank) -> Held:
     return ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
 
@@ -116,8 +113,8 @@ def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[Moment, ...]:
     copied = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
     return (
         # step, flatten_dense_tensors_aligned and `.to(fp32)`: both beside the 16-bit shares.
-        (*held, _shares(r), flat, ("fp32 gradients", copied, "4 P")),
-        (*held, _shares(r), _slice(r)),
+        (*held, share_gradients(r), flat, ("fp32 gradients", copied, "4 P")),
+        (*held, share_gradients(r), _slice(r)),
         (
             *held,
             ("gradients in the master's format", r.master_bytes * r.share, "4 P"),
@@ -144,14 +141,14 @@ def _stage1(r: Rank) -> Moments:
             (*lasting, *(carried or kept), *first_block(r)),
             (*lasting, full, bucket, *one_block(r)),
             (*lasting, full, bucket, *((embedding_gradient(r),) if r.tied else ())),
-            (*lasting, full, _shares(r), ("reduce bucket", left_bytes, "w b - fill")),
+            (*lasting, full, share_gradients(r), ("reduce bucket", left_bytes, "w b - fill")),
         ),
         Phase.STEP: _partitioned_step(r, (*lasting, *kept) if r.accumulating else lasting),
     }
 
 
 def _stage2(r: Rank) -> Moments:
-    lasting, bucket, shares = _partitioned(r), _bucket(r), _shares(r)
+    lasting, bucket, shares = _partitioned(r), _bucket(r), share_gradients(r)
     # The share stands twice while the next micro-step is added (get_gradient_for_partition).
     carried = (("accumulated gradients", *shares[1:]),) if r.accumulating else ()
     reducing = (*lasting, *carried, shares, bucket)

@@ -3,6 +3,8 @@
 import re
 from importlib.metadata import PackageNotFoundError, version
 
+from zerowiz.core.workload import NEWEST_TRANSFORMERS
+
 _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -12,6 +14,11 @@ def read_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def read_transformers_release() -> tuple[int, int]:
+    """Major and minor of the transformers that runs the model; the newest where none is here."""
+    return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
 
 
 def parse_release(text: str | None) -> tuple[int, int] | None:

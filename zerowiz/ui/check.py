@@ -8,6 +8,7 @@ from typing import TextIO
 from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.report import FileReport
 from zerowiz.ui.fold import fold
+from zerowiz.ui.show import note
 
 # ECMA-48, section 8.3.117: red, yellow, cyan.
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
@@ -40,6 +41,12 @@ def errors(found: Sequence[FileReport], stream: TextIO) -> None:
     for report in found:
         wrong = [f for f in report.findings if f.severity is Severity.ERROR]
         _report(report.path, wrong, stream)
+
+
+def mended(path: str, count: int, stream: TextIO) -> None:
+    """How many findings of a file were mended."""
+    said = "one finding" if count == 1 else f"{count} findings"
+    note(f"{said} mended in {path}", stream)
 
 
 def _report(path: str, findings: Sequence[Finding], stream: TextIO) -> None:

@@ -18,7 +18,8 @@ from zerowiz.core.lint.offload import check_offload
 from zerowiz.core.lint.optimizer import check_optimizer
 from zerowiz.core.lint.precision import check_precision
 from zerowiz.core.lint.refused import check_refused
-from zerowiz.core.lint.rules import DUPLICATE_KEY, NOT_AN_OBJECT, RULES, UNREADABLE
+from zerowiz.core.lint.rules import DUPLICATE_KEY, NOT_AN_OBJECT, RULES
+from zerowiz.core.lint.source import unreadable
 from zerowiz.core.lint.values import check_values
 from zerowiz.core.workload import Integration
 
@@ -53,7 +54,7 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
         root = parse(text, Dialect.JSON if strict else Dialect.HJSON)
     except JsonTextError as error:
         said = refused is not None and refused.severity is Severity.ERROR
-        return (refused if refused and said else _unreadable(error, Severity.ERROR),)
+        return (refused if refused and said else unreadable(error),)
     found = [] if refused is None else [refused]
     found += _of_tree(root, text, schema, context)
     return tuple(sorted(found, key=lambda each: (each.line, each.column, each.rule.code)))
@@ -72,20 +73,8 @@ def _refused_by_json(text: str, context: Context) -> Finding | None:
         try:
             parse(text, Dialect.JSON)
         except JsonTextError as error:
-            return _unreadable(error, severity)
+            return unreadable(error, severity)
     return None
-
-
-def _unreadable(error: JsonTextError, severity: Severity) -> Finding:
-    return Finding(
-        rule=UNREADABLE,
-        severity=severity,
-        key="",
-        line=error.line,
-        column=error.column,
-        message=error.reason,
-        mend="write plain JSON" if severity is Severity.INFO else None,
-    )
 
 
 def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[Finding]:

@@ -142,12 +142,13 @@ class Config:
         """Whether DeepSpeed was said to read the config by itself."""
         return self.context.integration is Integration.DEEPSPEED
 
-    def found(self, rule: Rule, message: str, **more: Severity | str) -> Finding:
+    def found(
+        self, rule: Rule, message: str, *, mend: str, severity: Severity | None = None
+    ) -> Finding:
         """A finding about the whole config."""
-        severity, mend = more.get("severity"), more.get("mend")
         return Finding(
             rule=rule,
-            severity=severity if isinstance(severity, Severity) else rule.severity,
+            severity=severity or rule.severity,
             key="",
             line=self.root.place.line,
             column=self.root.place.column,

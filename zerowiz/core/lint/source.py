@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from zerowiz.core.jsontext import Array, JsonTextError, Node, Object, Place, Scalar
-from zerowiz.core.lint.finding import Finding
+from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import UNREADABLE
 from zerowiz.core.workload import Integration
 
@@ -85,13 +85,14 @@ def _placed(finding: Finding, places: Sequence[Place]) -> Finding:
     return replace(finding, line=place.line, column=place.column, edits=())
 
 
-def unreadable(fault: JsonTextError) -> Finding:
-    """What is found in a file that has no text."""
+def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Finding:
+    """What is found where a reader stops."""
     return Finding(
         rule=UNREADABLE,
-        severity=UNREADABLE.severity,
+        severity=severity,
         key="",
         line=fault.line,
         column=fault.column,
         message=fault.reason,
+        mend="write plain JSON" if severity is Severity.INFO else None,
     )
