@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz.core.families import FAMILIES
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.script import (
     OBSTACLES,
@@ -21,11 +22,12 @@ from zerowiz.core.script import (
     Setting,
     Takes,
     check_accelerator,
+    default_targets,
     deliver,
     field_options,
     settle,
 )
-from zerowiz.core.workload import Attention, Integration, Optimizer, Precision
+from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
 HF_OPTIONS = (
@@ -257,6 +259,7 @@ WORDS = st.sampled_from(
         "-4",
         "x",
         "--other",
+        "--names",
         "--",
     ]
 )
@@ -270,6 +273,7 @@ def test_words_mean_what_argparse_makes_of_them(words: list[str]) -> None:
     parser.add_argument("--ckpt", action="store_true")
     parser.add_argument("--no-ckpt", action="store_false", dest="ckpt")
     parser.add_argument("--other", nargs="?")
+    parser.add_argument("--names", nargs="+", default=["a"])
     parser.add_argument("rest", nargs="*")
     try:
         namespace, _ = parser.parse_known_args(words)
@@ -286,13 +290,23 @@ def test_words_mean_what_argparse_makes_of_them(words: list[str]) -> None:
                 Option(flags=("--ckpt",), dest="ckpt", takes=Takes.STORE_TRUE),
                 Option(flags=("--no-ckpt",), dest="ckpt", takes=Takes.STORE_FALSE),
                 Option(flags=("--other",), dest="other", takes=Takes.PERHAPS),
+                Option(
+                    flags=("--names",),
+                    dest="names",
+                    default="a",
+                    takes=Takes.WORDS,
+                    reads=Reads.WORDS,
+                ),
             )
         ),
         micro_batch=Binding(value=8, flag="--batch_size"),
         sequence_tokens=Binding(value=512, flag="--length"),
         gradient_checkpointing=Binding(value=False, flag="--ckpt"),
+        lora_target_modules=Binding(value="a", flag="--names"),
     )
     settings = settle(facts, tuple(words))
+    assert settings.lora_target_modules is not None
+    assert ",".join(namespace.names) == settings.lora_target_modules.value
     batch, length = settings.micro_batch, settings.sequence_tokens
     assert (namespace.batch_size if namespace.batch_size > 0 else None) == (batch and batch.value)
     assert (namespace.length if namespace.length > 0 else None) == (length and length.value)
@@ -416,3 +430,57 @@ def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
     expectation = pytest.raises(PreflightError) if refused else nullcontext()
     with expectation:
         check_accelerator(HF_PARSER, settings, on)
+
+
+@pytest.mark.deepspeed
+def test_the_layers_that_nobody_names_are_those_of_the_installed_peft() -> None:
+    constants = pytest.importorskip("peft.utils.constants")
+    table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    named = {family: set(table.get(family, ())) for family in FAMILIES}
+    assert named == {family: set(default_targets(family)) for family in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "by"),
+    [
+        ((), Method.FULL, "the default of `--lora` in train.py line 4"),
+        (("--lora",), Method.LORA, "`--lora` after the script"),
+        (("--lora", "--bits", "4"), Method.QLORA, "`--bits 4` after the script"),
+        (("--bits", "4"), Method.FULL, "the default of `--lora` in train.py line 4"),
+        (("--lora", "--bits", "four"), None, None),
+    ],
+)
+def test_the_method_follows_two_conditions(
+    words: tuple[str, ...], expected: Method | None, by: str | None
+) -> None:
+    on = Option(flags=("--lora",), dest="lora", default=False, takes=Takes.STORE_TRUE, line=4)
+    bits = Option(flags=("--bits",), dest="bits", default=16, reads=Reads.INT, line=5)
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_IN_CODE,
+        integration=Integration.HF,
+        parser=ScriptParser(options=(on, bits)),
+        trains_adapters=True,
+        adapters=Binding(value=False, flag="--lora", line=4),
+        quantized=Binding(value=16, flag="--bits", line=5, when=(4,)),
+    )
+    said = settle(facts, words).method
+    assert (expected, by) == ((said.value, said.said_by) if said else (None, None))
+
+
+def test_what_the_config_decides_is_not_unseen() -> None:
+    assert (
+        frozenset()
+        == settle(
+            ScriptFacts(
+                path="train.py",
+                convention=Convention.ADD_CONFIG_ARGUMENTS,
+                integration=Integration.DEEPSPEED,
+                micro_batch=Binding(from_config=True),
+                accumulation_steps=Binding(from_config=True),
+                gradient_checkpointing=Binding(value=False, line=1),
+                sequence_tokens=Binding(value=8, line=1),
+            ),
+            (),
+        ).unseen
+    )

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.script import Binding, Convention, Obstacle, ScriptFacts, deliver, settle
-from zerowiz.core.workload import Attention, Integration, Loss, Optimizer, Precision
+from zerowiz.core.script import (
+    Binding,
+    Convention,
+    Obstacle,
+    ScriptFacts,
+    ScriptSettings,
+    Setting,
+    deliver,
+    settle,
+)
+from zerowiz.core.workload import Attention, Integration, Loss, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script import parse_script, read_script
 
@@ -38,6 +47,17 @@ CONVENTIONS = {
     "hf_parser_trl": (Convention.HF_PARSER, HF),
     "hf_two_arguments": (Convention.HF_IN_CODE, HF),
     "lightning": (Convention.UNKNOWN, None),
+    "lora_accelerate": (Convention.ACCELERATOR, ACCELERATE),
+    "lora_dataclasses": (Convention.HF_PARSER, HF),
+    "lora_fire": (Convention.HF_IN_CODE, HF),
+    "lora_optional": (Convention.HF_PARSER, HF),
+    "lora_qlora_tutorial": (Convention.HF_IN_CODE, HF),
+    "lora_raw": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "lora_recipe_parser": (Convention.HF_IN_CODE, HF),
+    "lora_tiny": (Convention.HF_PARSER, HF),
+    "lora_trl_parser": (Convention.HF_PARSER, HF),
+    "lora_trl_sft": (Convention.HF_IN_CODE, HF),
+    "lora_yaml": (Convention.HF_IN_CODE, HF),
     "raw_add_config_arguments": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
     "raw_arguments_and_own_flag": (Convention.OWN_FLAG, RAW),
     "raw_deepspeed_config_flag": (Convention.OWN_FLAG, RAW),
@@ -110,7 +130,7 @@ def test_a_script_that_no_config_can_reach_is_refused(name: str, expected: Obsta
 def values(name: str, *words: str) -> dict[str, object]:
     settings = settle(facts_of(name), words)
     said = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {name: each.value for name, each in said.items() if each is not None}
+    return {name: each.value for name, each in said.items() if isinstance(each, Setting)}
 
 
 ALL_DEFAULT: dict[str, object] = {
@@ -235,7 +255,12 @@ ALL_DEFAULT: dict[str, object] = {
         ),
         (
             "raw_positional",
-            {"micro_batch": 4, "gradient_checkpointing": True, "model": "huggyllama/llama-7b"},
+            {
+                "micro_batch": 4,
+                "gradient_checkpointing": True,
+                "optimizer": Optimizer.ADAMW,
+                "model": "huggyllama/llama-7b",
+            },
         ),
         ("raw_own_flag", {"gradient_checkpointing": True}),
         ("raw_own_flag_opened", {}),
@@ -247,10 +272,166 @@ ALL_DEFAULT: dict[str, object] = {
                 "accumulation_steps": 1,
                 "precision": Precision.BF16,
                 "gradient_checkpointing": False,
+                "optimizer": Optimizer.ADAMW,
                 "model": "gpt2",
             },
         ),
         ("accelerate_plugin_stage", {}),
+        (
+            "lora_accelerate",
+            {
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 128,
+                "optimizer": Optimizer.ADAMW,
+                "model": "google/flan-t5-base",
+                "method": Method.LORA,
+                "lora_rank": 16,
+            },
+        ),
+        (
+            "lora_dataclasses",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 512,
+                "model": "lmsys/vicuna-7b-v1.5",
+                "method": Method.LORA,
+                "lora_rank": 8,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_fire",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 256,
+                "optimizer": Optimizer.ADAMW,
+                "model": "huggyllama/llama-7b",
+                "method": Method.LORA,
+                "lora_rank": 8,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_optional",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 1024,
+                "model": "Qwen/Qwen2.5-0.5B",
+                "method": Method.FULL,
+                "lora_rank": 16,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_qlora_tutorial",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 1,
+                "accumulation_steps": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": True,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "model": "EleutherAI/gpt-neox-20b",
+                "method": Method.QLORA,
+                "lora_rank": 8,
+                "lora_target_modules": "query_key_value",
+            },
+        ),
+        (
+            "lora_raw",
+            {
+                "micro_batch": 4,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "facebook/opt-1.3b",
+                "method": Method.LORA,
+                "lora_rank": 64,
+                "lora_target_modules": "q_proj,k_proj,v_proj,o_proj",
+            },
+        ),
+        (
+            "lora_recipe_parser",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 2,
+                "accumulation_steps": 4,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 4096,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "model": "NousResearch/Llama-2-7b-hf",
+                "method": Method.LORA,
+                "lora_rank": 32,
+                "lora_target_modules": "q_proj,k_proj,v_proj",
+            },
+        ),
+        (
+            "lora_tiny",
+            {
+                **ALL_DEFAULT,
+                "use_cpu": True,
+                "micro_batch": 2,
+                "precision": Precision.BF16,
+                "model": "model",
+                "method": Method.LORA,
+                "lora_rank": 4,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_trl_parser",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "method": Method.FULL,
+                "lora_rank": 16,
+            },
+        ),
+        (
+            "lora_trl_sft",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": True,
+                "micro_batch": 2,
+                "accumulation_steps": 8,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 2048,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-7B",
+                "method": Method.LORA,
+                "lora_rank": 32,
+                "lora_target_modules": "all-linear",
+            },
+        ),
+        (
+            "lora_yaml",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "method": Method.LORA,
+            },
+        ),
     ],
 )
 def test_a_script_settles_what_it_shows_and_nothing_more(
@@ -276,6 +457,35 @@ def test_a_script_settles_what_it_shows_and_nothing_more(
         ("raw_positional", ("--batch", "2"), "micro_batch", 4),  # allow_abbrev=False
         ("raw_own_flag", ("--no-gradient-checkpointing",), "gradient_checkpointing", False),
         ("accelerate_bare", ("--gradient_acc", "4"), "accumulation_steps", 4),
+        ("lora_dataclasses", ("--q_lora", "true"), "method", Method.QLORA),
+        (
+            "lora_dataclasses",
+            ("--lora_target_modules", "k_proj", "o_proj", "--lora_r", "2"),
+            "lora_target_modules",
+            "k_proj,o_proj",
+        ),
+        ("lora_fire", ("--lora_r=64",), "lora_rank", 64),
+        ("lora_fire", ("--micro-batch-size", "1"), "micro_batch", 1),
+        (
+            "lora_fire",
+            ("--lora_target_modules", "['q_proj', 'k_proj']"),
+            "lora_target_modules",
+            "q_proj,k_proj",
+        ),
+        ("lora_optional", ("--use_lora",), "method", Method.LORA),
+        ("lora_optional", ("--use_lora", "false"), "method", Method.FULL),
+        ("lora_raw", ("--full",), "method", Method.FULL),
+        ("lora_recipe_parser", ("--adapter", "qlora"), "method", Method.QLORA),
+        ("lora_recipe_parser", ("--adapter", "none"), "method", Method.FULL),
+        ("lora_trl_parser", ("--use_peft",), "method", Method.LORA),
+        ("lora_trl_parser", ("--use_peft", "--load_in_4bit"), "method", Method.QLORA),
+        ("lora_trl_parser", ("--use_peft", "--lora_r", "64"), "lora_rank", 64),
+        (
+            "lora_trl_parser",
+            ("--lora_target_modules", "all-linear"),
+            "lora_target_modules",
+            "all-linear",
+        ),
     ],
 )
 def test_a_word_after_the_script_changes_what_it_settles(
@@ -328,6 +538,7 @@ RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"
         "n = 4\nn += 4\nTrainingArguments(per_device_train_batch_size=n)",
         "first, *n = sizes\nTrainingArguments(per_device_train_batch_size=n)",
         "TrainingArguments(per_device_train_batch_size='a' * 2)",
+        "n = n * 2\nTrainingArguments(per_device_train_batch_size=n)",
     ],
 )
 def test_what_cannot_be_told_is_unseen(text: str) -> None:
@@ -608,3 +819,255 @@ def test_an_adam_that_holds_more_than_is_counted_is_seen(built: str, expected: i
     text = f"import deepspeed, torch\nmodel = make()\noptimizer = {built}\n"
     text += "engine = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
     assert expected == parse_script(text, "train.py").unfused_adam_line
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("lora_trl_sft", (), set()),
+        ("lora_optional", (), set()),
+        ("lora_raw", (), set()),
+        ("hf_parser", (), set()),
+        # peft's table names them, by the model's type.
+        ("lora_accelerate", (), {"lora_target_modules"}),
+        ("lora_trl_parser", (), {"precision"}),
+        ("lora_trl_parser", ("--use_peft", "--bf16"), {"lora_target_modules"}),
+        ("lora_qlora_tutorial", (), {"sequence_tokens"}),
+        ("lora_fire", (), {"accumulation_steps"}),
+        (
+            "lora_yaml",
+            (),
+            {"lora_rank", "lora_target_modules", "micro_batch", "optimizer", "sequence_tokens"},
+        ),
+        ("raw_add_config_arguments", (), set()),
+        ("raw_positional", (), {"sequence_tokens"}),
+    ],
+)
+def test_what_a_script_decides_and_does_not_show_is_named(
+    name: str, words: tuple[str, ...], expected: set[str]
+) -> None:
+    assert expected == settle(facts_of(name), words).unseen
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "lora_yaml",
+            [
+                ("AutoModelForCausalLM.from_pretrained(cfg['model'])", 12),
+                ("LoraConfig(**...)", 13),
+                ("TrainingArguments(optim=cfg['optim'])", 14),
+            ],
+        ),
+        (
+            "lora_fire",
+            [("transformers.TrainingArguments(gradient_accumulation_steps=...)", 55)],
+        ),
+        ("hf_hidden", [("TrainingArguments(**...)", 6)]),
+        ("lora_raw", []),
+        ("lora_dataclasses", []),
+        ("hf_in_code", []),
+    ],
+)
+def test_the_places_where_reading_ended_are_named(
+    name: str, expected: list[tuple[str, int]]
+) -> None:
+    assert expected == [(each.code, each.line) for each in facts_of(name).unfollowed]
+
+
+def test_peft_chooses_the_layers_where_nobody_names_them() -> None:
+    assert settle(facts_of("lora_accelerate"), ()).targets_by_architecture
+    assert not settle(facts_of("lora_tiny"), ()).targets_by_architecture
+
+
+def test_what_trains_beside_the_adapters_is_named_where_they_train() -> None:
+    facts = facts_of("lora_optional")
+    (said,) = settle(facts, ("--use_lora",)).uncounted
+    assert ("LoraConfig(modules_to_save=['lm_head'])", 27) == (said.code, said.line)
+    assert () == settle(facts, ()).uncounted
+
+
+LORA_HEAD = """import argparse
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+from transformers import BitsAndBytesConfig, Trainer, TrainingArguments
+p = argparse.ArgumentParser()
+p.add_argument("--lora", action="store_true")
+p.add_argument("--rank", type=int, default=0)
+p.add_argument("--kind", default="lora")
+p.add_argument("--merge", action="store_true")
+args = p.parse_args()
+TrainingArguments("out")
+"""
+
+
+def lora_settings(text: str, *words: str) -> ScriptSettings:
+    return settle(parse_script(LORA_HEAD + text, "train.py"), words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("get_peft_model(m, LoraConfig())", Method.LORA),
+        ("c = LoraConfig()\nget_peft_model(m, peft_config=c)", Method.LORA),
+        ("c = LoraConfig()\nm.add_adapter(c)", Method.LORA),
+        ("c = LoraConfig()\nMyTrainer(peft_config=c)", Method.LORA),
+        ("c = None\nMyTrainer(peft_config=c)", None),
+        ("MyTrainer(peft_config=None)", None),
+        ("train(m, lora=LoraConfig())", Method.LORA),
+        ("def make():\n    return LoraConfig()\nget_peft_model(m, make())", Method.LORA),
+        (
+            (
+                "def make():\n    if x: return None\n    return LoraConfig()\n"
+                "MyTrainer(peft_config=make())"
+            ),
+            None,
+        ),
+        ("def add(m, c):\n    return get_peft_model(m, c)\nadd(m, LoraConfig())", Method.LORA),
+        ("def add(m):\n    get_peft_model(m, LoraConfig())\nif args.lora: add(m)", Method.FULL),
+        ("if args.lora:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if not args.lora:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.lora:\n    pass\nelse:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        (
+            (
+                "if args.lora:\n    get_peft_model(m, LoraConfig(r=4))\n"
+                "else:\n    get_peft_model(m, LoraConfig(r=8))"
+            ),
+            Method.LORA,
+        ),
+        ("if args.rank > 0:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if args.kind == 'lora':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.kind != 'full':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.kind in ('dora', 'vera'):\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("USE = True\nif USE:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("USE = False\nif USE:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if args.lora and args.merge:\n    get_peft_model(m, LoraConfig())", None),
+        ("if big():\n    get_peft_model(m, LoraConfig())", None),
+        ("x = not x\nif x:\n    get_peft_model(m, LoraConfig())", None),
+        ("if not args.kind == 'full':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("c = LoraConfig() if args.lora else None\nMyTrainer(peft_config=c)", Method.FULL),
+        (
+            "c = None\nif args.lora:\n    c = LoraConfig()\nMyTrainer(peft_config=c)",
+            Method.FULL,
+        ),
+        ("get_peft_model(m, PrefixTuningConfig())", None),
+        ("get_peft_model(m, elsewhere.config)", None),
+        ("PeftModel.from_pretrained(m, 'adapter', is_trainable=True)", None),
+        ("get_peft_model(load(load_in_4bit=True), LoraConfig())", Method.QLORA),
+        (
+            "b = BitsAndBytesConfig(load_in_4bit=args.lora)\nget_peft_model(m, LoraConfig())",
+            Method.LORA,
+        ),
+        (
+            "k = dict(load_in_4bit=True)\nload(**k)\nget_peft_model(m, LoraConfig())",
+            Method.QLORA,
+        ),
+        ("load(load_in_8bit=True)\nget_peft_model(m, LoraConfig())", Method.LORA),
+        # In 4 bits or in 8: whoever loads the model says it.
+        ("get_peft_model(prepare_model_for_kbit_training(m), LoraConfig())", None),
+        ("load(quantization_config=theirs())\nget_peft_model(m, LoraConfig())", None),
+    ],
+)
+def test_adapters_are_seen_with_their_condition(text: str, expected: Method | None) -> None:
+    said = lora_settings(text).method
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("config", "rank", "targets"),
+    [
+        ("LoraConfig()", 8, None),
+        ("LoraConfig(r=4, target_modules=None)", 4, None),
+        ("LoraConfig(r=args.rank or 8)", None, None),
+        ("LoraConfig(r=C['r'], target_modules=C['on'])", 2, "q,v"),
+        ("LoraConfig(**C2)", 2, "q"),
+        ("LoraConfig(**theirs)", None, None),
+        ("LoraConfig(target_modules='all-linear')", 8, "all-linear"),
+        ("LoraConfig(target_modules='.*attn.*')", 8, None),
+        ("LoraConfig(target_modules=('q_proj', 'v_proj'))", 8, "q_proj,v_proj"),
+        ("LoraConfig(target_modules=find_all_linear_names(m))", 8, None),
+        ("LoraConfig(target_modules=GROWING)", 8, None),
+        ("LoraConfig(r=Config.rank, target_modules=config.on)", 3, "k"),
+    ],
+)
+def test_rank_and_layers_are_read_where_they_are_written(
+    config: str, rank: int | None, targets: str | None
+) -> None:
+    text = (
+        "C = {'r': 2, 'on': ['q', 'v']}\nC2 = dict(r=2, target_modules=['q'])\n"
+        "GROWING = ['q']\nGROWING.append('v')\n"
+        "class Config:\n    rank = 3\n    on: list = ['k']\nconfig = Config()\n"
+    )
+    said = lora_settings(f"{text}get_peft_model(m, {config})")
+    assert rank == (said.lora_rank.value if said.lora_rank else None)
+    assert targets == (said.lora_target_modules.value if said.lora_target_modules else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "change"),
+    [
+        ("get_peft_model(m, LoraConfig())", (), "edit train.py line 11"),
+        (
+            "if args.lora:\n    get_peft_model(m, LoraConfig())",
+            (),
+            "put `--lora` after train.py",
+        ),
+        (
+            "if args.lora:\n    get_peft_model(m, LoraConfig())",
+            ("--lora",),
+            "drop `--lora` after train.py",
+        ),
+        (
+            "if args.kind == 'lora':\n    get_peft_model(m, LoraConfig())",
+            (),
+            "choose another `--kind` after train.py",
+        ),
+    ],
+)
+def test_the_method_says_how_to_change_it(text: str, words: tuple[str, ...], change: str) -> None:
+    said = lora_settings(text, *words).method
+    assert said is not None
+    assert change == said.change_to(Method.FULL)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("load(load_in_4bit=True)\nm = prepare_model_for_kbit_training(m)", True),
+        ("load(load_in_8bit=True)\nm = prepare_model_for_kbit_training(m)", True),
+        (
+            (
+                "load(load_in_4bit=True)\n"
+                "m = prepare_model_for_kbit_training(m, use_gradient_checkpointing=False)"
+            ),
+            False,
+        ),
+        ("load(load_in_4bit=args.lora)\nm = prepare_model_for_kbit_training(m)", None),
+    ],
+)
+def test_preparing_a_quantized_base_turns_checkpointing_on(
+    lines: str, expected: bool | None
+) -> None:
+    said = lora_settings(lines).gradient_checkpointing
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        ("torch.optim.AdamW(ps)", Optimizer.ADAMW),
+        ("bitsandbytes.optim.AdamW8bit(ps)", Optimizer.ADAMW_8BIT),
+        ("deepspeed.ops.adam.DeepSpeedCPUAdam(ps)", Optimizer.ADAMW),
+        ("torch.optim.SGD(ps)", Optimizer.SGD),
+        ("Muon(ps)", None),
+        ("torch.optim.SGD(ps) if x else torch.optim.AdamW(ps)", None),
+    ],
+)
+def test_the_optimizer_of_a_loop_is_read_by_its_class(
+    built: str, expected: Optimizer | None
+) -> None:
+    text = f"import bitsandbytes, deepspeed, torch\noptimizer = {built}\n"
+    text += "engine = deepspeed.initialize(model=m, optimizer=optimizer, config='ds.json')\n"
+    said = settle(parse_script(text, "train.py"), ())
+    assert expected == (said.optimizer.value if said.optimizer else None)
+    assert ("optimizer" in said.unseen) is (expected is None)

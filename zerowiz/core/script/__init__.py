@@ -2,10 +2,12 @@
 
 from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
+    BY_ARCHITECTURE,
     FIELD_ALIASES,
     TRAINING_CLASSES,
     field_options,
 )
+from zerowiz.core.script.bindings import Setting
 from zerowiz.core.script.delivery import OBSTACLES, Delivery, deliver
 from zerowiz.core.script.facts import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.options import (
@@ -19,14 +21,15 @@ from zerowiz.core.script.options import (
 )
 from zerowiz.core.script.settings import (
     ScriptSettings,
-    Setting,
     check_accelerator,
     check_method,
     settle,
 )
+from zerowiz.core.script.targets import default_targets
 
 __all__ = [
     "ARGUMENT_CLASSES",
+    "BY_ARCHITECTURE",
     "FIELD_ALIASES",
     "OBSTACLES",
     "SWITCHES",
@@ -46,6 +49,7 @@ __all__ = [
     "Takes",
     "check_accelerator",
     "check_method",
+    "default_targets",
     "deliver",
     "field_options",
     "read_word",

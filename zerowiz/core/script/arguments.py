@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from zerowiz.core.script.options import Option, Reads, Scalar, Takes
 
+# peft 0.21, tuners/lora/config.py, `target_modules=None`: the model's type decides.
+BY_ARCHITECTURE = "by-architecture"
+
 # What TrainingArguments is asked about, with its defaults; None is one that cannot be seen.
 # transformers 5.23, training_args.py, class TrainingArguments.
 _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
@@ -56,6 +59,11 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
     "ModelConfig": {
         "model_name_or_path": (Reads.STR, None),
         "attn_implementation": (Reads.STR, None),
+        "use_peft": (Reads.TRUTH, False),
+        "lora_r": (Reads.INT, 16),
+        "lora_target_modules": (Reads.WORDS, BY_ARCHITECTURE),
+        "load_in_4bit": (Reads.TRUTH, False),
+        "load_in_8bit": (Reads.TRUTH, False),
     },
     "ScriptArguments": {},
 }
@@ -69,12 +77,15 @@ FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_TAKES: Mapping[Reads, Takes] = {Reads.TRUTH: Takes.PERHAPS, Reads.WORDS: Takes.WORDS}
+
+
 def field_options(
     name: str, reads: Reads, default: Scalar, line: int | None = None
 ) -> tuple[Option, ...]:
     """The options that HfArgumentParser makes of a dataclass field, `--no_x` included."""
     names = (name, *FIELD_ALIASES.get(name, ()))
-    takes = Takes.PERHAPS if reads is Reads.TRUTH else Takes.VALUE
+    takes = _TAKES.get(reads, Takes.VALUE)
     flags = dict.fromkeys(f"--{n}" for m in names for n in (m, m.replace("_", "-")))
     on = Option(flags=tuple(flags), dest=name, default=default, takes=takes, reads=reads, line=line)
     if default is not True:

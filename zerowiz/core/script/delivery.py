@@ -108,7 +108,7 @@ def _by_literal(run: _Run) -> Delivery:
 def _stage_hints(literal: str) -> tuple[str, ...]:
     """The options that make zerowiz write a file of that name."""
     for strategy in STRATEGIES:
-        if strategy.template == posixpath.normpath(literal):
+        if strategy.config_name == posixpath.normpath(literal):
             offload = f" --offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
             return (f"`--stage {strategy.stage}{offload}` writes `{literal}`",)
     return ()

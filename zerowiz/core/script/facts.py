@@ -57,6 +57,10 @@ class Binding:
     """The arguments class whose default `value` is."""
     from_config: bool = False
     """The script asks the DeepSpeed config, so nothing can disagree."""
+    when: tuple[Scalar, ...] = ()
+    """A condition holds where the option has one of these values; none: where it is on."""
+    unless: bool = False
+    """A condition holds where that is not so."""
 
     @property
     def seen(self) -> bool:
@@ -83,6 +87,8 @@ class ScriptFacts:
     obstacle: Obstacle | None = None
     trains_adapters: bool = False
     """It imports peft, or a library's configuration of it."""
+    uncounted: tuple[Binding, ...] = ()
+    """What it does with its adapters that the ledger does not know."""
     passes_optimizer: bool = False
     """A raw script hands `optimizer=` to `deepspeed.initialize`."""
     unfused_adam_line: int | None = None
@@ -100,7 +106,7 @@ class ScriptFacts:
     gradient_checkpointing: Binding = UNSEEN
     sequence_tokens: Binding = UNSEEN
     optimizer: Binding = UNSEEN
-    """`optim` of TrainingArguments."""
+    """`optim` of TrainingArguments, or the class that a loop of its own builds."""
     attention: Binding = UNSEEN
     liger: Binding = UNSEEN
     """`use_liger_kernel` of TrainingArguments."""
@@ -110,3 +116,25 @@ class ScriptFacts:
     model: Binding = UNSEEN
     use_cpu: Binding = UNSEEN
     """`use_cpu` of TrainingArguments."""
+    adapters: Binding = UNSEEN
+    """Whether it trains adapters of LoRA, as a condition."""
+    quantized: Binding = UNSEEN
+    """Whether their base has 4 bits, as a condition."""
+    lora_rank: Binding = UNSEEN
+    lora_target_modules: Binding = UNSEEN
+    """Names with commas between them, `all-linear`, or BY_ARCHITECTURE."""
+
+    @property
+    def unfollowed(self) -> tuple[Binding, ...]:
+        """The expressions that settings stand behind and that could not be followed, by line."""
+        bindings: list[Binding] = [getattr(self, name) for name in _DECISIVE]
+        ends = {b.code: b for b in bindings if b.code is not None and not b.seen}
+        return tuple(sorted(ends.values(), key=lambda b: b.line or 0))
+
+
+# The settings that a plan always rests on.
+_DECISIVE = (
+    *("micro_batch", "accumulation_steps", "bf16", "fp16", "mixed_precision", "sequence_tokens"),
+    *("gradient_checkpointing", "optimizer", "model", "adapters", "quantized", "lora_rank"),
+    "lora_target_modules",
+)

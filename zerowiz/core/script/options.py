@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import zip_longest
+from itertools import takewhile
 from typing import TypeAlias
 
 Scalar: TypeAlias = int | float | str | bool | None
@@ -16,10 +16,12 @@ class Takes(StrEnum):
     VALUE = "value"
     PERHAPS = "perhaps"
     """argparse's `nargs="?"`: a value, or its `const` when none follows."""
+    WORDS = "words"
+    """argparse's `nargs="+"`: all the values that follow."""
     STORE_TRUE = "store_true"
     STORE_FALSE = "store_false"
     UNSEEN = "unseen"
-    """Lists and actions that are not followed."""
+    """Actions that are not followed."""
 
 
 # The options that take no word, and the value that each stores.
@@ -34,6 +36,8 @@ class Reads(StrEnum):
     STR = "str"
     TRUTH = "truth"
     """yes or no, in words."""
+    WORDS = "words"
+    """A list of names, kept as one text with commas between them."""
     NONEMPTY = "nonempty"
     """argparse's `type=bool`: every word is true, `False` too."""
     UNSEEN = "unseen"
@@ -44,11 +48,14 @@ _TRUTHS: Mapping[str, bool] = {
     **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
     **dict.fromkeys(("no", "false", "f", "n", "0"), False),
 }
+_BRACKETS = re.compile(r"""[][()'"\s]""")
 _READERS: Mapping[Reads, Callable[[str], Scalar]] = {
     Reads.INT: int,
     Reads.FLOAT: float,
     Reads.STR: str,
     Reads.TRUTH: lambda word: _TRUTHS.get(word.lower()),
+    # Fire's lists come in brackets, argparse's word by word.
+    Reads.WORDS: lambda word: _BRACKETS.sub("", word),
     Reads.NONEMPTY: bool,
     Reads.UNSEEN: lambda _: None,
 }
@@ -130,7 +137,8 @@ def read_words(parser: ScriptParser, words: tuple[str, ...]) -> dict[str, Given]
     """What the words say of each destination; the last one wins, as in argparse."""
     given: dict[str, Given] = {}
     words = words[: words.index("--")] if "--" in words else words
-    for word, after in zip_longest(words, words[1:]):
+    for at, word in enumerate(words):
+        after = tuple(takewhile(_is_value, words[at + 1 :]))
         if not word.startswith("-"):
             continue
         flag = word if parser.spells(word) else _split(word)[0]
@@ -152,16 +160,17 @@ def _split(word: str) -> tuple[str, str | None]:
     return flag, value if joined else None
 
 
-def _take(option: Option, word: str, after: str | None) -> Given:
-    """Read one option and the word that belongs to it."""
+def _take(option: Option, word: str, after: tuple[str, ...]) -> Given:
+    """Read one option and the words that belong to it."""
     flag, joined = (word, None) if word in option.flags else _split(word)
     if option.takes in SWITCHES:
         return Given(words=flag, value=SWITCHES[option.takes])
     if joined is not None:
         return Given(words=word, value=_value(option, joined))
-    if after is None or not _is_value(after):
+    if not after:
         return Given(words=word, value=option.const if option.takes is Takes.PERHAPS else None)
-    return Given(words=f"{word} {after}", value=_value(option, after))
+    its = after if option.takes is Takes.WORDS else after[:1]
+    return Given(words=" ".join((word, *its)), value=_value(option, ",".join(its)))
 
 
 def _value(option: Option, word: str) -> Scalar:

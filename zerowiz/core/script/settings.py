@@ -1,34 +1,23 @@
 """Settle what a run will use: the script's own values, overridden by the words after it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from zerowiz.core.machine import Accelerator
+from zerowiz.core.script.arguments import BY_ARCHITECTURE
+from zerowiz.core.script.bindings import (
+    Bindings,
+    Setting,
+    as_count,
+    as_named,
+    as_text,
+    as_truth,
+    either,
+)
 from zerowiz.core.script.facts import Binding, ScriptFacts
-from zerowiz.core.script.options import SWITCHES, Given, Option, Reads, Scalar, Takes, read_words
-from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision
+from zerowiz.core.script.options import Scalar
+from zerowiz.core.workload import Attention, Integration, Loss, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting(Generic[T]):
-    """One setting of the run that the script, or a word after it, decides."""
-
-    value: T
-    said_by: str
-    change: str
-    """How to make it another value; `{value}`, where it stands, is that value."""
-    by_default: bool = False
-    """Nobody chose it."""
-    spellings: Mapping[T, str] = field(default_factory=dict)
-    """The script's words for values that have another name here."""
-
-    def change_to(self, value: T) -> str:
-        """How to make it this value."""
-        return self.change.replace("{value}", self.spellings.get(value, str(value)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,18 +35,53 @@ class ScriptSettings:
     packing: Setting[bool] | None = None
     model: Setting[str] | None = None
     use_cpu: Setting[bool] | None = None
+    method: Setting[Method] | None = None
+    lora_rank: Setting[int] | None = None
+    lora_target_modules: Setting[str] | None = None
+    """As `--lora-target-modules` takes them."""
+    targets_by_architecture: bool = False
+    """peft's table for the model's type names the layers."""
+    unseen: frozenset[str] = frozenset()
+    """The settings that this script decides, and that could not be seen."""
+    uncounted: tuple[Binding, ...] = ()
+    """What the script does with adapters that train, and the ledger does not know."""
 
 
 # transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger knows.
 _OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     "adamw_torch": Optimizer.ADAMW,
     "adamw_torch_fused": Optimizer.ADAMW,
+    "adamw_torch_xla": Optimizer.ADAMW,
+    "adamw_torch_npu_fused": Optimizer.ADAMW,
+    # Before transformers 5.
+    "adamw_hf": Optimizer.ADAMW,
+    "adamw_apex_fused": Optimizer.ADAMW,
+    # bitsandbytes' paged states are as large; what leaves the GPU under pressure is not counted.
+    "paged_adamw_32bit": Optimizer.ADAMW,
+    "paged_adamw": Optimizer.ADAMW,
     "adamw_8bit": Optimizer.ADAMW_8BIT,
     "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
     "adamw_torch_8bit": Optimizer.ADAMW_8BIT,
+    "paged_adamw_8bit": Optimizer.ADAMW_8BIT,
     "adafactor": Optimizer.ADAFACTOR,
     "lion_32bit": Optimizer.LION,
+    "lion": Optimizer.LION,
+    "paged_lion_32bit": Optimizer.LION,
     "sgd": Optimizer.SGD,
+    # The classes that a loop of its own builds.
+    "Adam": Optimizer.ADAMW,
+    "AdamW": Optimizer.ADAMW,
+    "FusedAdam": Optimizer.ADAMW,
+    "DeepSpeedCPUAdam": Optimizer.ADAMW,
+    "Adam8bit": Optimizer.ADAMW_8BIT,
+    "AdamW8bit": Optimizer.ADAMW_8BIT,
+    "PagedAdamW8bit": Optimizer.ADAMW_8BIT,
+    "PagedAdamW32bit": Optimizer.ADAMW,
+    "Adafactor": Optimizer.ADAFACTOR,
+    "Lion": Optimizer.LION,
+    "FusedLion": Optimizer.LION,
+    "DeepSpeedCPULion": Optimizer.LION,
+    "SGD": Optimizer.SGD,
 }
 # transformers 5.23, modeling_utils.py: the names `attn_implementation` accepts.
 _ATTENTIONS: Mapping[Scalar, Attention] = {
@@ -75,20 +99,73 @@ _MIXED_PRECISIONS: Mapping[Scalar, Precision] = {"bf16": Precision.BF16, "fp16":
 
 def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     """What the run will use: the script's own values, overridden by the words after it."""
-    run = _Bindings(facts, script_args)
-    return ScriptSettings(
-        micro_batch=_count(run.setting(facts.micro_batch)),
-        accumulation_steps=_count(run.setting(facts.accumulation_steps)),
+    run = Bindings(facts, script_args)
+    targets = as_text(run.setting(facts.lora_target_modules))
+    settings = ScriptSettings(
+        micro_batch=as_count(run.setting(facts.micro_batch)),
+        accumulation_steps=as_count(run.setting(facts.accumulation_steps)),
         precision=_precision(run),
-        gradient_checkpointing=_truth(run.setting(facts.gradient_checkpointing)),
-        sequence_tokens=_count(run.setting(facts.sequence_tokens)),
-        optimizer=_named(run.setting(facts.optimizer), _OPTIMIZERS),
-        attention=_named(run.setting(facts.attention), _ATTENTIONS),
-        loss=_named(run.setting(facts.liger), _LOSSES),
-        packing=_either(run.setting(facts.packing), run.setting(facts.padding_free)),
-        model=_text(run.setting(facts.model)),
-        use_cpu=_truth(run.setting(facts.use_cpu)),
+        gradient_checkpointing=as_truth(run.setting(facts.gradient_checkpointing)),
+        sequence_tokens=as_count(run.setting(facts.sequence_tokens)),
+        optimizer=as_named(run.setting(facts.optimizer), _OPTIMIZERS),
+        attention=as_named(run.setting(facts.attention), _ATTENTIONS),
+        loss=as_named(run.setting(facts.liger), _LOSSES),
+        packing=either(run.setting(facts.packing), run.setting(facts.padding_free)),
+        model=as_text(run.setting(facts.model)),
+        use_cpu=as_truth(run.setting(facts.use_cpu)),
+        method=_method(run),
+        lora_rank=as_count(run.setting(facts.lora_rank)),
+        lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
+        targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
     )
+    frozen = settings.method is None or settings.method.value is not Method.FULL
+    return replace(
+        settings,
+        unseen=frozenset(_unseen(facts, settings)),
+        uncounted=facts.uncounted if frozen else (),
+    )
+
+
+def _method(run: Bindings) -> Setting[Method] | None:
+    """What trains; None where no adapters are in sight, or whether they train is not known."""
+    adapters = run.condition(run.facts.adapters)
+    if adapters is None:
+        return None
+    if not adapters.value:
+        return _said_as(adapters, Method.FULL)
+    quantized = run.condition(run.facts.quantized)
+    if quantized is None:
+        return None
+    method = Method.QLORA if quantized.value else Method.LORA
+    return _said_as(quantized if quantized.value else adapters, method)
+
+
+def _said_as(said: Setting[bool], method: Method) -> Setting[Method]:
+    return Setting(
+        value=method, said_by=said.said_by, change=said.change, by_default=said.by_default
+    )
+
+
+def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
+    """The settings that this script decides, and that could not be seen.
+
+    A script with an engine of its own leaves to the config what it does not hand over, and
+    Accelerate its precision.
+    """
+    trainer = facts.integration is Integration.HF
+    adapters = settings.method is None or settings.method.value is not Method.FULL
+    decided = {
+        "micro_batch": not facts.micro_batch.from_config,
+        "accumulation_steps": not facts.accumulation_steps.from_config,
+        "precision": trainer or facts.mixed_precision.code is not None,
+        "gradient_checkpointing": True,
+        "sequence_tokens": True,
+        "optimizer": trainer or facts.passes_optimizer,
+        "method": facts.trains_adapters,
+        "lora_rank": facts.trains_adapters and adapters,
+        "lora_target_modules": facts.trains_adapters and adapters,
+    }
+    return (name for name, its in decided.items() if its and getattr(settings, name) is None)
 
 
 def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelerator) -> None:
@@ -119,121 +196,15 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
         )
 
 
-class _Bindings:
-    """The script's bindings, seen through the words after it."""
-
-    def __init__(self, facts: ScriptFacts, script_args: tuple[str, ...]) -> None:
-        self.facts = facts
-        self.file_words = read_words(facts.parser, facts.args_file_words)
-        self.script_words = read_words(facts.parser, script_args)
-        self.all_hidden = facts.parser.takes_file(script_args)
-        self.defaults_hidden = facts.parser.config_flag in script_args
-
-    def setting(self, binding: Binding) -> Setting[Scalar] | None:
-        """What one binding comes to, or None when it does not decide."""
-        if binding.flag is not None:
-            return self._from_option(binding, binding.flag)
-        return None if binding.value is None else self._from_code(binding)
-
-    def _from_code(self, binding: Binding) -> Setting[Scalar]:
-        where = f"in {self.facts.path} line {binding.line}"
-        said_by = f"`{binding.code}` {where}"
-        if binding.default_of is not None:
-            said_by = f"the default of {binding.default_of}"
-        change = f"edit {self.facts.path} line {binding.line}"
-        if binding.keyword is not None:
-            quote = '"' if isinstance(binding.value, str) else ""
-            change = f"set `{binding.keyword}={quote}{{value}}{quote}` {where}"
-        return Setting(
-            value=binding.value,
-            said_by=said_by,
-            change=change,
-            by_default=binding.default_of is not None,
-        )
-
-    def _from_option(self, binding: Binding, flag: str) -> Setting[Scalar] | None:
-        option = self.facts.parser.find(flag)[0]
-        by_word, by_file = (
-            words.get(option.dest) for words in (self.script_words, self.file_words)
-        )
-        given = by_word or by_file
-        value = given.value if given else None if self.defaults_hidden else binding.value
-        if self.all_hidden or value is None:
-            return None
-        said_by = f"the default of `{flag}` in {self.facts.path} line {binding.line}"
-        if given:
-            where = "after the script" if by_word else f"in {self.facts.args_file}"
-            said_by = f"`{given.words}` {where}"
-        elif binding.default_of is not None:
-            said_by = f"the default of {binding.default_of}"
-        return Setting(
-            value=value,
-            said_by=said_by,
-            change=self._change(option, given, value=value),
-            by_default=given is None,
-        )
-
-    def _change(self, option: Option, given: Given | None, *, value: Scalar) -> str:
-        """How to turn the option round, or give it another value."""
-        after = f"after {self.facts.path}"
-        if option.reads is Reads.NONEMPTY and option.takes is Takes.VALUE:
-            word = "''" if value else "1"
-            return f"put `{option.flag} {word}` {after}"
-        if option.takes not in SWITCHES:
-            return f"put `{option.flag} {{value}}` {after}"
-        for other in self.facts.parser.of(option.dest):
-            if SWITCHES.get(other.takes, value) != value:
-                return f"put `{other.flag}` {after}"
-        return f"drop `{given.words}` {after}" if given else f"edit {self.facts.path}"
-
-
-def _as(said: Setting[Scalar], value: T, spellings: Mapping[T, str] | None = None) -> Setting[T]:
-    return Setting(
-        value=value,
-        said_by=said.said_by,
-        change=said.change,
-        by_default=said.by_default,
-        spellings=spellings or {},
-    )
-
-
-def _count(said: Setting[Scalar] | None) -> Setting[int] | None:
-    if said is None or isinstance(said.value, bool) or not isinstance(said.value, int):
-        return None
-    return _as(said, said.value) if said.value > 0 else None
-
-
-def _truth(said: Setting[Scalar] | None) -> Setting[bool] | None:
-    return _as(said, said.value) if said is not None and isinstance(said.value, bool) else None
-
-
-def _either(*said: Setting[Scalar] | None) -> Setting[bool] | None:
-    """The first that is on, else the first that is known."""
-    known = [truth for truth in map(_truth, said) if truth is not None]
-    return next((truth for truth in known if truth.value), known[0] if known else None)
-
-
-def _text(said: Setting[Scalar] | None) -> Setting[str] | None:
-    return _as(said, said.value) if said is not None and isinstance(said.value, str) else None
-
-
-def _named(said: Setting[Scalar] | None, names: Mapping[Scalar, T]) -> Setting[T] | None:
-    """A value that has another name here; the table's first name for it is the one to write."""
-    if said is None or said.value not in names:
-        return None
-    spellings = {ours: str(theirs) for theirs, ours in reversed([*names.items()])}
-    return _as(said, names[said.value], spellings)
-
-
-def _precision(run: _Bindings) -> Setting[Precision] | None:
+def _precision(run: Bindings) -> Setting[Precision] | None:
     """One precision out of `bf16` and `fp16`, or out of Accelerate's one word."""
-    bf16, fp16 = (_truth(run.setting(b)) for b in (run.facts.bf16, run.facts.fp16))
+    bf16, fp16 = (as_truth(run.setting(b)) for b in (run.facts.bf16, run.facts.fp16))
     change = _precision_change(run.facts)
     for said, precision in ((bf16, Precision.BF16), (fp16, Precision.FP16)):
         if said is not None and said.value:
             return Setting(value=precision, said_by=said.said_by, change=change)
     if bf16 is None or fp16 is None:
-        return _named(run.setting(run.facts.mixed_precision), _MIXED_PRECISIONS)
+        return as_named(run.setting(run.facts.mixed_precision), _MIXED_PRECISIONS)
     chosen = fp16 if bf16.by_default else bf16
     return Setting(
         value=Precision.FP32,

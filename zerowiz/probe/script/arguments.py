@@ -97,11 +97,7 @@ def built_arguments(source: Source) -> list[Built]:
         arguments = find_arguments(source, call.node.func)
         if arguments is None or not arguments.is_training:
             continue
-        keywords: dict[str, ast.expr] = {}
-        hidden = len(call.node.args) > 1
-        for word in call.node.keywords:
-            entries = {word.arg: word.value} if word.arg else source.entries(word.value, call.scope)
-            keywords |= entries or {}
-            hidden = hidden or entries is None
+        keywords, hidden = source.keywords(call)
+        hidden = hidden or len(call.node.args) > 1
         found.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
     return found

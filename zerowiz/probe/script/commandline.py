@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zerowiz.core.script import Option, ScriptParser, Takes
 from zerowiz.probe.script.arguments import Arguments, find_arguments
 from zerowiz.probe.script.expressions import follow, last_name
-from zerowiz.probe.script.options import argparse_options
+from zerowiz.probe.script.options import argparse_options, parameter_options
 from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, Call, Source
 from zerowiz.probe.script.walk import PARSE_CALLS
 
@@ -40,13 +40,14 @@ def command_line(source: Source) -> CommandLine:
     hf_calls = [call for call in source.calls if _is_hf_parser(source, call.node.func)]
     classes = [found for call in hf_calls for found in _parsed_classes(source, call)]
     known = [found for found in classes if found is not None]
-    reads_words = any(
+    fired = [option for name in sorted(source.fired) for option in _fired(source, name)]
+    reads_words = bool(fired) or any(
         call.method in PARSE_CALLS and not _parses_literal(call) for call in source.calls
     )
     suffixes = [suffix for call in source.calls for suffix in _FILE_READERS.get(call.method, ())]
     parser = ScriptParser(
-        options=(*_added(source), *_fields(known)) if reads_words else (),
-        abbreviates=not any(_forbids_abbreviation(call) for call in source.calls),
+        options=(*_added(source), *_fields(known), *fired) if reads_words else (),
+        abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
         complete=len(known) == len(classes) and all(found.complete for found in known),
         args_file_suffixes=tuple(suffixes) if hf_calls else (),
         config_flag="--config" if source.calls_to("trl", "TrlParser") else None,
@@ -67,6 +68,12 @@ def _added(source: Source) -> list[Option]:
 def _fields(classes: list[Arguments]) -> list[Option]:
     """The options of HfArgumentParser."""
     return [option for each in classes for row in each.fields.values() for option in row]
+
+
+def _fired(source: Source, name: str) -> list[Option]:
+    """The options of Fire."""
+    function = source.functions.get(name)
+    return [] if function is None else [*parameter_options(function)]
 
 
 def _is_hf_parser(source: Source, expr: ast.expr) -> bool:

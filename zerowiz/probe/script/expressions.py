@@ -17,8 +17,12 @@ MOST_STEPS = 8
 class Scope:
     """The names that one function, one class or the module binds."""
 
-    def __init__(self, parent: "Scope | None" = None, *, is_class: bool = False) -> None:
+    def __init__(
+        self, parent: "Scope | None" = None, *, is_class: bool = False, function: str = ""
+    ) -> None:
         self.parent = parent
+        self.function = function
+        """The function whose names these are."""
         self.is_class = is_class
         self.values: dict[str, list[ast.expr | None]] = {}
         """None stands for a value that is not followed."""
@@ -26,6 +30,12 @@ class Scope:
     def bind(self, name: str, value: ast.expr | None) -> None:
         """Note one more value of a name."""
         self.values.setdefault(name, []).append(value)
+
+    def owner(self, name: str) -> "Scope | None":
+        """The scope that a name is looked up in."""
+        if name in self.values or self.parent is None:
+            return self
+        return self.parent.owner(name)
 
     def value(self, name: str) -> ast.expr | None:
         """What a name that is bound once stands for."""
@@ -57,21 +67,33 @@ def follow(expr: ast.expr, scope: Scope) -> ast.expr:
     return expr
 
 
-def literal(expr: ast.expr | None, scope: Scope) -> Scalar:
+def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
     """The value of a constant, of a name for one, or of a product of them."""
+    if depth == MOST_STEPS:
+        return None
     match expr and follow(expr, scope):
         case ast.Constant(value=bool() | int() | float() | str() as value):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = literal(operand, scope)
+            number = literal(operand, scope, depth + 1)
             return -number if isinstance(number, int | float) else None
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            one, other = literal(left, scope), literal(right, scope)
+            one, other = (literal(each, scope, depth + 1) for each in (left, right))
             if isinstance(one, int) and isinstance(other, int):
                 return _ARITHMETIC[type(op)](one, other)
         case _:
             pass
     return None
+
+
+def words(expr: ast.expr, scope: Scope) -> str | None:
+    """A list of texts, with commas between them."""
+    expr = follow(expr, scope)
+    if not isinstance(expr, ast.List | ast.Tuple | ast.Set):
+        return None
+    texts = [literal(item, scope) for item in expr.elts]
+    named = [text for text in texts if isinstance(text, str)]
+    return ",".join(named) if named and len(named) == len(texts) else None
 
 
 def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:

@@ -49,28 +49,45 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
         attention=_attention(read),
         model=_model(read),
-        trains_adapters=_trains_adapters(read.source),
     )
-
-
-def _trains_adapters(source: Source) -> bool:
-    """Whether adapters can be meant: peft itself, or TRL's options that build its config."""
-    origins = (*source.imports.values(), *source.stars)
-    names = {origin.rpartition(".")[2] for origin in origins}
-    return "get_peft_config" in names or any(o.split(".")[0] == "peft" for o in origins)
 
 
 def _checkpointing(read: Reader, said: Binding) -> Binding:
     """What `model.gradient_checkpointing_enable()` adds to what the arguments say."""
     calls = read.source.calls
     by_condition = {call.method for call in calls if call.tests}
-    # peft, utils/other.py: it turns checkpointing on, unless it is told not to.
-    if any(call.method == "prepare_model_for_kbit_training" for call in calls):
-        return UNSEEN
+    prepared = [call for call in calls if call.method == "prepare_model_for_kbit_training"]
+    if prepared:
+        return agree(_prepared(read, call, said) for call in prepared)
     enabling = [call for call in calls if call.method in _CHECKPOINTING_CALLS]
     if any(len(call.tests) > 1 or call.function in by_condition for call in enabling):
         return UNSEEN
     return agree(_enabled(read, call, said) for call in enabling) if enabling else said
+
+
+def _prepared(read: Reader, call: Call, said: Binding) -> Binding:
+    """What `prepare_model_for_kbit_training` does with a base that is quantized for certain.
+
+    peft 0.21, utils/other.py: it turns checkpointing on, unless it is told not to.
+    """
+    told = read.keyword(call, "use_gradient_checkpointing")
+    if told is not None and told.flag is not None and told.flag == said.flag:
+        return said
+    if call.tests or not _is_quantized(read):
+        return UNSEEN
+    if told is None:
+        return Binding(value=True, line=call.line, code=f"{call.name}(...)")
+    return said if told.value is False and told.flag is None else told
+
+
+def _is_quantized(read: Reader) -> bool:
+    """Whether some call says so in a literal, under no condition."""
+    return any(
+        isinstance(expr, ast.Constant) and expr.value is True and not call.tests
+        for call in read.source.calls
+        for name in ("load_in_4bit", "load_in_8bit")
+        if (expr := read.source.keywords(call)[0].get(name)) is not None
+    )
 
 
 def _enabled(read: Reader, call: Call, said: Binding) -> Binding:
@@ -78,8 +95,6 @@ def _enabled(read: Reader, call: Call, said: Binding) -> Binding:
     if not call.tests:
         return Binding(value=True, line=call.line, code=f"{call.name}()")
     test = call.tests[0]
-    if test is None:
-        return UNSEEN
     found = read.bind(test, call)
     asks_arguments = said.seen and last_name(test) in _CHECKPOINTING_FIELDS
     return said if asks_arguments and not found.seen else found
@@ -129,7 +144,9 @@ def _model(read: Reader) -> Binding:
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
         if seen:
             return agree(seen)
-    return read.named(_MODEL_NAMES)
+    named = read.named(_MODEL_NAMES)
+    ends = [b for bindings in found.values() for b in bindings if b.code is not None]
+    return named if named.seen or not ends else ends[0]
 
 
 def _attention(read: Reader) -> Binding:

@@ -1,11 +1,19 @@
 """Read the options that a script's own code declares: `add_argument` calls, dataclass fields."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from zerowiz.core.script import SWITCHES, Option, Reads, Takes, field_options, read_word
-from zerowiz.probe.script.expressions import Scope, last_name, literal
+from zerowiz.core.script import (
+    BY_ARCHITECTURE,
+    SWITCHES,
+    Option,
+    Reads,
+    Takes,
+    field_options,
+    read_word,
+)
+from zerowiz.probe.script.expressions import Scope, last_name, literal, unless_none, words
 from zerowiz.probe.script.source import Call
 
 _READS: Mapping[str, Reads] = {
@@ -23,6 +31,9 @@ _READS: Mapping[str, Reads] = {
 _FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
 
 
+_LISTS = frozenset({"List", "list", "Sequence", "Iterable"})
+
+
 def argparse_options(call: Call) -> tuple[Option, ...]:
     """The options that one `add_argument` call makes."""
     flags = tuple(
@@ -37,6 +48,10 @@ def argparse_options(call: Call) -> tuple[Option, ...]:
     )
     reader = call.keyword("type")
     reads = _READS.get(last_name(reader), Reads.UNSEEN) if reader is not None else Reads.STR
+    several = _takes(call) is Takes.WORDS
+    if several:
+        reads = Reads.WORDS if reads is Reads.STR else Reads.UNSEEN
+        default = _default_words(call.keyword("default"), call.scope)
     longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
     option = Option(
         flags=flags,
@@ -68,7 +83,7 @@ def _takes(call: Call) -> Takes:
         case ast.Constant(value="?"):
             return Takes.PERHAPS
         case _:
-            return Takes.UNSEEN
+            return Takes.WORDS
 
 
 def _with_switches(option: Option, call: Call) -> tuple[Option, ...]:
@@ -88,8 +103,57 @@ def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Opt
     """The options that HfArgumentParser makes of one field of a dataclass in the file."""
     value = node.value
     if isinstance(value, ast.Call) and last_name(value) in {"field", "HfArg"}:
-        value = next((word.value for word in value.keywords if word.arg == "default"), None)
-    return field_options(name, _annotation(node.annotation), literal(value, scope), node.lineno)
+        value = next((_made(word) for word in value.keywords if word.arg in _DEFAULTS), None)
+    reads = _annotation(node.annotation)
+    default = _default_words(value, scope) if reads is Reads.WORDS else literal(value, scope)
+    return field_options(name, reads, default, node.lineno)
+
+
+_DEFAULTS = frozenset({"default", "default_factory"})
+
+
+def _made(word: ast.keyword) -> ast.expr:
+    """A field's default; a factory's is what its lambda gives."""
+    return word.value.body if isinstance(word.value, ast.Lambda) else word.value
+
+
+def _default_words(expr: ast.expr | None, scope: Scope) -> str | None:
+    """The default of a list of names; None stands for the choice of who takes the list."""
+    return BY_ARCHITECTURE if unless_none(expr) is None else words(expr, scope) if expr else None
+
+
+def parameter_options(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Option]:
+    """The options that Fire makes of a function's parameters."""
+    spec = function.args
+    places = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(places) - len(spec.defaults)) + spec.defaults
+    for arg, value in [
+        *zip(places, defaults, strict=True),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]:
+        yield from _parameter_options(arg, value)
+
+
+def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]:
+    name, nothing = arg.arg, Scope()
+    default = literal(value, nothing)
+    by_value = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
+    reads = by_value.get(type(default), Reads.UNSEEN)
+    if arg.annotation is not None:
+        reads = _annotation(arg.annotation)
+    elif isinstance(value, ast.List | ast.Tuple):
+        reads = Reads.WORDS
+    if reads is Reads.WORDS:
+        default = _default_words(value, nothing)
+    takes = Takes.PERHAPS if reads is Reads.TRUTH else Takes.VALUE
+    flags = tuple(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
+    yield Option(flags=flags, dest=name, default=default, takes=takes, reads=reads, line=arg.lineno)
+    if reads is Reads.TRUTH:
+        # fire, core.py, _ParseKeywordArgs: `--noname`.
+        off = (f"--no{name}",)
+        yield Option(
+            flags=off, dest=name, default=default, takes=Takes.STORE_FALSE, line=arg.lineno
+        )
 
 
 def _annotation(expr: ast.expr) -> Reads:
@@ -101,5 +165,7 @@ def _annotation(expr: ast.expr) -> Reads:
             return _annotation(left)
         case ast.Subscript(value=base, slice=inner) if last_name(base) == "Optional":
             return _annotation(inner)
+        case ast.Subscript(value=base, slice=inner) if last_name(base) in _LISTS:
+            return Reads.WORDS if _annotation(inner) is Reads.STR else Reads.UNSEEN
         case _:
             return _FIELD_READS.get(last_name(expr), Reads.UNSEEN)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from zerowiz.core.script import Convention, ScriptFacts
 from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.probe.script.adapters import with_adapters
 from zerowiz.probe.script.commandline import command_line
 from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model import with_model
@@ -37,7 +38,7 @@ def parse_script(text: str, path_name: str) -> ScriptFacts:
     if facts.integration is None:
         return facts
     facts = replace(facts, args_file=_args_file(source, path_name))
-    return with_model(with_training(facts, read), read)
+    return with_adapters(with_model(with_training(facts, read), read), read)
 
 
 def _parse(text: str, path_name: str) -> ast.Module:

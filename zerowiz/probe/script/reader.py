@@ -2,11 +2,20 @@
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from zerowiz.core.script import UNSEEN, Binding, Option
+from zerowiz.core.script import UNSEEN, Binding, Option, Reads, Scalar
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.probe.script.commandline import CommandLine
-from zerowiz.probe.script.expressions import MOST_STEPS, follow, last_name, literal
+from zerowiz.probe.script.expressions import (
+    MOST_STEPS,
+    Scope,
+    follow,
+    last_name,
+    literal,
+    unless_none,
+    words,
+)
 from zerowiz.probe.script.source import Call, Source
 
 # Wrappers around a path that leave it the same file.
@@ -38,22 +47,103 @@ class Reader:
     def bind(self, expr: ast.expr, call: Call, keyword: str | None = None) -> Binding:
         """What an expression in a call says: a literal, an option, the config, or nothing."""
         line = expr.lineno
-        expr = follow(expr, call.scope)
-        option = self._option(expr)
+        expr = self.follow(expr, call)
+        option = self._option(expr, call.scope)
         if option is not None:
             return self.bind_option(option)
         if _asks_config(expr):
             return Binding(from_config=True, line=line)
         value = literal(expr, call.scope)
+        code = said_in(call, expr, keyword)
         if value is None:
-            return Binding(line=line)
-        said = f"{keyword}={ast.unparse(expr)}" if keyword else ast.unparse(expr)
-        return Binding(value=value, line=line, code=f"{call.name}({said})", keyword=keyword)
+            return Binding(line=line, code=None if unless_none(expr) is None else code)
+        return Binding(value=value, line=line, code=code, keyword=keyword)
 
-    def _option(self, expr: ast.expr) -> Option | None:
-        """The option behind `args.x`, `self.args.x` or `int(args.x)`."""
+    def bind_words(self, expr: ast.expr, call: Call, keyword: str) -> Binding:
+        """What says a list of names; a lone text, which peft takes for a pattern, says nothing."""
+        line = expr.lineno
+        changed = isinstance(expr, ast.Name) and expr.id in self.source.altered
+        expr = self.follow(expr, call)
+        texts: str | None = words(expr, call.scope)
+        if isinstance(expr, ast.Call) and last_name(expr) in {"split", "list"}:
+            expr, is_list = self.follow(_split_by_commas(expr), call), True
+        else:
+            is_list = False
+        option = self._option(expr, call.scope)
+        if option is not None and (is_list or option.reads is Reads.WORDS):
+            return self.bind_option(option)
+        text = literal(expr, call.scope)
+        if isinstance(text, str) and (is_list or text == ALL_LINEAR):
+            texts = text
+        code = said_in(call, expr, keyword)
+        return Binding(value=None if changed else texts, line=line, code=code)
+
+    def follow(self, expr: ast.expr, call: Call) -> ast.expr:
+        """Replace a name, a dict's entry or a class's constant by what it stands for."""
+        for _ in range(MOST_STEPS):
+            expr = follow(expr, call.scope)
+            inner = self._entry(expr, call.scope) or self._constant(expr, call.scope)
+            if inner is None:
+                break
+            expr = inner
+        return expr
+
+    def _entry(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
+        """What `SETTINGS["x"]` stands for, where the dict is written out."""
+        match expr:
+            case ast.Subscript(value=ast.Name() as name, slice=ast.Constant(value=key)):
+                return (self.source.entries(name, scope) or {}).get(str(key))
+            case _:
+                return None
+
+    def _constant(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
+        """What `Config.x` stands for, or `config.x` after `config = Config()`."""
+        if not isinstance(expr, ast.Attribute) or expr.attr in self.source.altered:
+            return None
+        base = follow(expr.value, scope)
+        if isinstance(base, ast.Call) and (base.args or base.keywords):
+            return None
+        name = base.func if isinstance(base, ast.Call) else base
+        node = self.source.classes.get(name.id) if isinstance(name, ast.Name) else None
+        found = None
+        for statement in node.body if node else ():
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=attr)], value=value) if attr == expr.attr:
+                    found = value
+                case ast.AnnAssign(target=ast.Name(id=attr), value=value) if attr == expr.attr:
+                    found = value
+                case _:
+                    pass
+        return found
+
+    def condition(
+        self, expr: ast.expr, call: Call, keyword: str | None = None, depth: int = 0
+    ) -> Binding:
+        """What decides a condition: a constant, or an option that is on or has some value."""
+        expr = self.follow(expr, call)
+        match expr:
+            case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:
+                found = self.condition(inner, call, keyword, depth + 1)
+                return replace(found, unless=not found.unless)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                values = _compared(op, right)
+                found = self.bind(left, call) if values is not None else UNSEEN
+                known = found.flag is not None or found.value is not None
+                negated = isinstance(op, ast.NotEq | ast.NotIn)
+                return replace(found, when=values or (), unless=negated) if known else found
+            case _:
+                return self.bind(expr, call, keyword)
+
+    def _option(self, expr: ast.expr, scope: Scope) -> Option | None:
+        """The option behind `args.x`, `self.args.x`, `int(args.x)`, or a parameter for Fire."""
         if isinstance(expr, ast.Call) and last_name(expr) in {"int", "str"} and expr.args:
             expr = expr.args[0]
+        if isinstance(expr, ast.Name):
+            owner = scope.owner(expr.id)
+            once = owner is not None and owner.values.get(expr.id) == [None]
+            if owner is None or not once or owner.function not in self.source.fired:
+                return None
+            return next(iter(self.line.parser.of(expr.id)), None)
         if not isinstance(expr, ast.Attribute) or expr.attr in self.source.altered:
             return None
         if last_name(expr.value) not in self.source.namespaces:
@@ -107,6 +197,40 @@ class Reader:
         return None
 
 
+_LONGEST_CODE = 72
+
+
+def said_in(call: Call, expr: ast.expr, keyword: str | None = None) -> str:
+    """An argument as a person finds it again; a long one is left to its line."""
+    said = f"{keyword}={ast.unparse(expr)}" if keyword else ast.unparse(expr)
+    code = f"{call.name}({said})"
+    short = f"{call.name}({keyword}=...)" if keyword else f"{call.name}(...)"
+    return code if len(code) <= _LONGEST_CODE else short
+
+
+def _split_by_commas(call: ast.Call) -> ast.expr:
+    """The text in `text.split(",")`, or the list in `list(names)`."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=text, attr="split"), args=[ast.Constant(value=",")]):
+            return text
+        case ast.Call(func=ast.Name(id="list"), args=[names]):
+            return names
+        case _:
+            return call
+
+
+def _compared(op: ast.cmpop, right: ast.expr) -> tuple[Scalar, ...] | None:
+    """The values that hold in a comparison; none where a number has to be above 0."""
+    items = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
+    values = tuple(item.value for item in items if isinstance(item, ast.Constant))
+    known = tuple(v for v in values if isinstance(v, str | int | float | bool))
+    if len(known) != len(items):
+        return None
+    if isinstance(op, ast.Gt):
+        return () if known == (0,) else None
+    return known if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) else None
+
+
 def _asks_config(expr: ast.expr) -> bool:
     """`engine.train_micro_batch_size_per_gpu()`, `config["train_micro_batch_size_per_gpu"]`."""
     if isinstance(expr, ast.Subscript) and isinstance(expr.slice, ast.Constant):
@@ -117,5 +241,5 @@ def _asks_config(expr: ast.expr) -> bool:
 def agree(bindings: Iterable[Binding]) -> Binding:
     """What all say alike; where two differ, nothing is known."""
     found = list(bindings)
-    said = {(binding.value, binding.flag, binding.from_config) for binding in found}
+    said = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}
     return found[0] if len(said) == 1 else UNSEEN

@@ -16,8 +16,8 @@ class Call:
 
     node: ast.Call
     scope: Scope
-    tests: tuple[ast.expr | None, ...]
-    """The conditions around it; None is one that is not followed, such as an `else`."""
+    tests: tuple[ast.expr, ...]
+    """The conditions around it."""
     target: str
     """The names its result is assigned to."""
     function: str
@@ -60,6 +60,9 @@ class Source:
     stars: list[str] = field(default_factory=list)
     """Modules of which everything is imported."""
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
+    fired: set[str] = field(default_factory=set)
+    """Functions whose parameters `fire.Fire` makes options of."""
     calls: list[Call] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned, and containers that are changed, after their birth."""
@@ -88,6 +91,16 @@ class Source:
     def calls_to(self, library: str, name: str) -> list[Call]:
         """Calls of one name of one library."""
         return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
+
+    def keywords(self, call: Call) -> tuple[dict[str, ast.expr], bool]:
+        """The keywords of a call, those of a dict behind `**` too; and whether more are hidden."""
+        found: dict[str, ast.expr] = {}
+        hidden = False
+        for word in call.node.keywords:
+            entries = {word.arg: word.value} if word.arg else self.entries(word.value, call.scope)
+            found |= entries or {}
+            hidden = hidden or entries is None
+        return found, hidden
 
     def entries(self, expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
         """A dict literal with constant keys that nothing changes, or None."""

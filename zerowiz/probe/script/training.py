@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, ScriptFacts
@@ -30,7 +30,10 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
     facts = replace(
-        facts, micro_batch=_loader_batch(read), unfused_adam_line=_unfused_adam_line(read)
+        facts,
+        micro_batch=_loader_batch(read),
+        optimizer=_built_optimizer(read),
+        unfused_adam_line=_unfused_adam_line(read),
     )
     if facts.integration is Integration.DEEPSPEED:
         return replace(facts, accumulation_steps=Binding(from_config=True))
@@ -40,6 +43,26 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
+
+
+# The classes whose states the ledger knows, by the library that has them.
+_OPTIMIZERS: Mapping[str, frozenset[str]] = {
+    "torch": frozenset({"Adam", "AdamW", "SGD"}),
+    "bitsandbytes": frozenset({"Adam8bit", "AdamW8bit", "PagedAdamW8bit", "PagedAdamW32bit"}),
+    "deepspeed": frozenset({"FusedAdam", "DeepSpeedCPUAdam", "FusedLion", "DeepSpeedCPULion"}),
+    "transformers": frozenset({"Adafactor"}),
+    "lion_pytorch": frozenset({"Lion"}),
+}
+
+
+def _built_optimizer(read: Reader) -> Binding:
+    """The class of the one kind of optimizer that the script builds."""
+    found = []
+    for call in read.source.calls:
+        library, name = read.source.imported(call.node.func)
+        if name in _OPTIMIZERS.get(library, ()):
+            found.append(Binding(value=name, line=call.line, code=f"{call.name}(...)"))
+    return agree(found)
 
 
 _TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
@@ -100,7 +123,7 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
         if spelling in built.keywords:
             return read.bind(built.keywords[spelling], built.call, spelling)
     if built.hidden:
-        return UNSEEN
+        return Binding(line=built.call.line, code=f"{built.call.name}(**...)")
     return Binding(
         value=options[0].default,
         line=built.call.line,

@@ -10,8 +10,8 @@ from zerowiz.probe.script.source import Call, Source
 HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
 # Calls that turn the command line into values.
 PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermixed_args"}
-# Methods that change the dict they are called on.
-_CHANGING = frozenset({"update", "setdefault", "pop"})
+# Methods that change the dict or the list they are called on.
+_CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 _SELF = frozenset({"self", "cls"})
 
 
@@ -27,7 +27,7 @@ class _Walk(ast.NodeVisitor):
         self.source = Source()
         self._scope = self.source.module
         self._function = ""
-        self._tests: tuple[ast.expr | None, ...] = ()
+        self._tests: tuple[ast.expr, ...] = ()
         self._target = ""
         self._files: dict[str, ast.expr] = {}
         """What the `with` blocks around have opened, by name."""
@@ -67,7 +67,8 @@ class _Walk(ast.NodeVisitor):
         self._scope.bind(node.name, None)
         outer, function = self._scope, self._function
         parent = outer.parent if outer.is_class else outer
-        self._scope, self._function = Scope(parent), node.name
+        self._scope, self._function = Scope(parent, function=node.name), node.name
+        self.source.functions[node.name] = node
         spec = node.args
         for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
             if arg is not None:
@@ -152,8 +153,17 @@ class _Walk(ast.NodeVisitor):
         if not _is_main_guard(node.test):
             self._tests = (*outer, node.test)
         self._visit_all(node.body)
-        self._tests = (*outer, None)
+        self._tests = (*outer, _negate(node.test))
         self._visit_all(node.orelse)
+        self._tests = outer
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        outer = self._tests
+        self._tests = (*outer, node.test)
+        self.visit(node.body)
+        self._tests = (*outer, _negate(node.test))
+        self.visit(node.orelse)
         self._tests = outer
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -168,6 +178,8 @@ class _Walk(ast.NodeVisitor):
         if call.method in PARSE_CALLS:
             self._parsing_functions.add(self._function)
         match node.func, node.args:
+            case _, [ast.Name(id=name), *_] if self.source.imported(node.func) == ("fire", "Fire"):
+                self.source.fired.add(name)
             case ast.Attribute(value=ast.Name(id=name), attr=attr), _ if attr in _CHANGING:
                 self.source.altered.add(name)
             case ast.Attribute(value=ast.Name(id=name), attr="read"), _ if name in self._files:
@@ -177,6 +189,12 @@ class _Walk(ast.NodeVisitor):
             case _:
                 pass
         self.generic_visit(node)
+
+
+def _negate(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    return ast.copy_location(ast.UnaryOp(op=ast.Not(), operand=test), test)
 
 
 def _is_main_guard(test: ast.expr) -> bool:

@@ -1,0 +1,184 @@
+"""A script that trains adapters: planned as what it is, and asked about nothing that it shows."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import ENTER, Result, Run, Terminal
+from ranks.harness import rank_environ, read_reports, run
+
+TESTS = Path(__file__).parents[1]
+SCRIPTS = TESTS / "probe" / "scripts"
+MODEL = TESTS.parent / "templates" / "model"
+
+Open = Callable[..., Terminal]
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "4GiB")
+A100 = ("--machine", "4xA100-40GB")
+
+
+def write(folder: Path, name: str, old: str = "", new: str = "") -> None:
+    """One of the scripts that the reading is held to, as `train.py` in this folder."""
+    text = (SCRIPTS / f"{name}.py").read_text()
+    assert old in text
+    (folder / "train.py").write_text(text.replace(old, new) if old else text)
+
+
+def tiny(folder: Path) -> None:
+    write(folder, "lora_tiny", 'default="model"', f'default="{MODEL}"')
+
+
+def adapters(result: Result) -> tuple[object, object, object]:
+    assert 0 == result.code, result.stderr
+    planned = json.loads(result.stdout)["workload"]
+    return planned["method"], planned["lora_rank"], planned["lora_target_modules"]
+
+
+def dry(here: Run, *words: str) -> Result:
+    return here("launch", "--dry-run", "--json", *CPU, *words)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), ("lora", 4, "q_proj,v_proj")),
+        (("--lora_r", "32"), ("lora", 32, "q_proj,v_proj")),
+        (("--lora_target_modules", "k_proj", "o_proj"), ("lora", 4, "k_proj,o_proj")),
+    ],
+)
+def test_the_plan_takes_method_rank_and_layers_from_the_script(
+    here: Run, folder: Path, given: tuple[str, ...], expected: tuple[object, ...]
+) -> None:
+    tiny(folder)
+    assert expected == adapters(dry(here, "train.py", *given))
+
+
+def test_an_option_that_agrees_with_the_script_is_no_error(here: Run, folder: Path) -> None:
+    tiny(folder)
+    words = ("--method", "lora", "--lora-rank", "4", "--lora-target-modules", "v_proj,q_proj")
+    assert ("lora", 4, "v_proj,q_proj") == adapters(dry(here, *words, "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (
+            ("--method", "full"),
+            (
+                r"`--method full` disagrees with the script: `get_peft_model\(\.\.\.\)` in train\.py"
+                r" line 45 says lora"
+            ),
+            "edit train.py line 45",
+        ),
+        (
+            ("--method", "qlora"),
+            r"`--method qlora` disagrees with the script: .* says lora",
+            "edit train.py line 45",
+        ),
+        (
+            ("--lora-rank", "16"),
+            (
+                r"`--lora-rank 16` disagrees with the script: the default of `--lora_r` in train\.py"
+                r" line 24 says 4"
+            ),
+            "put `--lora_r 16` after train.py",
+        ),
+        (
+            ("--lora-target-modules", "all-linear"),
+            r"`--lora-target-modules all-linear` disagrees with the script: .* says q_proj,v_proj",
+            "name others with `--lora_target_modules` after train.py",
+        ),
+    ],
+)
+def test_an_option_that_contradicts_the_script_is_an_error_that_names_both(
+    here: Run, folder: Path, words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    tiny(folder)
+    result = dry(here, *words, "train.py")
+    assert 2 == result.code
+    assert re.fullmatch(problem, result.problem), result.problem
+    assert hint in result.hints
+
+
+def test_adapters_behind_a_switch_are_planned_where_it_is_on(here: Run, folder: Path) -> None:
+    write(folder, "lora_optional", "Qwen/Qwen2.5-0.5B", str(MODEL))
+    assert ("full", None, None) == adapters(here(*(*DRY_A100, "train.py")))
+    on = here(*DRY_A100, "train.py", "--use_lora")
+    assert ("lora", 16, "q_proj,v_proj") == adapters(on)
+    assert "no effect of `LoraConfig(modules_to_save=['lm_head'])` in line 27" in on.stderr
+    off = here(*DRY_A100, "--method", "lora", "train.py")
+    assert 2 == off.code
+    assert "put `--use_lora True` after train.py" in off.hints
+
+
+DRY_A100 = ("launch", "--dry-run", "--json", *A100)
+
+
+def test_a_quantized_base_is_planned_as_qlora(here: Run, folder: Path) -> None:
+    write(folder, "lora_dataclasses", "lmsys/vicuna-7b-v1.5", str(MODEL))
+    assert "lora" == adapters(here(*DRY_A100, "train.py"))[0]
+    assert "qlora" == adapters(here(*DRY_A100, "train.py", "--q_lora", "true"))[0]
+
+
+def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folder: Path) -> None:
+    write(folder, "lora_yaml")
+    result = here(*DRY_A100, "--model", "7b", "--micro-batch", "2", "train.py")
+    assert ("lora", 16, "all-linear") == adapters(result)
+    (assumed,) = [line for line in result.stderr.splitlines() if "assumed" in line]
+    assert (
+        "note: assumed 2048 tokens a sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
+        " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
+    ) == assumed
+    (ends,) = [line for line in result.stderr.splitlines() if line.startswith("Unseen")]
+    assert "`LoraConfig(**...)` in line 13" in ends
+
+
+def test_where_all_is_seen_nothing_is_said(here: Run, folder: Path) -> None:
+    tiny(folder)
+    result = dry(here, "--seq-len", "32", "train.py")
+    assert 0 == result.code
+    assert "assumed" not in result.stderr
+    assert "Unseen" not in result.stderr
+
+
+def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folder: Path) -> None:
+    tiny(folder)
+    person = terminal("init", *CPU)
+    person.reply("How many tokens per sequence?", "32" + ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end()
+    assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
+    assert "optimizer states, lora, without" in " ".join(person.text.split())
+    record = json.loads((folder / ".zerowiz" / "init.json").read_text())
+    assert {"method", "lora_rank", "model", "micro_batch"}.isdisjoint(record["options"])
+
+
+@pytest.mark.deepspeed
+def test_the_ranks_train_the_adapters_that_were_planned(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    reports = tmp_path / "reports"
+    words = (*CPU, "--stage", "2", "--seq-len", "32")
+    script = (SCRIPTS / "lora_tiny.py", "--model_config", MODEL)
+    planned = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--dry-run", "--json", *words, *script],
+        env=rank_environ(tmp_path / "planned"),
+        cwd=tmp_path,
+    )
+    content = json.loads(planned.stdout)
+    assert ("lora", 4) == (content["workload"]["method"], content["workload"]["lora_rank"])
+
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", *words, *script],
+        env=rank_environ(reports),
+        cwd=tmp_path,
+    )
+
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    # Both moments of every trained weight, shared out over the two ranks.
+    trained = content["model"]["trainable_params"]
+    assert [(2, 2, trained), (2, 2, trained)] == [
+        (report["stage"], report["micro_batch"], report["state_elements"])
+        for report in read_reports(reports)
+    ]

@@ -1,0 +1,259 @@
+"""Bind what a script says of its adapters: whether they train, on which layers, at which rank."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
+from zerowiz.probe.script.expressions import follow, last_name, unless_none
+from zerowiz.probe.script.reader import Reader, agree, said_in
+from zerowiz.probe.script.source import Call, Source
+
+# peft 0.21, tuners/lora/config.py, class LoraConfig.
+_DEFAULT_RANK = 8
+_CONFIG = "LoraConfig"
+# What takes a config of peft, with the keyword and the place of it: peft 0.21, mapping_func.py;
+# transformers 5.23, integrations/peft.py.
+_TAKERS = {"get_peft_model": ("peft_config", 1), "add_adapter": ("adapter_config", 0)}
+# LoraConfig's fields that make adapters larger than their rank does, or train other weights whole.
+_UNCOUNTED = ("use_dora", "modules_to_save", "target_parameters", "rank_pattern")
+# Calls of one function that are looked through for the conditions around it.
+_DEEPEST = 4
+
+
+def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add what trains beside the frozen weights, where anything can."""
+    source = read.source
+    facts = replace(facts, trains_adapters=_trains_adapters(source))
+    if not facts.trains_adapters:
+        return facts
+    facts = replace(facts, quantized=_quantized(read), uncounted=tuple(_uncounted(read)))
+    if source.calls_to("trl", "get_peft_config"):
+        return replace(
+            facts,
+            adapters=_by_model_config(read, "use_peft"),
+            lora_rank=_by_model_config(read, "lora_r"),
+            lora_target_modules=_by_model_config(read, "lora_target_modules"),
+        )
+    used = [*_used(read)]
+    return replace(
+        facts,
+        adapters=_join([_condition(read, each) for each in used]),
+        lora_rank=agree(_rank(read, config) for each in used for config in each.configs),
+        lora_target_modules=agree(
+            _targets(read, config) for each in used for config in each.configs
+        ),
+    )
+
+
+def _by_model_config(read: Reader, name: str) -> Binding:
+    """What a field of TRL's ModelConfig says."""
+    options = read.line.parser.of(name)
+    return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
+
+
+def _trains_adapters(source: Source) -> bool:
+    """Whether adapters can be meant: peft itself, or TRL's options that build its config."""
+    origins = (*source.imports.values(), *source.stars)
+    names = {origin.rpartition(".")[2] for origin in origins}
+    libraries = {origin.split(".")[0] for origin in origins}
+    return "get_peft_config" in names or not libraries.isdisjoint({"peft", "unsloth"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Use:
+    """One call that takes a config of peft's, and the LoraConfigs that may be it."""
+
+    call: Call
+    configs: tuple[Call, ...]
+    hidden: bool = False
+    """It may be another, or none."""
+
+
+def _used(read: Reader) -> Iterator[_Use]:
+    """Every call that makes a model one with adapters; without one, what builds their config."""
+    source, found = read.source, False
+    built = tuple(source.calls_to("peft", _CONFIG))
+    for call in source.calls:
+        expr = _taken(source, call)
+        if expr is not None:
+            found = True
+            yield _resolve(source, call, expr, built)
+    if not found:
+        yield from (_Use(call=call, configs=(call,)) for call in built)
+
+
+def _taken(source: Source, call: Call) -> ast.expr | None:
+    """The config of peft's that a call is given."""
+    if call.method not in _TAKERS:
+        return unless_none(call.keyword("peft_config"))
+    known = call.method != "get_peft_model" or source.imported(call.node.func)[0] == "peft"
+    return call.argument(*_TAKERS[call.method]) if known else None
+
+
+def _resolve(source: Source, call: Call, expr: ast.expr, built: tuple[Call, ...]) -> _Use:
+    """The LoraConfigs that an expression may stand for."""
+    expr = follow(expr, call.scope)
+    inside = {id(node) for node in ast.walk(expr)}
+    name = last_name(expr)
+    for configs in (
+        tuple(config for config in built if id(config.node) in inside),
+        tuple(c for c in built if not isinstance(expr, ast.Call) and name in c.target.split()),
+        tuple(c for c in built if isinstance(expr, ast.Call) and c.function == name),
+    ):
+        if configs:
+            # A function that returns at several places may return none.
+            returns = _returns(source, name) if isinstance(expr, ast.Call) else 1
+            return _Use(call=call, configs=configs, hidden=returns > 1)
+    # A parameter: whoever calls hands over one of those that the file builds, if it builds any.
+    passed = isinstance(expr, ast.Name) and expr.id in call.scope.values
+    return _Use(call=call, configs=built, hidden=not (passed and built))
+
+
+def _returns(source: Source, name: str) -> int:
+    function = source.functions.get(name)
+    return sum(isinstance(node, ast.Return) for node in ast.walk(function)) if function else 0
+
+
+# Conditions
+
+
+def _condition(read: Reader, use: _Use) -> Binding:
+    """Under what a model gets its adapters."""
+    if use.hidden or not use.configs:
+        return Binding(line=use.call.line, code=f"{use.call.name}(...)")
+    tests = [_tests(read.source, call) for call in (use.call, *use.configs[:1])]
+    if any(_tests(read.source, config) != tests[-1] for config in use.configs):
+        return UNSEEN
+    return _under(read, use.call, tests)
+
+
+def _tests(source: Source, call: Call, depth: int = 0) -> tuple[str, ...] | None:
+    """The conditions around a call and around the one call of its function; None if several do."""
+    own = tuple(ast.unparse(test) for test in call.tests)
+    callers = [each for each in source.calls if call.function and each.method == call.function]
+    if not callers or depth == _DEEPEST:
+        return own
+    around = {_tests(source, caller, depth + 1) for caller in callers}
+    if len(around) > 1 or None in around:
+        return None
+    return (*(around.pop() or ()), *own)
+
+
+def _under(read: Reader, call: Call, around: list[tuple[str, ...] | None]) -> Binding:
+    """The one condition of several calls together; certain where there is none."""
+    certain = Binding(value=True, line=call.line, code=f"{call.name}(...)")
+    if None in around:
+        return replace(certain, value=None)
+    tests = list(dict.fromkeys(test for tests in around for test in tests or ()))
+    if not tests:
+        return certain
+    if len(tests) > 1:
+        return replace(certain, value=None)
+    node = ast.parse(tests[0], mode="eval").body
+    found = read.condition(ast.copy_location(node, call.node), call)
+    return replace(found, line=call.line) if found.flag is None else found
+
+
+def _join(bindings: list[Binding]) -> Binding:
+    """What several such calls come to: two in both branches of a condition leave none."""
+    certain = [b for b in bindings if b.value is True and b.flag is None and not b.unless]
+    if certain:
+        return certain[0]
+    if len(bindings) == 2 and bindings[0].seen:  # noqa: PLR2004 - a pair
+        one, other = bindings
+        if replace(one, unless=other.unless, line=None) == replace(other, line=None) != one:
+            return Binding(value=True, line=one.line, code=one.code)
+    return agree(bindings)
+
+
+# What a LoraConfig says
+
+
+def _rank(read: Reader, config: Call) -> Binding:
+    keywords, hidden = read.source.keywords(config)
+    if "r" in keywords:
+        return read.bind(keywords["r"], config, "r")
+    if hidden or config.node.args:
+        return Binding(line=config.line, code=f"{config.name}(**...)")
+    return Binding(value=_DEFAULT_RANK, line=config.line, keyword="r", default_of=_CONFIG)
+
+
+def _targets(read: Reader, config: Call) -> Binding:
+    name = "target_modules"
+    keywords, hidden = read.source.keywords(config)
+    if name in keywords and unless_none(keywords[name]) is not None:
+        return read.bind_words(keywords[name], config, name)
+    if name not in keywords and (hidden or config.node.args):
+        return Binding(line=config.line, code=f"{config.name}(**...)")
+    return Binding(value=BY_ARCHITECTURE, line=config.line, keyword=name, default_of=_CONFIG)
+
+
+def _uncounted(read: Reader) -> Iterator[Binding]:
+    """What makes adapters larger, by a value that stands in the script."""
+    source = read.source
+    for config in source.calls_to("peft", _CONFIG):
+        keywords, _ = source.keywords(config)
+        for name in _UNCOUNTED:
+            expr = unless_none(keywords.get(name))
+            if expr is not None and not _is_off(expr):
+                yield Binding(line=config.line, code=said_in(config, expr, name))
+    for call, expr in _told(source, "load_in_8bit"):
+        if not _is_off(expr):
+            yield Binding(line=call.line, code=said_in(call, expr, "load_in_8bit"))
+
+
+def _is_off(expr: ast.expr) -> bool:
+    """Whether it is a literal that is false, or nothing that can be told."""
+    return not isinstance(expr, ast.List | ast.Dict | ast.Tuple) and not (
+        isinstance(expr, ast.Constant) and bool(expr.value)
+    )
+
+
+# The base
+
+
+def _told(source: Source, name: str) -> Iterator[tuple[Call, ast.expr]]:
+    """Every call that is told this, by a keyword or a dict behind `**`."""
+    for call in source.calls:
+        keywords, _ = source.keywords(call)
+        if name in keywords and call.method != "dict":
+            yield call, keywords[name]
+
+
+def _quantized(read: Reader) -> Binding:
+    """Whether the frozen weights are loaded in 4 bits."""
+    source, name = read.source, "load_in_4bit"
+    if source.calls_to("trl", "get_quantization_config"):
+        return _by_model_config(read, name)
+    found = [_guarded(read, call, expr, name) for call, expr in _told(source, name)]
+    if found:
+        return _join([b for b in found if b.value is not False or b.flag] or found)
+    if [*_told(source, "load_in_8bit")] or not _hides_quantization(source):
+        return Binding(value=False, line=1, code="no `load_in_4bit`")
+    hidden = next(call for call in source.calls if _may_quantize(call))
+    return Binding(line=hidden.line, code=f"{hidden.name}(...)")
+
+
+def _hides_quantization(source: Source) -> bool:
+    return any(_may_quantize(call) for call in source.calls)
+
+
+def _may_quantize(call: Call) -> bool:
+    """Whether it takes weights of few bits, or a config for them, from where that is not seen."""
+    # peft 0.21, utils/other.py: it is for weights in 4 or in 8 bits.
+    kbit = call.method == "prepare_model_for_kbit_training"
+    return kbit or unless_none(call.keyword("quantization_config")) is not None
+
+
+def _guarded(read: Reader, call: Call, expr: ast.expr, name: str) -> Binding:
+    """A truth that a call is told, under the condition that the call itself is under."""
+    said = read.condition(expr, call, name)
+    under = _under(read, call, [_tests(read.source, call)])
+    literal = said.flag is None and isinstance(said.value, bool) and not said.unless
+    if literal and said.value is False:
+        return said
+    certain = under.value is True and under.flag is None and not under.unless
+    if certain or (under.flag is not None and under.flag == said.flag):
+        return said
+    return under if literal else Binding(line=call.line, code=said_in(call, expr, name))
