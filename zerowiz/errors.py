@@ -4,6 +4,7 @@ The exit code belongs to the cause, so each cause is a class. `cli.main` is the 
 prints them.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -36,6 +37,35 @@ class ZerowizError(Exception):
         self.hints = hints
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """What writing a file would lose: somebody's work."""
+
+    path: str
+    there: bytes
+    """What is in it; only its beginning where it is larger than anything that zerowiz writes."""
+    wanted: str
+    """What would be written."""
+
+
+class HandEditedError(ZerowizError):
+    """A file that is to be written holds somebody's work.
+
+    Args:
+        message: As of every error.
+        hints: As of every error.
+        losses: What differs, file by file; empty where nobody wants to see it.
+    """
+
+    def __init__(self, message: str, *hints: str, losses: tuple[Loss, ...]) -> None:
+        super().__init__(message, *hints)
+        self.losses = losses
+
+    def without_losses(self) -> "HandEditedError":
+        """The error alone."""
+        return HandEditedError(self.message, *self.hints, losses=())
+
+
 class UsageError(ZerowizError):
     """The command line or a value on it makes no sense."""
 
@@ -52,6 +82,12 @@ class NothingFitsError(ZerowizError):
     """No strategy, or not the one that was asked for, fits the machine."""
 
     exit_code = ExitCode.NOTHING_FITS
+
+
+class ConfigMistakeError(ZerowizError):
+    """A config holds a mistake that ends or changes the run."""
+
+    exit_code = ExitCode.CHECK_FOUND_ERRORS
 
 
 class PreflightError(ZerowizError):

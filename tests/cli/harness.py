@@ -88,7 +88,9 @@ class Result:
     @property
     def problem(self) -> str:
         """The error line, once the whole of stderr is seen to have the one shape of errors."""
-        shape = r"(?s:.*?)(?:^|(?<=\n))error: (?P<what>\S[^\n]*)\n(?:\n(?:hint: \S[^\n]*\n)+)?"
+        diffs = r"(?:\n--- \S[^\n]*\n(?:[^\n]+\n)+)*"
+        hints = r"(?:\n(?:hint: \S[^\n]*\n)+)?"
+        shape = r"(?s:.*?)(?:^|(?<=\n))error: (?P<what>\S[^\n]*)\n" + diffs + hints
         match = re.fullmatch(shape, self.stderr)
         assert match is not None, self.stderr
         assert "Traceback" not in self.stderr, self.stderr

@@ -39,7 +39,8 @@ def test_init_writes_the_config_and_the_record_and_says_how_to_go_on(
 
 def test_a_dry_run_shows_the_config_and_writes_nothing(here: Run, script: Path) -> None:
     result = here("init", "--dry-run", "--yes", *CPU)
-    assert result.stdout.startswith("# writes ds_config_zero0.json\n{\n")
+    files = "# writes ds_config_zero0.plan.json\n# writes ds_config_zero0.json\n"
+    assert result.stdout.startswith(files + "{\n")
     assert [script] == list(script.parent.iterdir())
 
 
@@ -109,7 +110,7 @@ def test_the_job_scripts_line_gives_the_same_config(
     assert ("zerowiz", "launch") == (tool, command)
     again = here("launch", "--dry-run", *rest)
     assert 0 == again.code, again.stderr
-    heading, *config, _ = again.stdout.splitlines()
+    _, heading, *config, _ = again.stdout.splitlines()
     written = Path(heading.removeprefix("# writes "))
     assert written.read_text() == "\n".join(config) + "\n"
 

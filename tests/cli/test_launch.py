@@ -251,7 +251,8 @@ def test_the_interpreters_own_folder_is_on_the_jobs_path(
 def test_a_dry_run_writes_nothing_and_shows_the_file(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     result = here("launch", "--dry-run", *CPU, "train.py")
-    first, *rest = result.stdout.splitlines()
+    plan, first, *rest = result.stdout.splitlines()
+    assert "# writes ds_config_zero0.plan.json" == plan
     assert "# writes ds_config_zero0.json" == first
     assert 0 == json.loads("\n".join(rest[:-1]))["zero_optimization"]["stage"]
     assert ["train.py"] == os.listdir(folder)  # noqa: PTH208 - names are enough
@@ -266,7 +267,10 @@ def test_quiet_leaves_stderr_empty(here: Run, folder: Path) -> None:
 def test_a_persons_own_config_is_handed_over_and_never_written(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     own = folder / "mine.json"
-    own.write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}')
+    own.write_text(
+        '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"},'
+        ' "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'
+    )
     result = here("launch", "--dry-run", "--json", *CPU, "--config", "mine.json", "train.py")
     content = json.loads(result.stdout)
     assert "zero2" == content["chosen"]
@@ -327,7 +331,7 @@ def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) ->
     words = (*CPU, "--stage", "2", "train.py", "--x")
     dry_run = spied("launch", "--dry-run", *words)
     assert 7 == spied("launch", *words).code
-    _, *config, _ = dry_run.stdout.splitlines()
+    _, _, *config, _ = dry_run.stdout.splitlines()
     assert "\n".join(config) + "\n" == (folder / "ds_config_zero2.json").read_text()
     expected = shown(dry_run)
     argv = (folder / "argv.txt").read_text().splitlines()

@@ -47,7 +47,8 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     assert "Does it fit on one GPU, replicated?  yes" in person.text
     assert "Chosen   ddp" in person.text
     assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in person.text
-    assert {"train.py", "ds_config_zero0.json", ".zerowiz"} == files(script)
+    written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}
+    assert {"train.py", *written, ".zerowiz"} == files(script)
     record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
     assert {"accelerator": "cpu", "gpus_per_node": 2, "model": "10m", "seq_len": 2048} == record[
         "options"
@@ -90,7 +91,7 @@ def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: 
     tool, command, *rest = shlex.split(line)
     assert ("zerowiz", "launch", "--yes") == (tool, command, rest[0])
     again = here("launch", "--dry-run", *rest).stdout.splitlines()
-    assert (script.parent / "ds_config_zero0.json").read_text() == "\n".join(again[1:-1]) + "\n"
+    assert (script.parent / "ds_config_zero0.json").read_text() == "\n".join(again[2:-1]) + "\n"
 
 
 def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) -> None:

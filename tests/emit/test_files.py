@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch import PlannedFile
-from zerowiz.emit.files import is_somebodys_work, write_file
-from zerowiz.errors import ZerowizError
+from zerowiz.emit.files import find_losses, refuse_loss, write_file, write_files
+from zerowiz.errors import HandEditedError, ZerowizError
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
@@ -45,7 +45,8 @@ def test_a_file_that_was_changed_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     write(path, "theirs")
     path.write_text("theirs, and mine")
-    assert is_somebodys_work(path, "new")
+    [loss] = find_losses([PlannedFile(path=str(path), text="new")])
+    assert (str(path), b"theirs, and mine", "new") == (loss.path, loss.there, loss.wanted)
     with pytest.raises(ZerowizError, match="exists"):
         write(path, "new")
     assert "theirs, and mine" == path.read_text()
@@ -120,6 +121,78 @@ def test_a_place_that_cannot_be_written_is_a_known_failure(tmp_path: Path) -> No
     assert set(before) >= {p for p in tmp_path.rglob("*") if ".zerowiz" not in p.parts}
 
 
+def pair(folder: Path, text: str) -> tuple[PlannedFile, PlannedFile]:
+    """A plan and its config, as a run writes them."""
+    names = ("ds_config_zero2.plan.json", "ds_config_zero2.json")
+    plan, config = (PlannedFile(path=str(folder / name), text=f"{text} {name}") for name in names)
+    return plan, config
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("ds_config*")}
+
+
+@pytest.mark.parametrize("edited", [(0,), (1,), (0, 1)])
+def test_where_one_file_is_refused_none_is_written(tmp_path: Path, edited: tuple[int, ...]) -> None:
+    files = pair(tmp_path, "old")
+    write_files(files)
+    for place in edited:
+        Path(files[place].path).write_text("mine")
+    before = texts(tmp_path)
+    with pytest.raises(HandEditedError) as refused:
+        write_files(pair(tmp_path, "new"))
+    assert before == texts(tmp_path)
+    # The config comes first: its loss is the one that matters.
+    assert [files[place].path for place in reversed(edited)] == [
+        loss.path for loss in refused.value.losses
+    ]
+    assert all(f"`{files[place].path}`" in refused.value.message for place in edited)
+    write_files(pair(tmp_path, "new"), force=True)
+    assert {"new"} == {text.partition(" ")[0] for text in texts(tmp_path).values()}
+
+
+def test_only_a_config_can_be_launched_as_it_is(tmp_path: Path) -> None:
+    plan, config = pair(tmp_path, "new")
+    for file, expected in ((plan, False), (config, True)):
+        Path(file.path).write_text("mine")
+        with pytest.raises(HandEditedError) as refused:
+            refuse_loss(file)
+        assert expected == any("--config" in hint for hint in refused.value.hints)
+        assert expected != any("no run reads" in hint for hint in refused.value.hints)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("place", [0, 1])
+def test_where_one_can_be_no_file_none_is_written(
+    tmp_path: Path, place: int, *, force: bool
+) -> None:
+    files = pair(tmp_path, "new")
+    Path(files[place].path).mkdir()
+    with pytest.raises(ZerowizError, match="is a directory"):
+        write_files(files, force=force)
+    assert [Path(files[place].path)] == list(tmp_path.iterdir())
+
+
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    plan, config = pair(tmp_path, "new")
+    os.mkfifo(config.path)
+    for force in (False, True):
+        with pytest.raises(ZerowizError, match="no regular file"):
+            write_files((plan, config), force=force)
+    with pytest.raises(ZerowizError, match="no regular file"):
+        find_losses((plan, config))
+    assert not Path(plan.path).exists()
+
+
+def test_of_a_huge_file_only_the_beginning_is_read(tmp_path: Path) -> None:
+    _, config = pair(tmp_path, "new")
+    with Path(config.path).open("wb") as stream:
+        stream.truncate(10**11)
+    [loss] = find_losses([config])
+    assert len(loss.there) < 10**8
+    assert 10**11 == Path(config.path).stat().st_size
+
+
 def _write_often(path: str, letter: str, times: int) -> None:
     for _ in range(times):
         write_file(PlannedFile(path=path, text=json.dumps([letter] * 20_000) + "\n"))
@@ -144,3 +217,34 @@ def test_racing_writers_never_show_half_a_file_nor_stop_each_other(tmp_path: Pat
     assert seen
     assert seen <= whole
     assert {"config.json", ".zerowiz"} == {child.name for child in tmp_path.iterdir()}
+
+
+def _write_pairs_often(folder: str, letter: str, times: int) -> None:
+    for _ in range(times):
+        write_files(pair(Path(folder), json.dumps([letter] * 20_000)))
+
+
+def test_racing_jobs_with_two_files_never_refuse_each_other(tmp_path: Path) -> None:
+    whole = {
+        (Path(file.path).name, file.text)
+        for letter in "ab"
+        for file in pair(tmp_path, json.dumps([letter] * 20_000))
+    }
+    context = multiprocessing.get_context("spawn")
+    jobs = [
+        context.Process(target=_write_pairs_often, args=(str(tmp_path), letter, 40))
+        for letter in "ab"
+    ]
+    for job in jobs:
+        job.start()
+    seen: set[tuple[str, str]] = set()
+    while any(job.is_alive() for job in jobs):
+        here = texts(tmp_path)
+        seen.update(here.items())
+        # The plan goes first, so no config is ever without one.
+        assert "ds_config_zero2.json" not in here or len(list(tmp_path.glob("*.plan.json"))) == 1
+    for job in jobs:
+        job.join()
+    assert [0, 0] == [job.exitcode for job in jobs]
+    assert seen
+    assert seen <= whole

@@ -66,3 +66,11 @@ def test_a_file_that_is_refused_stops_the_command(tmp_path: Path) -> None:
     done = do(tmp_path, LaunchPlan(files=files, argv=("/bin/touch", "ran"), env={}))
     assert "1 `a.json` exists" in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_is_refused_keeps_all_from_being_written(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text("mine")
+    files = (PlannedFile(path="a.json", text="{}\n"), PlannedFile(path="b.json", text="{}\n"))
+    done = do(tmp_path, LaunchPlan(files=files, argv=("/bin/touch", "ran"), env={}))
+    assert "1 `b.json` exists" in done.stderr
+    assert ["b.json"] == [path.name for path in tmp_path.iterdir()]

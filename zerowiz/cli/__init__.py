@@ -12,8 +12,8 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.cli.usage import TyperError, as_usage_error
-from zerowiz.errors import ExitCode, ZerowizError
-from zerowiz.ui import show
+from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
+from zerowiz.ui import diff, show
 
 # Each is a module of this room with `register(app)`.
 COMMANDS = ("init", "plan", "launch", "machine", "measure", "check")
@@ -58,8 +58,11 @@ def zerowiz(
 
 
 def _fail(error: ZerowizError) -> NoReturn:
-    """Print an error as one line, then what to do next."""
-    show.error(error.message, error.hints, sys.stderr)
+    """Print an error as one line, then what would be lost, then what to do next."""
+    if isinstance(error, HandEditedError):
+        diff.error(error, sys.stderr)
+    else:
+        show.error(error.message, error.hints, sys.stderr)
     sys.exit(error.exit_code)
 
 

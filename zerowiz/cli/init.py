@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,22 +12,24 @@ import typer
 from zerowiz.cli.asking import asker
 from zerowiz.cli.checking import check_accounting
 from zerowiz.cli.deciding import decide_with, require_a_rung
-from zerowiz.cli.launch import answer_for, render
+from zerowiz.cli.launch import answer_for, plan_files
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import Ask, by_default, config_file, read_reachable
+from zerowiz.cli.provenance import losses_shown
 from zerowiz.cli.record import encode_record
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
 from zerowiz.core.machine import Machine
 from zerowiz.core.questions import QUESTIONS, Question
 from zerowiz.core.script import deliver
-from zerowiz.emit.files import is_somebodys_work, replace_file, write_file
-from zerowiz.errors import InterruptedByUserError, PreflightError
+from zerowiz.emit.files import find_losses, replace_file, write_files
+from zerowiz.errors import InterruptedByUserError, Loss, PreflightError
 from zerowiz.probe.record import record_path
-from zerowiz.ui import show
+from zerowiz.ui import diff, show
 from zerowiz.ui.ask import can_ask, confirm
+from zerowiz.ui.planned import files as show_files
 
 
 def _question(key: str) -> Question:
@@ -57,27 +60,40 @@ def _find_script(script: str | None, ask_person: Ask | None) -> str:
     return ask_person(replace(question, default=here[0] if len(here) == 1 else None))
 
 
-def _write(config: PlannedFile, record: str, options: Options, *, asking: bool) -> None:
-    """The config, then the record; a file that somebody changed is asked about first."""
-    lost = is_somebodys_work(Path(config.path), config.text) and not options.force
+def _confirm(files: Sequence[PlannedFile], options: Options) -> None:
+    """Ask before writing; what somebody changed is shown first."""
+    losses = () if options.force else find_losses(files)
+    if losses and not options.quiet:
+        diff.losses(losses, sys.stderr)
+        sys.stderr.write("\n")
+    if not confirm(_go_on(files, losses), default=not losses):
+        raise InterruptedByUserError("stopped; nothing was written")
+
+
+def _go_on(files: Sequence[PlannedFile], losses: Sequence[Loss]) -> str:
+    """The question; the config alone is named where nothing is lost."""
+    match [loss.path for loss in losses]:
+        case []:
+            return f"{files[-1].path} will be written; go on?"
+        case [path]:
+            return f"{path} was changed by hand; overwrite it?"
+        case paths:
+            return f"{' and '.join(paths)} were changed by hand; overwrite them?"
+
+
+def _write(files: Sequence[PlannedFile], record: str, options: Options, *, asking: bool) -> None:
+    """The config and its plan, then the record; what somebody changed is asked about first."""
     if asking:
-        doing = "was changed by hand; overwrite it" if lost else "will be written; go on"
-        if not confirm(f"{config.path} {doing}?", default=not lost):
-            raise InterruptedByUserError("stopped; nothing was written")
-    write_file(config, force=asking or options.force)
+        _confirm(files, options)
+    with losses_shown(shown=not options.quiet):
+        write_files(files, force=asking or options.force)
     _write_record(record, options)
     if not options.as_json:
-        sys.stdout.write(f"wrote {config.path}\n")
+        sys.stdout.writelines(f"wrote {file.path}\n" for file in files)
 
 
 def _write_record(record: str, options: Options) -> None:
     replace_file(record_path(options.output_dir or Path()), record)
-
-
-def _show_file(config: PlannedFile, options: Options) -> None:
-    """What would be written; a person's own config is not."""
-    if not options.as_json and options.config is None:
-        sys.stdout.write(f"# writes {config.path}\n{config.text}")
 
 
 def _tell_next(script: str, options: Options, *, here: bool) -> None:
@@ -115,16 +131,16 @@ def init(
         write_json(outcome)
     rung = require_a_rung(outcome)
     options = outcome.options
-    config = PlannedFile(path=config_file(options, rung), text=render(outcome.brief, rung))
     # Refuse now what the launch would refuse later.
-    deliver(facts, (), config.path)
+    deliver(facts, (), config_file(options, rung))
+    files = plan_files(outcome, rung, facts.path, ())
     record = encode_record(path, options)
-    if options.dry_run:
-        _show_file(config, options)
-    elif options.config is None:
-        _write(config, record, options, asking=asking)
-    else:
+    if not options.dry_run and files:
+        _write(files, record, options, asking=asking)
+    elif not options.dry_run:
         _write_record(record, options)
+    elif not options.as_json:
+        show_files(files, sys.stdout)
     if options.as_json:
         write_json(outcome)
     else:

@@ -10,24 +10,24 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from zerowiz.cli.asking import asker
-from zerowiz.cli.checking import check_accounting, check_words
+from zerowiz.cli.checking import check_accounting, check_own_config, check_words
 from zerowiz.cli.deciding import Outcome, decide_with, require_a_rung
 from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import (
     Ask,
-    Brief,
     answer,
     by_default,
     config_file,
     open_questions,
     read_reachable,
 )
+from zerowiz.cli.provenance import losses_shown, with_plan
 from zerowiz.cli.record import recall
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decide import Decision
-from zerowiz.core.dsconfig import config_sections, config_values, render_config
+from zerowiz.core.dsconfig import render_config, write_config
 from zerowiz.core.launch import (
     LaunchPlan,
     PlannedFile,
@@ -45,41 +45,47 @@ from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.programs import find_programs
 from zerowiz.probe.record import read_record
-from zerowiz.probe.templates import read_template
 from zerowiz.ui import show
 from zerowiz.ui.ask import can_ask, confirm
+from zerowiz.ui.planned import files as show_files
 
 _DEFAULT_SCRIPT = "train.py"
 
 
-def render(brief: Brief, strategy: Strategy) -> str:
+def render(outcome: Outcome, rung: Strategy) -> str:
     """The config of this job under this strategy."""
-    return render_config(
-        read_template(strategy.template),
-        config_values(brief.job, strategy, brief.handover),
-        config_sections(brief.job, strategy, brief.handover),
-    )
+    job, handover = outcome.brief.job, outcome.brief.handover
+    return render_config(write_config(job, outcome.decision.of(rung), handover))
+
+
+def plan_files(
+    outcome: Outcome, rung: Strategy, script: str, script_args: Sequence[str]
+) -> tuple[PlannedFile, ...]:
+    """What this job writes: nothing where it runs with a person's own config."""
+    if outcome.options.config is not None:
+        return ()
+    path = config_file(outcome.options, rung)
+    config = PlannedFile(path=path, text=render(outcome, rung))
+    return with_plan(outcome, config, script, script_args)
 
 
 def plan_launch(
-    options: Options, brief: Brief, facts: ScriptFacts, script_args: Sequence[str], rung: Strategy
+    outcome: Outcome, facts: ScriptFacts, script_args: Sequence[str], rung: Strategy
 ) -> LaunchPlan:
     """The files, the command and the environment of this job.
 
     Raises:
         ZerowizError: The config cannot reach the script, or there is no `deepspeed`.
     """
-    own = options.config
+    options, machine = outcome.options, outcome.brief.job.machine
     path = config_file(options, rung)
-    check_accelerator(facts, settle(facts, tuple(script_args)), brief.job.machine.accelerator)
+    check_accelerator(facts, settle(facts, tuple(script_args)), machine.accelerator)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
-    machine = brief.job.machine
     hostfile = None if options.hostfile is None else str(options.hostfile)
     launcher = launcher_options(machine, hostfile)
-    files = () if own is not None else (PlannedFile(path=path, text=render(brief, rung)),)
     return LaunchPlan(
-        files=files,
+        files=plan_files(outcome, rung, facts.path, script_args),
         argv=launch_argv(programs, launcher, facts.path, delivery.script_args),
         env=launch_env(machine, programs, os.environ, delivery.env),
     )
@@ -160,7 +166,8 @@ def _start(outcome: Outcome, plan: LaunchPlan, *, asking: bool) -> NoReturn:
         show.launch(plan, sys.stderr)
     if asking and not confirm("Launch?"):
         raise InterruptedByUserError("not launched; nothing was written")
-    execute(plan, os.environ, force=outcome.options.force)
+    with losses_shown(shown=not outcome.options.quiet):
+        execute(plan, os.environ, force=outcome.options.force)
 
 
 def _walk(decision: Decision, _cures: Sequence[Remedy], stream: TextIO) -> None:
@@ -186,22 +193,24 @@ def launch(
     check_words(facts, script_args)
     machine = find_machine(options, os.environ)
     _check_place(options, machine)
+    check_own_config(options, machine, facts, script_args)
     asking = can_ask(os.environ, yes=options.yes or options.as_json)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)
     outcome = decide_with(asking, options, machine, facts, script_args, _walk)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
     rung = require_a_rung(outcome)
-    plan = plan_launch(outcome.options, outcome.brief, facts, script_args, rung)
-    for file in plan.files:
+    plan = plan_launch(outcome, facts, script_args, rung)
+    with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
-        refuse_loss(file, force=options.force)
+        refuse_loss(*plan.files, force=options.force)
     if not options.dry_run:
         _start(outcome, plan, asking=asking)
     if options.as_json:
         write_json(outcome, plan.argv, plan.env)
     else:
-        show.launch(plan, sys.stdout, with_files=True)
+        show_files(plan.files, sys.stdout)
+        show.launch(replace(plan, files=()), sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -18,14 +18,14 @@ from zerowiz.core.script import ScriptSettings
 from zerowiz.ui import sentences, show
 
 
-def write_json(
+def encode_outcome(
     outcome: Outcome,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
-) -> None:
-    """The contract's object, alone on stdout."""
+) -> dict[str, object]:
+    """The contract's object of what was decided."""
     rung, decision = outcome.rung, outcome.decision
-    content = encode_plan(
+    return encode_plan(
         decision,
         version=__version__,
         reasons=[sentences.reason(reason) for reason in decision.reasons],
@@ -34,7 +34,15 @@ def write_json(
         command=command,
         env=env,
     )
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def write_json(
+    outcome: Outcome,
+    command: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """The contract's object, alone on stdout."""
+    sys.stdout.write(json.dumps(encode_outcome(outcome, command, env), indent=2) + "\n")
 
 
 @takes_options

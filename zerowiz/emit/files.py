@@ -1,17 +1,25 @@
 """Write files whole or not at all, and never over somebody's work unasked."""
 
+import errno
 import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from zerowiz.core.launch import PlannedFile
-from zerowiz.errors import ZerowizError
+from zerowiz.core.provenance import is_plan_path
+from zerowiz.errors import HandEditedError, Loss, ZerowizError
 
 # Beside the configs lies one empty file for each content that zerowiz wrote. Marks are only ever
 # added, so racing jobs cannot contradict each other: a config is ours as long as its mark exists.
 RECORDS = ".zerowiz"
+
+# More is not read of what is in the way: zerowiz writes no file as large as this. A plan takes some
+# 45 kB, the largest recording in tests/machines 0.1 MB.
+_LARGEST_BYTES = 16_000_000
 
 
 def _mark(path: Path, content: bytes) -> Path:
@@ -25,19 +33,30 @@ def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     )
 
 
-def is_somebodys_work(path: Path, text: str) -> bool:
-    """Whether writing `text` would lose something: a file that zerowiz did not write so.
+def find_losses(files: Sequence[PlannedFile]) -> tuple[Loss, ...]:
+    """What writing these files would lose: contents that zerowiz did not write so.
+
+    The last comes first: it is the one that the others were written for.
 
     Raises:
-        ZerowizError: What is there cannot be read.
+        ZerowizError: What is there cannot be read, or is no file.
     """
+    return tuple(loss for file in reversed(files) if (loss := _find_loss(file)) is not None)
+
+
+def _find_loss(file: PlannedFile) -> Loss | None:
+    path = Path(file.path)
+    _refuse_special(path)
     try:
-        there = path.read_bytes()
+        with path.open("rb") as stream:
+            there = stream.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
-        return False
+        return None
     except OSError as error:
         raise _cannot_write(path, error) from None
-    return there != text.encode() and not _mark(path, there).exists()
+    if there == file.text.encode() or _mark(path, there).exists():
+        return None
+    return Loss(path=file.path, there=there, wanted=file.text)
 
 
 def _replace(link: Path, content: bytes, mode: int | None = None) -> None:
@@ -99,32 +118,66 @@ def _refuse_special(path: Path) -> None:
         raise ZerowizError(f"cannot write `{path}`: it is no regular file")
 
 
-def refuse_loss(file: PlannedFile, *, force: bool = False) -> None:
-    """See that writing this file loses nobody's work.
+def _refuse_folder(path: Path) -> None:
+    with suppress(OSError):  # as above
+        if stat.S_ISDIR(path.stat().st_mode):
+            raise _cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+
+
+def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
+    """See that writing these files loses nobody's work.
 
     Raises:
-        ZerowizError: It was changed by hand, or cannot be read.
+        HandEditedError: Some were changed by hand.
+        ZerowizError: One cannot be read, or can be no file.
     """
-    path = Path(file.path)
-    _refuse_special(path)
-    if force or not is_somebodys_work(path, file.text):
+    for file in files:
+        _refuse_special(Path(file.path))
+        _refuse_folder(Path(file.path))
+    if force:
         return
-    hints = (
-        f"`--config {file.path}` launches with it as it is",
-        "`--output-dir` writes elsewhere",
-    )
-    raise ZerowizError(
-        f"`{file.path}` exists and zerowiz did not write it like this; it is left as it is",
-        "`--force` overwrites it",
-        *(hints if path.name.startswith("ds_config") else ()),
-    )
+    losses = find_losses(files)
+    if losses:
+        raise HandEditedError(_refusal(losses), *_ways_on(losses), losses=losses)
+
+
+def _refusal(losses: Sequence[Loss]) -> str:
+    names = " and ".join(f"`{loss.path}`" for loss in losses)
+    if len(losses) == 1:
+        return f"{names} exists and zerowiz did not write it like this; it is left as it is"
+    return f"{names} exist and zerowiz did not write them like this; they are left as they are"
+
+
+def _ways_on(losses: Sequence[Loss]) -> Iterator[str]:
+    yield f"`--force` overwrites {'it' if len(losses) == 1 else 'them'}"
+    configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
+    for path in configs:
+        if is_plan_path(path):
+            yield f"no run reads `{path}`: once it is moved away, a new one is written"
+        else:
+            yield f"`--config {path}` launches with it as it is"
+    if configs:
+        yield "`--output-dir` writes elsewhere"
+
+
+def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
+    """Write planned files in their order; where one is refused, none is written.
+
+    Raises:
+        HandEditedError: Some were changed by hand.
+        ZerowizError: A folder cannot be written.
+    """
+    refuse_loss(*files, force=force)
+    for file in files:
+        write_file(file, force=force)
 
 
 def write_file(file: PlannedFile, *, force: bool = False) -> None:
     """Write one planned file and leave its mark.
 
     Raises:
-        ZerowizError: The file was changed by hand, or its folder cannot be written.
+        HandEditedError: The file was changed by hand.
+        ZerowizError: Its folder cannot be written.
     """
     refuse_loss(file, force=force)
     path, content = Path(file.path), file.text.encode()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from zerowiz.core.launch import LaunchPlan
-from zerowiz.emit.files import write_file
+from zerowiz.emit.files import write_files
 from zerowiz.errors import PreflightError
 
 
@@ -14,10 +14,10 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     """Write the plan's files and replace this process by its command.
 
     Raises:
+        HandEditedError: A file was changed by hand; none is written then.
         ZerowizError: A file could not be written, or the command could not be started.
     """
-    for file in plan.files:
-        write_file(file, force=force)
+    write_files(plan.files, force=force)
     sys.stdout.flush()
     sys.stderr.flush()
     program, *_ = plan.argv

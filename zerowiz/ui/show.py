@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from zerowiz.core.costs import buffer_costs
 from zerowiz.core.decide import Decision
 from zerowiz.core.interval import find_interval
 from zerowiz.core.launch import LaunchPlan
@@ -15,7 +16,7 @@ from zerowiz.core.workload import Accounting, Loss
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold_command
 from zerowiz.ui.table import grid, print_table, say
-from zerowiz.ui.units import bare_gib, count, gib, gpus, told_gb
+from zerowiz.ui.units import bare_gib, count, gib, gpus, small, told_gb
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +32,7 @@ def _job_lines(job: Job) -> tuple[str, ...]:
         f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
         f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
         f" {checkpointing} gradient checkpointing"
+        f"{'' if w.torch_autocast is None else f', {w.torch_autocast} autocast'}"
         f"{'' if w.loss is Loss.PLAIN else f', {w.loss} loss'}{', packed' if w.packing else ''}"
     )
     return (
@@ -112,9 +114,12 @@ def _told_table(decision: Decision, stream: TextIO) -> "Table":
 
 
 def script(facts: ScriptFacts, stream: TextIO) -> None:
-    """What was read of the script."""
+    """What was read of the script, and where the reading ended."""
     words = sentences.convention(facts.convention)
     say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
+    if facts.unfollowed:
+        ends = sentences.places(facts.unfollowed)
+        say(stream, f"Unseen   {ends}: not followed", hang=_LABEL_COLUMNS)
 
 
 def walk(decision: Decision, stream: TextIO) -> None:
@@ -134,6 +139,14 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
         say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 
+def _say_buffers(decision: Decision, stream: TextIO) -> None:
+    """What the sizes that the config gets cost each GPU."""
+    costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
+    if costs:
+        words = ", ".join(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
+        say(stream, f"Buffers  {words}", hang=_LABEL_COLUMNS)
+
+
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
     """The walk, every rung with its verdict, and what would help."""
     walk(decision, stream)
@@ -145,17 +158,16 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     print_table((_told_table if told else _rung_table)(decision, stream), stream)
     say(stream, "", _TOLD_LEGEND if told else _LEGEND)
     _say_interval(decision, stream)
+    if not told:
+        _say_buffers(decision, stream)
     if remedies:
         stream.write("\nWhat would help:\n")
         say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
 
 
-def launch(plan: LaunchPlan, stream: TextIO, *, with_files: bool = False) -> None:
-    """The plan as a shell line that can be copied, and the files with it."""
-    for file in plan.files:
-        stream.write(f"# writes {file.path}\n")
-        if with_files:
-            stream.write(file.text)
+def launch(plan: LaunchPlan, stream: TextIO) -> None:
+    """The names of the files, and the plan as a shell line that can be copied."""
+    stream.writelines(f"# writes {file.path}\n" for file in plan.files)
     env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
     words = [*env, *map(shlex.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")

@@ -1,0 +1,485 @@
+"""Beside a config lies why it is so; and nobody's own lines in either are lost unseen."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, Result, Run, Terminal, clean_environ
+from recorded import library
+
+from zerowiz import __version__
+
+Json = dict[str, Any]
+Open = Callable[..., Terminal]
+# A spec is the same at every look; the machine that the tests run on is not.
+STEADY = ("--machine", "4xH100-80GB-SXM", "--model", "1b", "--stage", "2")
+# What other programs leave free of this host decides nothing.
+CPU = ("--machine", "cpu", "--model", "10m", "--seq-len", "64", "--memory-budget", "8GiB")
+CONFIG, PLAN = "ds_config_zero2.json", "ds_config_zero2.plan.json"
+
+# What stands where `deepspeed` would: it ends with a status of its own.
+SPY = "#!/bin/sh\nexit 7\n"
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(HF_PARSER)
+    return path
+
+
+@pytest.fixture
+def spied(folder: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start with an interpreter beside which lies the spy."""
+    started: list[subprocess.Popen[str]] = []
+    beside = tmp_path / "bin"
+    beside.mkdir()
+    (beside / "python").symlink_to(sys.executable)
+    (beside / "deepspeed").write_text(SPY)
+    (beside / "deepspeed").chmod(0o755)
+    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        job = subprocess.Popen(
+            [str(beside / "python"), "-m", "zerowiz", *words],
+            cwd=folder,
+            env=clean_environ(PYTHONPATH=libraries),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(job)
+        return job
+
+    yield start
+    for job in started:
+        job.kill()
+        job.communicate()
+
+
+def end(job: subprocess.Popen[str]) -> Result:
+    stdout, stderr = job.communicate(timeout=60)
+    return Result(stdout=stdout, stderr=stderr, code=job.returncode)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("ds_config*")}
+
+
+def plan_of(folder: Path, name: str = PLAN) -> Json:
+    content: Json = json.loads((folder / name).read_text())
+    return content
+
+
+def steady(value: Any) -> Any:
+    """A plan without what the memory that happens to be free decides."""
+    live = re.compile(r"(free|available|budget|headroom|have)_bytes")
+    match value:
+        case dict():
+            return {key: steady(each) for key, each in value.items() if not live.fullmatch(key)}
+        case list():
+            return [steady(each) for each in value]
+        case _:
+            return value
+
+
+def diff_of(stderr: str) -> list[str]:
+    """What stands between the error and its hints, once the three are seen to stand so."""
+    shape = r"(?s:.*?)(?:^|(?<=\n))error: \S[^\n]*\n(?P<diff>(?s:.*?))\n(?:hint: \S[^\n]*\n)+"
+    match = re.fullmatch(shape, stderr)
+    assert match is not None, stderr
+    return match["diff"].splitlines()
+
+
+def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: Path) -> None:
+    result = process("init", "--yes", *STEADY)
+    assert 0 == result.code, result.stderr
+    assert f"wrote {PLAN}\nwrote {CONFIG}\n" in result.stdout
+    content = plan_of(script.parent)
+    assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
+    assert ("zero2", ["it was asked for, and it fits"]) == (content["chosen"], content["reasons"])
+    assert 4 == len(content["machine"]["gpus"])
+    assert "1b" == content["model"]["name"]
+    assert 2048 == content["workload"]["sequence_tokens"]
+    assert {"fits"} == {s["verdict"] for s in content["strategies"] if s["name"] == "zero2"}
+    sha256 = hashlib.sha256((script.parent / CONFIG).read_bytes()).hexdigest()
+    assert {"name": CONFIG, "sha256": sha256} == content["config"]
+    assert "zero_optimization" in json.loads((script.parent / CONFIG).read_text())
+
+
+def test_the_plan_file_is_the_object_of_plan_json(process: Run, script: Path) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    content = plan_of(script.parent)
+    shown = json.loads(process("init", "--dry-run", "--json", *STEADY).stdout)
+    assert shown == {key: content[key] for key in shown}
+    assert {"config", "reproduce", "versions"} == set(content) - set(shown)
+
+
+def test_versions_are_those_installed_and_none_where_there_is_none(
+    process: Run, script: Path, tmp_path: Path
+) -> None:
+    told = ("deepspeed", "torch", "transformers", "accelerate")
+    metadata = tmp_path / "libraries" / "torch-9.8.7+cu99.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.8.7+cu99\n")
+    assert 0 == process("init", "--yes", *STEADY, PYTHONPATH=f"{ROOT}:{metadata.parents[1]}").code
+    versions = plan_of(script.parent)["versions"]
+    assert [*told] == [name for name in versions if name not in {"zerowiz", "python"}]
+    assert (__version__, ".".join(map(str, sys.version_info[:3])), "9.8.7+cu99") == (
+        versions["zerowiz"],
+        versions["python"],
+        versions["torch"],
+    )
+    for name in ("deepspeed", "transformers", "accelerate"):
+        try:
+            expected = version(name)
+        except ModuleNotFoundError:
+            expected = None
+        assert expected == versions[name]
+
+
+def test_nothing_heavy_is_loaded_for_the_versions(script: Path) -> None:
+    code = """
+import sys
+from zerowiz.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.stderr.write("\\n" + " ".join({"torch", "transformers", "deepspeed"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "init", "--yes", *STEADY],
+        cwd=script.parent,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "" == done.stderr.splitlines()[-1]
+    assert (script.parent / PLAN).exists()
+
+
+def test_a_second_run_writes_the_same_bytes(process: Run, script: Path) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    first = written(script.parent)
+    assert {CONFIG, PLAN} == set(first)
+    assert 0 == process("init", "--yes", *STEADY).code
+    assert first == written(script.parent)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        STEADY,
+        (*STEADY, "--output-dir", "runs/a b", "--no-trace", "--offload", "none"),
+        ("--machine", "1xRTX4090", "--model", "7b", "--stage", "3", "--force"),
+    ],
+    ids=["plain", "folder", "forced"],
+)
+def test_the_command_in_the_plan_makes_the_same_bytes_again(
+    process: Run, script: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert 0 == process("init", "--yes", *words).code
+    work = script.parent
+    [path] = work.rglob("*.plan.json")
+    config = Path(str(path).replace(".plan.json", ".json"))
+    reproduce = json.loads(path.read_text())["reproduce"]
+    tool, *again = shlex.split(reproduce["shell"])
+    assert ("zerowiz", [tool, *again]) == (tool, reproduce["argv"])
+    shown = process(again[0], "--dry-run", *again[1:])
+    assert 0 == shown.code, shown.stderr
+    names = [str(each.relative_to(work)) for each in (path, config)]
+    expected = f"# writes {names[0]}\n# writes {names[1]}\n{config.read_text()}"
+    assert shown.stdout.startswith(expected)
+    before = {each: each.read_bytes() for each in (path, config)}
+    for each in before:
+        each.rename(tmp_path / each.name)
+    done = process(*again)
+    assert 0 == done.code, done.stderr
+    assert before == {each: each.read_bytes() for each in (path, config)}
+
+
+def test_the_command_of_a_launch_launches_the_same_again(
+    spied: Callable[..., subprocess.Popen[str]], process: Run, script: Path
+) -> None:
+    words = (*CPU, "--stage", "2", "train.py", "--run_name", "a b", "--lr", "$x")
+    assert 7 == end(spied("launch", "--quiet", *words)).code
+    first, plan = written(script.parent), plan_of(script.parent)
+    argv = plan["reproduce"]["argv"]
+    assert ["zerowiz", "launch", "--yes"] == argv[:3]
+    assert list(words[-5:]) == argv[-5:]
+    shown = process("launch", "--dry-run", *argv[2:])
+    *_, config = shown.stdout.partition(f"# writes {CONFIG}\n")
+    assert config.startswith(first[CONFIG].decode())
+    assert 7 == end(spied(*argv[1:])).code
+    assert first[CONFIG] == written(script.parent)[CONFIG]
+    # The memory of this host is read anew, and its plan is rewritten without a word.
+    assert steady(plan) == steady(plan_of(script.parent))
+
+
+def test_a_plan_of_other_free_memory_replaces_the_old_one_silently(
+    process: Run, script: Path
+) -> None:
+    seen = script.parent / "node.json"
+    words = ("--machine", "node.json", "--model", "1b", "--stage", "2")
+    spec = ("--machine", "4xH100-80GB-SXM")
+    assert 0 == process("machine", *spec, "--save", "node.json").code
+    assert 0 == process("init", "--yes", *words).code
+    first = written(script.parent)
+    content = json.loads(seen.read_text())
+    content["machine"]["gpus"][0]["free_bytes"] -= 2**30
+    seen.write_text(json.dumps(content))
+    assert 0 == process("init", "--yes", *words).code
+    after = written(script.parent)
+    assert first[CONFIG] == after[CONFIG]
+    assert first[PLAN] != after[PLAN]
+    assert steady(json.loads(first[PLAN])) == steady(json.loads(after[PLAN]))
+
+
+def test_init_and_launch_write_the_same_plan(
+    spied: Callable[..., subprocess.Popen[str]], process: Run, script: Path
+) -> None:
+    assert 0 == process("init", "--yes", *CPU).code
+    first = plan_of(script.parent, "ds_config_zero0.plan.json")
+    assert 7 == end(spied("launch")).code
+    again = plan_of(script.parent, "ds_config_zero0.plan.json")
+    # A launch looks for the accelerator by itself; the record says `cpu`, so it is said again.
+    assert steady(first) == steady(again)
+
+
+def test_a_plan_file_is_a_machine_file(here: Run, script: Path) -> None:
+    assert 0 == here("init", "--yes", *STEADY).code
+    content = plan_of(script.parent)
+    again = json.loads(
+        here("plan", "--json", "--machine", PLAN, "--model", "1b", "--stage", "2").stdout
+    )
+    assert len(content["machine"]["gpus"]) == len(again["machine"]["gpus"])
+    assert [s["gpu"]["budget_bytes"] for s in content["strategies"]] == [
+        s["gpu"]["budget_bytes"] for s in again["strategies"]
+    ]
+
+
+def test_a_persons_own_config_gets_no_plan(here: Run, script: Path) -> None:
+    own = script.parent / "ds_config_zero2.json"
+    own.write_text(
+        '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"},'
+        ' "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'
+    )
+    before = own.read_bytes()
+    words = ("--yes", *STEADY, "--config", own.name)
+    assert 0 == here("init", *words).code
+    shown = here("launch", "--dry-run", *words, "train.py")
+    assert "# writes" not in shown.stdout
+    assert {CONFIG: before} == written(script.parent)
+
+
+def test_nobodys_gpus_processes_and_passwords_are_told(
+    here: Run, script: Path, driver: Callable[[object], None]
+) -> None:
+    driver(library("h200-x4-busy"))
+    script.write_text(HF_IN_CODE)
+    seen = json.loads(here("machine", "--json").stdout)["machine"]["gpus"]
+    assert any(gpu["processes"] for gpu in seen)
+    assert 0 == here("init", "--yes", "--model", "1b", "--stage", "2").code
+    text = (script.parent / PLAN).read_text()
+    assert [] == [gpu["uuid"] for gpu in seen if gpu["uuid"] in text]
+    gpus = json.loads(text)["machine"]["gpus"]
+    assert 4 == len({gpu["uuid"] for gpu in gpus} - {None})
+    assert [[]] * 4 == [gpu["processes"] for gpu in gpus]
+    assert [gpu["free_bytes"] for gpu in seen] == [gpu["free_bytes"] for gpu in gpus]
+
+
+def test_a_password_after_the_script_is_not_written_down(
+    spied: Callable[..., subprocess.Popen[str]], script: Path
+) -> None:
+    words = ("launch", *CPU, "--stage", "2", "train.py", "--hub_token", "s3cr3t", "--seed", "1")
+    assert 7 == end(spied(*words)).code
+    assert b"s3cr3t" not in b"".join(written(script.parent).values())
+    assert ["--hub_token", "***", "--seed", "1"] == plan_of(script.parent)["reproduce"]["argv"][-4:]
+
+
+def edit(path: Path) -> None:
+    text = path.read_text()
+    assert '"stage": 2,' in text
+    path.write_text(text.replace('"stage": 2,', '"stage": 3,'))
+
+
+def test_a_hand_edit_stops_a_launch_and_is_shown(
+    spied: Callable[..., subprocess.Popen[str]], script: Path
+) -> None:
+    words = (*CPU, "--stage", "2", "train.py")
+    assert 7 == end(spied("launch", *words)).code
+    edit(script.parent / CONFIG)
+    before = written(script.parent)
+    refused = end(spied("launch", *words))
+    assert 1 == refused.code
+    assert "" == refused.stdout
+    assert f"error: `{CONFIG}` exists and zerowiz did not write it like this" in refused.stderr
+    found = diff_of(refused.stderr)
+    assert ["", f"--- {CONFIG}", f"+++ {CONFIG} (by zerowiz)"] == found[:3]
+    changes = [line for line in found[3:] if line.startswith(("-", "+"))]
+    assert ['-    "stage": 3,', '+    "stage": 2,'] == changes
+    assert "\x1b" not in refused.stderr
+    assert before == written(script.parent)
+    forced = end(spied("launch", "--force", *words))
+    assert 7 == forced.code
+    assert before[CONFIG] != (script.parent / CONFIG).read_bytes()
+    assert 7 == end(spied("launch", *words)).code
+
+
+@pytest.mark.parametrize(
+    "command", [("init", "--yes"), ("launch", "--dry-run"), ("launch", "--dry-run", "--json")]
+)
+def test_every_command_refuses_a_hand_edit_and_quiet_hides_the_diff(
+    process: Run, script: Path, command: tuple[str, ...]
+) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    edit(script.parent / CONFIG)
+    before = written(script.parent)
+    words = (*command, *STEADY, "train.py")
+    loud, quiet = (
+        process(*words),
+        process(*words, "--quiet")
+        if command[0] == "init"
+        else process(command[0], "--quiet", *words[1:]),
+    )
+    for result in (loud, quiet):
+        assert 1 == result.code
+        assert "" == result.stdout
+        assert "\nhint: `--force` overwrites it\n" in result.stderr
+        assert before == written(script.parent)
+    assert '-    "stage": 3,' in diff_of(loud.stderr)
+    assert [] == diff_of(quiet.stderr)
+    assert quiet.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", [("init", "--yes"), ("launch", "--dry-run")])
+def test_notes_in_a_plan_file_are_kept_and_its_config_stays_too(
+    process: Run, script: Path, command: tuple[str, ...]
+) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    plan, config = script.parent / PLAN, script.parent / CONFIG
+    plan.write_text(plan.read_text().replace("it was asked for", "Ann asked for it"))
+    config_before = config.stat().st_mtime_ns
+    refused = process(*command, *STEADY, "--seq-len", "1024", "train.py")
+    assert 1 == refused.code, refused.stderr
+    assert f"`{PLAN}`" in refused.stderr
+    assert "Ann asked for it" in "\n".join(diff_of(refused.stderr))
+    assert "once it is moved away, a new one is written" in refused.stderr
+    assert "--config" not in refused.stderr
+    assert config_before == config.stat().st_mtime_ns
+    plan.rename(script.parent / "notes.json")
+    assert 0 == process("init", "--yes", *STEADY).code
+
+
+def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    edit(script.parent / CONFIG)
+    plan = script.parent / PLAN
+    plan.write_text(plan.read_text().replace("it was asked for", "Ann asked for it"))
+    refused = process("init", "--yes", *STEADY)
+    assert f"error: `{CONFIG}` and `{PLAN}` exist" in refused.stderr
+    heads = [line for line in diff_of(refused.stderr) if line.startswith("---")]
+    assert [f"--- {CONFIG}", f"--- {PLAN}"] == heads
+    assert 0 == process("init", "--yes", "--force", *STEADY).code
+    assert 0 == process("init", "--yes", *STEADY).code
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (b"\xff\xfe{\0}\0", f"{CONFIG}: it is no text in UTF-8"),
+        (b"x" * 300_000, "too large to be compared"),
+        (b"", "@@ -0,0 +1,"),
+        (b"{}", "\\ No newline at end of file"),
+        (b"[\x1b[31mred\x1b[0m]\n", "-[\\x1b[31mred\\x1b[0m]"),
+        (b"y" * 5_000 + b"\n", " ... 4801 more characters"),
+        (b"".join(b"%d\n" % n for n in range(500)), " more lines of this diff"),
+    ],
+    ids=["utf-16", "huge", "empty", "no end", "escapes", "long line", "many lines"],
+)
+def test_whatever_lies_there_is_refused_kindly(
+    process: Run, script: Path, there: bytes, said: str
+) -> None:
+    (script.parent / CONFIG).write_bytes(there)
+    refused = process("init", "--yes", *STEADY)
+    assert 1 == refused.code
+    found = diff_of(refused.stderr)
+    assert any(said in line for line in found), found
+    assert len(found) <= 62
+    assert all(len(line) < 250 and line.isprintable() for line in found)
+    assert {CONFIG: there} == written(script.parent)
+
+
+def test_line_ends_of_windows_are_named(process: Run, script: Path) -> None:
+    assert 0 == process("init", "--yes", *STEADY).code
+    path = script.parent / CONFIG
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    refused = process("init", "--yes", *STEADY)
+    assert [f"{CONFIG}: only its line ends are others (CRLF)"] == diff_of(refused.stderr)[1:]
+
+
+def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) -> None:
+    words = ("init", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
+    person = terminal(*words)
+    person.reply("will be written; go on?", "\r")
+    assert 0 == person.end()
+    assert {CONFIG, PLAN} == set(written(script.parent))
+    edit(script.parent / CONFIG)
+    before = written(script.parent)
+    person = terminal(*words)
+    person.reply("was changed by hand; overwrite it?", "\r")
+    assert 130 == person.end()
+    assert before == written(script.parent)
+    shown = [place for place, line in enumerate(person.lines) if '"stage":' in line]
+    asked = next(place for place, line in enumerate(person.lines) if "overwrite it?" in line)
+    assert ['-    "stage": 3,', '+    "stage": 2,'] == [person.lines[place] for place in shown]
+    assert max(shown) < asked
+    # In red and green, as at every terminal.
+    assert ["red", "green"] == [person.screen.buffer[place][0].fg for place in shown]
+    person = terminal(*words)
+    person.reply("was changed by hand; overwrite it?", "y")
+    assert 0 == person.end()
+    assert '"stage": 2,' in (script.parent / CONFIG).read_text()
+
+
+def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> None:
+    (script.parent / CONFIG).write_text("mine\n")
+    person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
+    person.reply("was changed by hand; overwrite it?", "\r")
+    assert 130 == person.end()
+    assert "mine" not in person.text
+
+
+def test_no_colour_is_wanted_where_a_person_says_so(terminal: Open, script: Path) -> None:
+    (script.parent / CONFIG).write_text("mine\n")
+    for extra, expected in (({}, "red"), ({"NO_COLOR": "1"}, "default")):
+        person = terminal("init", "--yes", *STEADY, **extra)
+        assert 1 == person.end()
+        place = person.lines.index("-mine")
+        assert expected == person.screen.buffer[place][0].fg
+
+
+def test_jobs_that_start_at_once_in_one_folder_all_start(
+    spied: Callable[..., subprocess.Popen[str]], script: Path
+) -> None:
+    tokens = ("64", "128", "256", "512")
+    shared = ("launch", "--stage", "2", *CPU, "--seq-len")
+    jobs = [spied(*shared, each, "train.py") for each in tokens]
+    ended = [end(job) for job in jobs]
+    assert [7] * len(jobs) == [result.code for result in ended], [r.stderr for r in ended]
+    content = plan_of(script.parent)
+    assert str(content["workload"]["sequence_tokens"]) in tokens
+    assert "zero_optimization" in json.loads((script.parent / CONFIG).read_text())

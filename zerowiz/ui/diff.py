@@ -1,0 +1,60 @@
+"""Show what somebody wrote into a file against what zerowiz would write there."""
+
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from zerowiz.core.difference import Incomparable, difference
+from zerowiz.errors import HandEditedError, Loss
+from zerowiz.ui import show
+from zerowiz.ui.table import say
+
+# What one looks through at a terminal; a config takes some 40 lines.
+_MOST_LINES = 60
+# One line may be a whole config without line ends.
+_MOST_COLUMNS = 200
+
+_SENTENCES: Mapping[Incomparable, str] = {
+    Incomparable.NO_TEXT: "it is no text in UTF-8, so nothing of it is shown",
+    Incomparable.TOO_LARGE: "it is too large to be compared line by line",
+    Incomparable.LINE_ENDS: "only its line ends are others (CRLF)",
+}
+
+# As `diff --color` and git have it, by a line's first letters; the first that fits.
+_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
+
+
+def error(refusal: HandEditedError, stream: TextIO) -> None:
+    """What went wrong, what would be lost, what to do next."""
+    show.error(refusal.message, (), stream)
+    losses(refusal.losses, stream)
+    stream.write("\n")
+    say(stream, *(f"hint: {hint}" for hint in refusal.hints), hang=len("hint: "))
+
+
+def losses(found: Sequence[Loss], stream: TextIO) -> None:
+    """What would be lost, file by file, each after an empty line."""
+    for loss in found:
+        stream.write("\n")
+        lines = difference(loss.path, loss.there, loss.wanted)
+        if isinstance(lines, Incomparable):
+            say(stream, f"{loss.path}: {_SENTENCES[lines]}", hang=2)
+            continue
+        _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
+        if len(lines) > _MOST_LINES:
+            say(stream, f"... {len(lines) - _MOST_LINES} more lines of this diff")
+
+
+def _cut(line: str) -> str:
+    more = len(line) - _MOST_COLUMNS
+    return line if more <= 0 else f"{line[:_MOST_COLUMNS]} ... {more} more characters"
+
+
+def _print(lines: Sequence[str], stream: TextIO) -> None:
+    """In colours at a terminal alone; lines are folded by the terminal, so they can be copied."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    for line in lines:
+        style = next((style for start, style in _STYLES if line.startswith(start)), "")
+        console.print(Text(line, style=style), soft_wrap=True)

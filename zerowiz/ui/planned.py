@@ -1,0 +1,15 @@
+"""Show the files that a run would write."""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from zerowiz.core.launch import PlannedFile
+from zerowiz.core.provenance import is_plan_path
+
+
+def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
+    """Every path, and the config's text; the plan is what was just told at length."""
+    for file in planned:
+        stream.write(f"# writes {file.path}\n")
+        if not is_plan_path(file.path):
+            stream.write(file.text)
