@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.hfconfig import model_from_config
 from zerowiz.core.ledger import Estimate, Phase
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import OwnConfig, read_own_config
-from zerowiz.core.rank import place_rank, trainable_params
+from zerowiz.core.rank import place_rank
 from zerowiz.core.strategy import DDP, STRATEGIES, Offload, Strategy
 from zerowiz.core.workload import (
     Attention,
@@ -106,8 +106,6 @@ def _named_as_others(launch: Row, number: int) -> Row:
         "offload": strategy.offload.value,
         "optimizer": "torch AdamW fused=True",
         "attention": "sdpa",
-        # zerowiz wrote the config.
-        "zero_optimization": None,
         "bf16": {"bf16_optimizer_states": launch["optimizer_state_dtype"] == "bf16"},
         "memory_cap_bytes": None,
         "nccl_p2p": True,
@@ -158,6 +156,7 @@ def workload_of(row: Row) -> Workload:
         sequence_tokens=row["sequence_tokens"],
         accumulation_steps=row["accumulation_steps"],
         precision=Precision(row["precision"]),
+        torch_autocast=Precision(row["torch_autocast"]) if row.get("torch_autocast") else None,
         optimizer_fused=row["optimizer"] not in FOREACH,
         gradient_checkpointing=row["gradient_checkpointing"],
         attention=Attention(row["attention"]),
@@ -186,10 +185,7 @@ def strategy_of(row: Row) -> Strategy:
 
 
 def buffers_of(row: Row) -> Buffers:
-    """The communication buffers of the run's config; zerowiz's own where it wrote the config."""
-    if row["zero_optimization"] is None:
-        model = read_model(row["model"])
-        return fit_buffers(model, trainable_params(model, workload_of(row)))
+    """The communication buffers of the run's config."""
     buffers = own_config_of(row).buffers
     assert buffers is not None
     return buffers

@@ -18,14 +18,13 @@ from zerowiz.cli.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.dsschema import Schema
 from zerowiz.core.lint import lint
-from zerowiz.core.lint.context import Context
+from zerowiz.core.lint.context import Context, on_machine
 from zerowiz.core.lint.fix import mend
 from zerowiz.core.lint.jsonschema import encode_json_schema
 from zerowiz.core.lint.report import FileReport, encode_reports
 from zerowiz.core.lint.rules import RULES
 from zerowiz.core.lint.sarif import encode_sarif
 from zerowiz.core.lint.source import ConfigText, check_config, unreadable
-from zerowiz.core.machine import Accelerator
 from zerowiz.core.script import settle
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
@@ -144,9 +143,7 @@ def _context(
         settings = settle(facts, ())
         context = replace(context, integration=integration or facts.integration, settings=settings)
     if machine is not None:
-        seen = find_machine(Options(machine=machine), os.environ)
-        gpu_bytes = None if seen.accelerator is Accelerator.CPU else seen.total_bytes
-        context = replace(context, world_size=world_size or seen.world_size, gpu_bytes=gpu_bytes)
+        context = on_machine(context, find_machine(Options(machine=machine), os.environ))
     return context
 
 
@@ -160,7 +157,10 @@ def _check(
         context = replace(context, integration=config.integration)
     find = partial(lint, schema=schema, context=context)
     if not fix or not config.mendable:
-        return FileReport(path=config.path, findings=check_config(config, find))
+        findings = check_config(config, find)
+        if fix and findings and not quiet:
+            show_found.not_mended(config.path, sys.stderr)
+        return FileReport(path=config.path, findings=findings)
     mended = mend(config.text, find)
     if mended.mended:
         rewrite_file(Path(config.path), mended.text)

@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, with_flags
 from zerowiz.cli.planning import Brief, make_brief
+from zerowiz.core.broken import refuse_broken
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.machine import Machine
 from zerowiz.core.remedies import Remedy, remedies
@@ -48,6 +49,7 @@ def weigh_options(
     if facts is not None:
         check_method(facts, brief.job.workload.method)
     decision = decide(brief.job, brief.wish)
+    _refuse_broken(options, brief, decision)
     cures: list[Remedy] = []
     in_script: dict[int, str] = {}
     for cure in remedies(decision):
@@ -63,6 +65,22 @@ def weigh_options(
         decision=decision,
         cures=tuple(cures),
         in_script=in_script,
+    )
+
+
+def _refuse_broken(options: Options, brief: Brief, decision: Decision) -> None:
+    """A config is written only where DeepSpeed trains what was asked for."""
+    if decision.chosen is None or options.config is not None:
+        return
+    handover, job = brief.handover, brief.job
+    if brief.wish.stage is None and decision.chosen.strategy.stage == 0:
+        # Where all fits one GPU the states stay in fp32: nobody asked for stage 0 with others.
+        job = replace(job, state_dtype=None)
+    refuse_broken(
+        job,
+        decision.chosen.strategy,
+        handover.integration,
+        script_has_optimizer=handover.script_has_optimizer,
     )
 
 

@@ -31,7 +31,6 @@ from zerowiz.core.trial import (
     decode_trials,
     ops_of,
     plan_trial,
-    strategy_of,
     workload_of,
 )
 from zerowiz.core.workload import Integration, Method, StateDtype
@@ -41,7 +40,6 @@ from zerowiz.probe.cases import read_cases
 from zerowiz.probe.libraries import read_transformers_release
 from zerowiz.probe.model_config import read_config_json
 from zerowiz.probe.programs import find_programs
-from zerowiz.probe.templates import read_template
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui import show
 from zerowiz.ui.progress import counting
@@ -78,6 +76,7 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
         stage=rung.stage,
         offload=rung.offload,
         precision=w.precision,
+        torch_autocast=w.torch_autocast,
         optimizer=stepper_for(w.optimizer, rung.offload),
         micro_batch=w.micro_batch,
         sequence_tokens=w.sequence_tokens,
@@ -118,13 +117,12 @@ def _read(trial: Trial, *, trace: bool | None) -> Read | str:
 def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
     """The case as it will run, and what its prediction rests on."""
     trial = replace(trial, config=trial.config or read_config_json(trial.model))
-    read, rung = _read(trial, trace=trace), strategy_of(trial)
-    template = None if rung is None else read_template(rung.template)
+    read = _read(trial, trace=trace)
     if isinstance(read, str):
-        return plan_trial(trial, machine, read, template), ()
+        return plan_trial(trial, machine, read), ()
     if not trial.config:
         trial = replace(trial, config=config_of_size(read.model))
-    return plan_trial(trial, machine, read.model, template, read.traced), read.notes
+    return plan_trial(trial, machine, read.model, read.traced), read.notes
 
 
 def _plan_all(

@@ -112,6 +112,10 @@ class Options:
     precision: Annotated[
         Precision | None, _option("--precision", text="Weights and gradients", panel=_JOB)
     ] = None
+    torch_autocast: Annotated[
+        Precision | None,
+        _option("--torch-autocast", text="Compute in bf16 or fp16, weights in fp32", panel=_JOB),
+    ] = None
     optimizer: Annotated[
         Optimizer | None, _option("--optimizer", text="Whose states are counted", panel=_JOB)
     ] = None
@@ -146,6 +150,20 @@ class Options:
     offload: Annotated[
         OffloadChoice | None, _option("--offload", text="What may live on the host", panel=_CHOICE)
     ] = None
+    nvme_path: Annotated[
+        Path | None,
+        _option("--nvme-path", text="Offload to this folder on NVMe (stage 3)", panel=_CHOICE),
+    ] = None
+    hpz: Annotated[
+        bool | None,
+        _option(
+            "--hpz/--no-hpz", text="Stage 3: each node keeps a copy of the weights", panel=_CHOICE
+        ),
+    ] = None
+    quantized_weights: Annotated[
+        bool,
+        _option("--quantized-weights", text="Stage 3: gather the weights in int8", panel=_CHOICE),
+    ] = False
     allow_slow: Annotated[
         bool, _option("--allow-slow", text="Take ZeRO-3 over a slow link", panel=_CHOICE)
     ] = False

@@ -1,7 +1,7 @@
 """Join what was said, what the script says and what the machine is into one job."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +19,7 @@ from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, settle
+from zerowiz.core.script.targets import default_targets
 from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (
@@ -79,7 +80,9 @@ def _own(flag: str, config: Path | None, option: T | None, own: T | None) -> T |
     return option if own is None else own
 
 
-def _fitting_precision(machine: Machine) -> Precision:
+def _fitting_precision(options: Options, machine: Machine) -> Precision:
+    if options.torch_autocast is not None:
+        return Precision.FP32  # the weights stay so
     return Precision.BF16 if machine.takes_bf16 else Precision.FP16
 
 
@@ -143,6 +146,17 @@ def _loss(options: Options, settings: ScriptSettings) -> Loss | None:
     return _said("--loss", options.loss, None if chunked else said)
 
 
+def _said_modules(options: Options, settings: ScriptSettings) -> str | None:
+    """The layers with adapters; the same names in another order are the same layers."""
+    flag, own, said = (
+        "--lora-target-modules",
+        options.lora_target_modules,
+        settings.lora_target_modules,
+    )
+    same = said is not None and set(parse_modules(own)) == set(parse_modules(said.value))
+    return own if own is not None and same else _said(flag, own, said)
+
+
 def _workload(
     options: Options, settings: ScriptSettings, own: OwnConfig, machine: Machine
 ) -> Workload:
@@ -161,11 +175,13 @@ def _workload(
         micro_batch=micro_batch,
         sequence_tokens=_said("--seq-len", options.seq_len, settings.sequence_tokens) or 2048,
         accumulation_steps=_accumulation(options, steps, settings, micro_batch, machine.world_size),
-        precision=precision or _fitting_precision(machine),
+        precision=precision or _fitting_precision(options, machine),
+        torch_autocast=options.torch_autocast,
         optimizer=_said("--optimizer", options.optimizer, settings.optimizer) or Optimizer.ADAMW,
-        method=options.method or Method.FULL,
-        lora_rank=options.lora_rank or Workload().lora_rank,
-        lora_target_modules=parse_modules(options.lora_target_modules),
+        method=_said("--method", options.method, settings.method) or Method.FULL,
+        lora_rank=_said("--lora-rank", options.lora_rank, settings.lora_rank)
+        or Workload().lora_rank,
+        lora_target_modules=parse_modules(_said_modules(options, settings)),
         gradient_checkpointing=bool(checkpointing),
         attention=_said("--attention", options.attention, settings.attention) or Attention.SDPA,
         loss=_loss(options, settings) or Loss.PLAIN,
@@ -228,8 +244,34 @@ def _assumed(
             settings.gradient_checkpointing,
         ),
     }
-    return tuple(
-        clause for clause, (said, seen) in clauses.items() if said is None and seen is None
+    always = [clause for clause, said in clauses.items() if said == (None, None)]
+    ignored = (f"no effect of `{b.code}` in line {b.line}" for b in settings.uncounted)
+    return (*always, *_assumed_of_script(options, settings, own, w), *ignored)
+
+
+def _assumed_of_script(
+    options: Options, settings: ScriptSettings, own: OwnConfig, w: Workload
+) -> Iterator[str]:
+    """The same of what only a script decides, and this one does not show."""
+    adapters = w.method is not Method.FULL
+    clauses = {
+        "accumulation_steps": (
+            options.grad_accum or options.global_batch or own.accumulation_steps,
+            f"accumulation {w.accumulation_steps} (`--grad-accum`)",
+        ),
+        "optimizer": (options.optimizer, f"{w.optimizer} (`--optimizer`)"),
+        "method": (options.method, "every parameter trains (`--method`)"),
+        "lora_rank": (
+            options.lora_rank or not adapters,
+            f"adapters of rank {w.lora_rank} (`--lora-rank`)",
+        ),
+        "lora_target_modules": (
+            options.lora_target_modules or not adapters,
+            f"adapters on {w.lora_targets} (`--lora-target-modules`)",
+        ),
+    }
+    return (
+        clause for key, (said, clause) in clauses.items() if key in settings.unseen and not said
     )
 
 
@@ -264,7 +306,8 @@ def make_brief(
     """
     environ = os.environ
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
-    own = OwnConfig() if options.config is None else read_config_file(options.config)
+    reader = options.integration or (facts.integration if facts else None)
+    own = OwnConfig() if options.config is None else read_config_file(options.config, reader)
     named = _said("--model", options.model, settings.model) or ""
     workload = _workload(options, settings, own, machine)
     if _unfused_adam(facts) is not None:
@@ -274,6 +317,9 @@ def make_brief(
         if model is None
         else Read(model=model)
     )
+    if settings.targets_by_architecture and options.lora_target_modules is None:
+        targets = default_targets(read.model.architecture.family)
+        workload = replace(workload, lora_target_modules=targets)
     budget = options.memory_budget
     flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
     state_dtype = _own(flag, options.config, said, own.state_dtype)
@@ -287,6 +333,9 @@ def make_brief(
         own_buffers=own.buffers,
         traced=read.traced,
         expandable_segments=expands_segments(environ),
+        nvme_path=None if options.nvme_path is None else str(options.nvme_path),
+        hpz=options.hpz,
+        quantized_weights=options.quantized_weights,
     )
     return Brief(
         job=job,
@@ -303,7 +352,7 @@ def make_brief(
 def config_file(options: Options, strategy: Strategy) -> str:
     """The config that the job runs with: the person's own, or where the strategy's is written."""
     own = options.config
-    return str((options.output_dir or Path()) / strategy.template if own is None else own)
+    return str((options.output_dir or Path()) / strategy.config_name if own is None else own)
 
 
 def read_reachable(path: str, script_args: Sequence[str], options: Options) -> ScriptFacts:

@@ -46,7 +46,7 @@ def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
     """Micro-steps per optimizer step that make up the global batch.
 
     Raises:
-        UsageError: It does not divide; the hints are the nearest batches that do.
+        UsageError: It does not divide; the hints are the nearest that do.
     """
     unit = micro_batch * ranks
     if global_batch >= unit and global_batch % unit == 0:
@@ -56,4 +56,17 @@ def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
     raise UsageError(
         f"`--global-batch {global_batch}` is no multiple of {micro_batch} x {ranks} GPUs = {unit}",
         f"the nearest that are: {nearest}",
+        *_nearest_micro_batches(global_batch, micro_batch, ranks),
     )
+
+
+def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> tuple[str, ...]:
+    """The micro-batches around this one that divide the global batch, in words."""
+    part, rest = divmod(global_batch, ranks)
+    if rest or not part:
+        return ()
+    below = next(size for size in range(min(micro_batch, part), 0, -1) if part % size == 0)
+    above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
+    sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
+    nearest = " or ".join(f"`--micro-batch {size}`" for size in sizes)
+    return (f"with {nearest} it divides",)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from zerowiz.core.codec import encode_machine
+from zerowiz.core.costs import buffer_costs
 from zerowiz.core.decide import Decision
 from zerowiz.core.interval import find_interval
 from zerowiz.core.ledger import Where
@@ -32,6 +33,7 @@ def _workload(job: Job) -> dict[str, object]:
         "accumulation_steps": w.accumulation_steps,
         "global_batch": w.micro_batch * w.accumulation_steps * job.machine.world_size,
         "precision": w.precision.value,
+        "torch_autocast": None if w.torch_autocast is None else w.torch_autocast.value,
         "optimizer": w.optimizer.value,
         "optimizer_state_dtype": job.state_format,
         "method": w.method.value,
@@ -89,6 +91,10 @@ def _strategy(job: Job, weighed: Weighed) -> dict[str, object]:
                 if line.where is Where.GPU
             ],
         },
+        "buffers": [
+            {"key": cost.key, "value": cost.value, "bytes": cost.size_bytes}
+            for cost in buffer_costs(job, weighed)
+        ],
         "host": {"peak_bytes": weighed.host_bytes, "budget_bytes": weighed.host_budget_bytes},
         # Time is not predicted yet, and unknown is null.
         "step_seconds": None,

@@ -279,10 +279,10 @@ def choose_schema(schemas: Sequence[Schema], version: str | None) -> Schema:
     """
     if version is None:
         return schemas[0]
-    wanted = _release(version)
-    return next((s for s in schemas if _release(s.version) <= wanted), schemas[-1])
+    wanted = release(version)
+    return next((s for s in schemas if release(s.version) <= wanted), schemas[-1])
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
     """`0.19.8+cu13` is (0, 19, 8)."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -64,6 +64,15 @@ def _activations(r: Rank) -> Held:
     return ("activations", r.activations.saved_bytes, r.activations.saved_formula)
 
 
+def _half_weights(size_bytes: int) -> Held:
+    return ("weights in 16 bits", size_bytes, "2 N of the linear layers")
+
+
+def _saved_half_weights(r: Rank) -> Held:
+    # A checkpointed block lets its copies go as forward ends (j1-038).
+    return _half_weights(0 if r.checkpointing else r.half_weight_bytes)
+
+
 def _saved(r: Rank) -> tuple[Held, ...]:
     loss = ("loss, saved", r.activations.head_bytes, r.activations.head_formula)
     return (_activations(r), loss)
@@ -72,12 +81,13 @@ def _saved(r: Rank) -> tuple[Held, ...]:
 def forward(r: Rank) -> tuple[Held, ...]:
     """What forward holds as it ends."""
     logits = ("loss, logits", r.activations.loss_forward_bytes, "logits in w and in fp32")
-    return (*_saved(r), logits)
+    return (*_saved(r), _half_weights(r.half_weight_bytes), logits)
 
 
 def opening(r: Rank) -> tuple[Held, ...]:
     """What backward holds as it opens with the loss."""
-    return (*_saved(r), ("loss, gradients", r.activations.loss_backward_bytes, "8 V t"))
+    gradients = ("loss, gradients", r.activations.loss_backward_bytes, "8 V t")
+    return (*_saved(r), _saved_half_weights(r), gradients)
 
 
 def one_block(r: Rank) -> tuple[Held, ...]:
@@ -96,7 +106,7 @@ def head_gradient(r: Rank) -> Held:
 
 def first_block(r: Rank) -> tuple[Held, ...]:
     """What backward holds in the block that it comes to first."""
-    return (_activations(r), head_gradient(r), *one_block(r))
+    return (_activations(r), _saved_half_weights(r), head_gradient(r), *one_block(r))
 
 
 def embedding_gradient(r: Rank) -> Held:

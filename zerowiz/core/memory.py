@@ -8,6 +8,7 @@ from zerowiz.core.held import Held, Moments
 from zerowiz.core.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.model import Model
+from zerowiz.core.nvme import offload_to_nvme
 from zerowiz.core.rank import Rank, place_rank
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.traced import Traced
@@ -92,6 +93,8 @@ def _host_lines(model: Model, r: Rank) -> tuple[Held, ...]:
     """Host memory of one rank with the optimizer offloaded; most once the optimizer has stepped."""
     if not r.offloaded:
         return ()
+    if r.buffers.on_nvme:
+        return offload_to_nvme(model, r).host_lines
     sharded = Part.PARAMETERS in r.strategy.sharded
     return _host_stage3(model, r) if sharded else _host_stage2(model, r)
 

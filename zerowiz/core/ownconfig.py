@@ -1,15 +1,22 @@
 """Read the facts that a plan needs out of a person's own ds_config."""
 
+# Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to
+# them, and 1 or the word `yes`, which hjson takes without quotes, is true.
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.decide import OffloadChoice
+from zerowiz.core.lint.config import TRUTHS
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
+# As many digits as Python turns into a number without a look at the limit.
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +64,23 @@ def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 def _count(values: Mapping[str, object], *keys: str) -> int | None:
     """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
-    for key in keys:
-        value = values.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-    return None
+    counts = (_whole(values.get(key)) for key in keys)
+    return next((count for count in counts if count is not None), None)
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+
+
+def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:
+    """A switch; one that is not set, or that the Trainer fills in, is at its default."""
+    value = values.get(key)
+    truth = TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+    return default if truth is None else truth
 
 
 def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
@@ -76,8 +93,8 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
     threshold, live = "param_persistence_threshold", "max_live_parameters"
     return Buffers(
         reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
-        overlap_comm=zero.get("overlap_comm", stage == _SHARDED_PARAMETERS) is True,
-        contiguous_gradients=zero.get("contiguous_gradients", True) is not False,
+        overlap_comm=_truth(zero, "overlap_comm", default=stage == _SHARDED_PARAMETERS),
+        contiguous_gradients=_truth(zero, "contiguous_gradients", default=True),
         stage3_prefetch_bucket_size=size(
             d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
         ),
@@ -126,11 +143,14 @@ def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tupl
 
 
 def _precision(values: Mapping[str, object]) -> Precision | None:
-    enabled = {p: _section(values, p.value).get("enabled", False) for p in Precision}
-    for precision, said in enabled.items():
-        if said is True:
+    sections = {p: _section(values, p.value) for p in Precision}
+    # runtime/precision_config.py, get_bfloat16_config.
+    sections[Precision.BF16] = sections[Precision.BF16] or _section(values, "bfloat16")
+    for precision, section in sections.items():
+        if _truth(section, "enabled"):
             return precision
-    return None if "auto" in enabled.values() else Precision.FP32
+    is_open = any(section.get("enabled") == "auto" for section in sections.values())
+    return None if is_open else Precision.FP32
 
 
 def read_own_config(values: Mapping[str, object]) -> OwnConfig:
@@ -140,10 +160,12 @@ def read_own_config(values: Mapping[str, object]) -> OwnConfig:
         UsageError: Its stage is none of DeepSpeed's.
     """
     zero = _section(values, "zero_optimization")
-    stage = zero.get("stage", 0)
-    if stage not in (0, 1, 2, 3) or not isinstance(stage, int):
-        raise UsageError(f"`zero_optimization.stage` is `{stage}`, not a ZeRO stage")
-    half = _section(values, "bf16").get("bf16_optimizer_states") is True
+    # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
+    said = zero.get("stage", int(values.get("zero_optimization") is True))
+    stage = _whole(said)
+    if stage not in {0, 1, 2, 3}:
+        raise UsageError(f"`zero_optimization.stage` is `{said}`, not a ZeRO stage")
+    half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
     return OwnConfig(
         stage=stage,
         offload=_offload(zero),

@@ -5,7 +5,7 @@ M the largest tensor, b the bucket, V h the embedding, t tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerowiz.core.activations import Activations, activations
 from zerowiz.core.adapters import value_bytes
@@ -84,6 +84,8 @@ class Rank:
     """Of the scales that 256 parameters share, in an optimizer of 8 bits."""
     dequantized_bytes: int
     """Of the largest layer of 4 bits, which stands whole while it is multiplied with."""
+    half_weight_bytes: int
+    """Of what autocast keeps of the weights in 16 bits, from forward on."""
     stepping_bytes: int
     """Of one parameter, allocated while the optimizer steps."""
     accumulating: bool
@@ -201,6 +203,22 @@ def _dequantized_bytes(model: Model, workload: Workload) -> int:
     return workload.precision.size_bytes * largest + FP32_BYTES * largest // _WEIGHTS_PER_SCALE
 
 
+_HALF_BYTES = 2
+
+
+def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> int:
+    """torch/csrc/autocast_mode.cpp, cached_cast: weights that train and are no views (j1-034).
+
+    An embedding is looked up in fp32, unless it is the head too. What stage 3 gathers is cast
+    anew each time (j1-040).
+    """
+    if workload.torch_autocast is None or workload.method is not Method.FULL or sharded:
+        return 0
+    a = model.architecture
+    looked_up = 0 if a.tied_embeddings else a.vocab_size * a.hidden_size
+    return _HALF_BYTES * (model.params - looked_up)
+
+
 def _state_bytes(optimizer: Optimizer, strategy: Strategy, *, half: bool) -> int:
     if optimizer is Optimizer.ADAFACTOR and strategy.stage > 0:
         return _FLAT_ADAFACTOR_BYTES // (2 if half else 1)
@@ -218,7 +236,37 @@ def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bo
     """One micro-step; a trace knows it better."""
     if traced is not None:
         return traced.activations(workload)
+    if workload.torch_autocast is not None:
+        halved = replace(workload, precision=workload.torch_autocast, torch_autocast=None)
+        whole = replace(workload, torch_autocast=None)
+        return _autocast_run(model.architecture, whole, halved, sharded=sharded)
     return activations(model.architecture, workload, sharded=sharded)
+
+
+# Bytes of a token, a layer and a hidden element that forward keeps under autocast beyond a model in
+# 16 bits: each linear layer keeps a cast of its input of its own, and the norms work in fp32
+# (j1-033 to j1-040, Llama).
+_CASTS_BYTES = 10
+
+
+def _autocast_run(
+    a: Architecture, in_fp32: Workload, halved: Workload, *, sharded: bool
+) -> Activations:
+    """One micro-step that computes in 16 bits between layers whose inputs are fp32."""
+    whole = activations(a, in_fp32, sharded=sharded)
+    half = activations(a, halved, sharded=sharded)
+    casts_bytes = _CASTS_BYTES * a.hidden_size * halved.tokens
+    block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
+    if halved.gradient_checkpointing:
+        return replace(
+            half,
+            saved_bytes=whole.saved_bytes,
+            saved_formula=whole.saved_formula,
+            block_bytes=block_bytes,
+        )
+    saved_bytes = min(whole.saved_bytes, half.saved_bytes + casts_bytes * a.layers)
+    formula = f"{half.saved_formula} + casts"
+    return replace(half, saved_bytes=saved_bytes, saved_formula=formula, block_bytes=block_bytes)
 
 
 def _largest(model: Model, workload: Workload) -> tuple[int, int]:
@@ -278,6 +326,7 @@ def place_rank(
         state_bytes=_state_bytes(stepping, strategy, half=half),
         state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
         dequantized_bytes=_dequantized_bytes(model, workload),
+        half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
         accumulating=workload.accumulation_steps > 1,
         checkpointing=workload.gradient_checkpointing,

@@ -1,19 +1,18 @@
 """A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import cast
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.dsconfig import Handover, config_values, render_config
+from zerowiz.core.dsconfig import Handover, write_config
 from zerowiz.core.machine import Accelerator, Machine, with_gpus
 from zerowiz.core.model import Model, ModelSource
 from zerowiz.core.ownconfig import read_own_config
 from zerowiz.core.stepper import OPS, Stepper, counted_as
 from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
 from zerowiz.core.traced import Traced
-from zerowiz.core.weigh import Job
+from zerowiz.core.weigh import Job, weigh
 from zerowiz.core.workload import (
     NEWEST_TRANSFORMERS,
     Attention,
@@ -39,6 +38,7 @@ class PlainTrial:
     id: str | None = None
     gpus: int = 1
     precision: Precision = Precision.BF16
+    torch_autocast: Precision | None = None
     optimizer: Stepper = Stepper.ADAMW_FUSED
     micro_batch: int = 1
     sequence_tokens: int = 2048
@@ -156,6 +156,7 @@ def workload_of(trial: Trial) -> Workload:
         sequence_tokens=trial.sequence_tokens,
         accumulation_steps=trial.accumulation_steps,
         precision=trial.precision,
+        torch_autocast=trial.torch_autocast,
         optimizer=counted_as(trial.optimizer),
         method=method,
         lora_rank=trial.lora_rank or Workload().lora_rank,
@@ -201,13 +202,6 @@ def _bare_config(trial: Trial) -> dict[str, object]:
     }
 
 
-def _rendered(job: Job, strategy: Strategy, template: str) -> dict[str, object]:
-    """What zerowiz writes for a plain loop that brings its optimizer."""
-    handover = Handover(integration=Integration.DEEPSPEED)
-    text = render_config(template, config_values(job, strategy, handover))
-    return cast("dict[str, object]", json.loads(text))
-
-
 def _with_section(config: dict[str, object], key: str, values: Section) -> None:
     there = config.get(key)
     config[key] = {**(there if isinstance(there, Mapping) else {}), **values}
@@ -228,7 +222,6 @@ def plan_trial(
     trial: Trial,
     machine: Machine,
     model: Model | str,
-    template: str | None,
     traced: Traced | None = None,
 ) -> PlannedTrial:
     """The config of a trial, and the job as the estimator sees it.
@@ -237,7 +230,6 @@ def plan_trial(
         trial: What is to be run.
         machine: What it runs on, with as many GPUs or more.
         model: The model as it is counted, or why it cannot be.
-        template: Of the trial's rung; None where there is no such rung.
         traced: A trace of the model, whose activations are then predicted.
     """
     if isinstance(model, str):
@@ -252,12 +244,12 @@ def plan_trial(
         traced=traced,
     )
     rung = strategy_of(trial)
-    written = rung is not None and template is not None and trial.zero_optimization is None
-    base = (
-        _rendered(job, rung, template)
-        if written and rung is not None and template is not None
-        else _bare_config(trial)
-    )
+    if rung is not None and trial.zero_optimization is None:
+        # What zerowiz writes for a plain loop that brings its optimizer.
+        handover = Handover(integration=Integration.DEEPSPEED)
+        base = write_config(job, weigh(job, rung), handover)
+    else:
+        base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)
     own_config = read_own_config(config)
     strategy = _find_strategy(own_config.stage, own_config.offload)

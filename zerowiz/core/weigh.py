@@ -3,20 +3,29 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from zerowiz.core.buffers import Buffers, fit_buffers
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.ledger import Estimate
 from zerowiz.core.machine import Machine
 from zerowiz.core.margins import margin, outside_bytes
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
+from zerowiz.core.nvme import fit_sub_group
 from zerowiz.core.rank import trainable_params
-from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.strategy import (
+    STRATEGIES,
+    ZERO3_OFFLOAD,
+    ZERO3_OFFLOAD_OPTIMIZER,
+    Offload,
+    Strategy,
+)
 from zerowiz.core.textbook import textbook_estimate
 from zerowiz.core.traced import Traced
 from zerowiz.core.traffic import wire_bytes_per_step
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
+
+_SHARDED_PARAMETERS = 3
 
 
 class Verdict(StrEnum):
@@ -45,6 +54,12 @@ class Job:
     """A trace of the model, whose activations then stand for the analytic ones."""
     expandable_segments: bool = True
     """Whether torch's allocator grows its segments, as the launch asks it to."""
+    nvme_path: str | None = None
+    """The folder that offloaded states go to; None keeps them in host memory."""
+    hpz: bool | None = None
+    """Whether each node keeps a copy of the weights (stage 3); None asks the network."""
+    quantized_weights: bool = False
+    """Whether stage 3 gathers the weights in int8."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
@@ -101,12 +116,27 @@ class Job:
         told = self.accounting is Accounting.TEXTBOOK
         return self.workload.precision.value if told else StateDtype.FP32.value
 
-    @property
-    def buffers(self) -> Buffers:
-        """The communication buffers of the config that the job runs with."""
+    def buffers(self, strategy: Strategy) -> tuple[Buffers, ...]:
+        """The communication buffers that the config may have, the fastest first."""
         if self.own_buffers is not None:
-            return self.own_buffers
-        return fit_buffers(self.model, trainable_params(self.model, self.workload))
+            return (self.own_buffers,)
+        trainable = trainable_params(self.model, self.workload)
+        fitted = fit_buffers(self.model, trainable, strategy)
+        if self.nvme_path is not None and strategy in (ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER):
+            group = fit_sub_group(DEEPSPEED_DEFAULTS.sub_group_size, self.machine.world_size)
+            fitted = tuple(replace(b, on_nvme=True, sub_group_size=group) for b in fitted)
+        ranks_of_a_node = len(self.machine.gpus)
+        if ranks_of_a_node == 1 or not self._may_copy(strategy):
+            return fitted
+        copied = tuple(replace(each, hpz_partition_size=ranks_of_a_node) for each in fitted)
+        return copied if self.hpz else (*copied, *fitted)
+
+    def _may_copy(self, strategy: Strategy) -> bool:
+        """Whether each node may keep a copy of the weights: unasked, between slow nodes."""
+        if strategy.stage != _SHARDED_PARAMETERS or self.hpz is False:
+            return False
+        apart = self.machine.nodes > 1 and not self.machine.network.is_fast
+        return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)
 
     @property
     def gpu_budget_bytes(self) -> int | None:
@@ -122,6 +152,8 @@ class Weighed:
     """One rung against one machine."""
 
     estimate: Estimate
+    buffers: Buffers
+    """The communication buffers that it was weighed with."""
     verdict: Verdict
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
@@ -176,18 +208,31 @@ def _verdict(need_bytes: int, spare_bytes: int, budget_bytes: int | None) -> Ver
 
 
 def weigh(job: Job, strategy: Strategy) -> Weighed:
-    """Predict the rung and compare it with what the machine has."""
+    """Predict the rung and compare it with what the machine has.
+
+    The fastest buffers that leave room are taken; where none do, the leanest.
+    """
+    *faster, leanest = job.buffers(strategy)
+    for buffers in faster:
+        weighed = weigh_with(job, strategy, buffers)
+        if weighed.verdict is Verdict.FITS:
+            return weighed
+    return weigh_with(job, strategy, leanest)
+
+
+def weigh_with(job: Job, strategy: Strategy, buffers: Buffers) -> Weighed:
+    """The rung with these buffers."""
     ranks, budget_bytes = job.machine.world_size, job.gpu_budget_bytes
     if job.accounting is Accounting.TEXTBOOK:
         told = textbook_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
         predicted, device_bytes, spare_bytes = told, told.peak_bytes, 0
     else:
         on, step = job.machine.accelerator, job.counted_workload
-        predicted = estimate(job.model, step, ranks, strategy, job.buffers, on, job.own_trace)
+        predicted = estimate(job.model, step, ranks, strategy, buffers, on, job.own_trace)
         peak_bytes = predicted.peak_bytes
         near = margin(expandable_segments=job.expandable_segments)
         slack_bytes = int(near.slack_fraction * peak_bytes)
-        device_bytes = peak_bytes + slack_bytes + outside_bytes(job.machine, job.buffers)
+        device_bytes = peak_bytes + slack_bytes + outside_bytes(job.machine, buffers)
         spare_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
     host_bytes = predicted.host_peak_bytes * len(job.machine.gpus)
     host_budget_bytes = _host_budget_bytes(job.machine, device_bytes)
@@ -196,13 +241,14 @@ def weigh(job: Job, strategy: Strategy) -> Weighed:
         verdict = Verdict.DOES_NOT_FIT
     return Weighed(
         estimate=predicted,
+        buffers=buffers,
         verdict=verdict,
         device_bytes=device_bytes,
         budget_bytes=budget_bytes,
         host_bytes=host_bytes,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(
-            job.model, job.workload, ranks, strategy, job.buffers, job.own_trace
+            job.model, job.workload, ranks, strategy, buffers, job.own_trace
         ),
     )
 

@@ -111,6 +111,8 @@ class Workload:
     accumulation_steps: int = 1
     """Micro-steps per optimizer step."""
     precision: Precision = Precision.BF16
+    torch_autocast: Precision | None = None
+    """The 16-bit format that forward computes in where the weights stay fp32."""
     optimizer: Optimizer = Optimizer.ADAMW
     optimizer_fused: bool = True
     """Whether torch's Adam steps with its fused kernel; foreach copies every list of tensors."""
@@ -139,6 +141,16 @@ class Workload:
         ):
             if count < 1:
                 raise UsageError(f"`{flag}` must be at least 1, not {count}")
+        if self.torch_autocast is Precision.FP32:
+            raise UsageError(
+                "`--torch-autocast fp32`: autocast computes in 16 bits", "choose bf16 or fp16"
+            )
+        if self.torch_autocast is not None and self.precision is not Precision.FP32:
+            raise UsageError(
+                f"`--torch-autocast {self.torch_autocast}` keeps the weights in fp32, and"
+                f" `--precision {self.precision}` does not",
+                "drop one of the two: `--precision` alone casts the weights too",
+            )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
                 f"`--optimizer-state-dtype bf16` needs `--precision bf16`, not `{self.precision}`",
