@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.records import why_unpredicted
-from measured.rows import Row, has_bf16_states, read_every_row, strategy_of, workload_of
+from measured.rows import Row, read_every_row, strategy_of, workload_of
 
 TESTS = Path(__file__).parents[1]
 STEPS: Mapping[bool, str] = {
@@ -29,12 +29,15 @@ def config_of(row: Row) -> dict[str, Any]:
     """The ds_config that the run had."""
     zero = {**row["zero_optimization"], "stage": row["stage"]}
     precision = {} if row["precision"] == "fp32" else {row["precision"]: {"enabled": True}}
+    dtype = "bfloat16" if row.get("torch_autocast") == "bf16" else None
+    autocast = {"torch_autocast": {"enabled": True, "dtype": dtype}} if dtype else {}
     halves = {"bf16": {"enabled": True, **row["bf16"]}} if row["bf16"] else {}
     return {
         "train_micro_batch_size_per_gpu": row["micro_batch"],
         "gradient_accumulation_steps": row["accumulation_steps"],
         "zero_optimization": zero,
         **precision,
+        **autocast,
         **halves,
     }
 
@@ -53,14 +56,9 @@ def words_of(row: Row, folder: Path) -> list[str]:
     if row["lora_rank"] is not None:
         words += ["--lora-rank", str(row["lora_rank"])]
         words += ["--lora-target-modules", workload.lora_targets]
-    if row["zero_optimization"] is None:
-        # zerowiz wrote the config.
-        words += ["--optimizer-state-dtype", "bf16" if has_bf16_states(row) else "fp32"]
-    else:
-        config = folder / f"{row['id']}.json"
-        config.write_text(json.dumps(config_of(row)), encoding="utf-8")
-        words += ["--config", str(config)]
-    return words
+    config = folder / f"{row['id']}.json"
+    config.write_text(json.dumps(config_of(row)), encoding="utf-8")
+    return [*words, "--config", str(config)]
 
 
 def said_of(row: Row, stdout: str) -> int:

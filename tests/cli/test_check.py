@@ -234,8 +234,11 @@ def test_a_config_inside_a_yaml_file_is_checked_where_it_stands(here: Run, confi
 
 def test_fix_leaves_yaml_as_it_is(here: Run, configs: Path) -> None:
     (configs / "axolotl.yml").write_text(INLINE)
-    assert 6 == here("check", "--fix", "axolotl.yml").code
+    result = here("check", "--fix", "axolotl.yml")
+    assert 6 == result.code
+    assert "note: `--fix` changes JSON alone: mend axolotl.yml by hand" in result.stderr
     assert INLINE == (configs / "axolotl.yml").read_text()
+    assert "" == here("check", "--fix", "--quiet", "axolotl.yml").stderr
 
 
 @pytest.mark.parametrize(
@@ -290,6 +293,21 @@ OF_A_RUN = {
         (
             '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",'
             ' "train_batch_size": "auto", "zero_optimization": {"stage": 2}}'
+        ),
+    ),
+    "ZW802": (
+        ("--machine", "4xV100-16GB"),
+        '{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}}',
+    ),
+    "ZW803": (
+        ("--machine", "4xA100-40GB"),
+        '{"train_micro_batch_size_per_gpu": 2, "fp16": {"enabled": true}}',
+    ),
+    "ZW805": (
+        ("--machine", "V100-16GB"),
+        (
+            '{"train_micro_batch_size_per_gpu": 2, "zero_optimization":'
+            ' {"stage": 3, "stage3_max_live_parameters": 2000000000}}'
         ),
     ),
     "ZW801": (

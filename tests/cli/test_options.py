@@ -15,6 +15,7 @@ SHARED = {
     *("--memory-budget", "--micro-batch", "--seq-len", "--grad-accum", "--global-batch"),
     *("--precision", "--optimizer", "--optimizer-state-dtype", "--attention"),
     *("--gradient-checkpointing", "--no-gradient-checkpointing"),
+    *("--torch-autocast", "--nvme-path", "--hpz", "--no-hpz", "--quantized-weights"),
     *("--stage", "--offload", "--allow-slow", "--accounting", "--integration", "--config"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
 }
@@ -46,8 +47,17 @@ VALUES: dict[str, str | None] = {
     "--accounting": "real",
     "--integration": "deepspeed",
     "--config": "own.json",
+    "--torch-autocast": "bf16",
+    "--nvme-path": "nvme",
     "--output-dir": "out",
 }
+# What some of them need beside them.
+BESIDE: dict[str, list[str]] = {
+    "--hpz": ["--stage", "3"],
+    "--quantized-weights": ["--stage", "3"],
+    "--nvme-path": ["--stage", "3", "--offload", "all"],
+}
+ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch")
 
 
@@ -62,11 +72,10 @@ def test_the_shared_options_are_the_frozen_ones(here: Run, command: str) -> None
 def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, option: str) -> None:
     (folder / "train.py").write_text(CONFIG_ARGUMENTS)
     (folder / "hosts").write_text("localhost slots=1\n")
-    (folder / "own.json").write_text("{}")
+    (folder / "own.json").write_text('{"train_micro_batch_size_per_gpu": 8}')
     value = VALUES.get(option)
-    words = [option] if value is None else [option, value]
-    # GPUs are chosen where there are some.
-    machine = "1xH200" if option == "--gpus" else "cpu"
+    words = [option, *([] if value is None else [value]), *BESIDE.get(option, [])]
+    machine = "1xH200" if option in ON_GPUS else "cpu"
     base = ["--machine", machine, "--model", "10m", "--micro-batch", "8", "--dry-run"]
     result = here(command, *base, *words, *([] if command == "plan" else ["train.py"]))
     assert 0 == result.code, result.stderr

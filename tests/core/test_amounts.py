@@ -70,7 +70,25 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     assert (
         f"`--global-batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
     )
-    assert (f"the nearest that are: {nearest}",) == caught.value.hints
+    assert f"the nearest that are: {nearest}" == caught.value.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "nearest"),
+    [
+        (100, 3, ("`--micro-batch 1`", "`--micro-batch 5`")),
+        (96, 5, ("`--micro-batch 4`", "`--micro-batch 6`")),
+        (8, 16, ("`--micro-batch 2`",)),
+        (30, 2, ()),
+    ],
+)
+def test_the_micro_batches_that_divide_it_are_offered_too(
+    global_batch: int, micro_batch: int, nearest: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        solve_accumulation(global_batch, micro_batch, ranks=4)
+    _, *offered = caught.value.hints
+    assert [f"with {' or '.join(nearest)} it divides"] * bool(nearest) == offered
 
 
 @pytest.mark.parametrize("text", ["2", "30", "1048575"])

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.decide import (
     Decision,
     OffloadChoice,
@@ -61,6 +62,7 @@ def weighed(strategy: Strategy, verdict: Verdict) -> Weighed:
     line = Line(part="all", phase=Phase.STEP, size_bytes=need, formula="", where=Where.GPU)
     return Weighed(
         estimate=Estimate(strategy=strategy, lines=(line,)),
+        buffers=DEEPSPEED_DEFAULTS,
         verdict=verdict,
         device_bytes=need,
         budget_bytes=BUDGET_BYTES,

@@ -27,6 +27,7 @@ from measured.traces import read_config_of, trace_of, traced_model
 from random_models import models
 
 from zerowiz.core.activations import activations
+from zerowiz.core.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.guess import guess_model
 from zerowiz.core.interval import DOUBTS, Assumption, Doubt, Interval, find_interval
 from zerowiz.core.links import Interconnect, LinkClass
@@ -143,7 +144,8 @@ def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
 
 
 def test_intervals_are_narrow_where_much_was_measured() -> None:
-    widths = [width(interval_of(row)) for row in ROWS]
+    known = [i for i in map(interval_of, ROWS) if Assumption.AUTOCAST not in i.assumptions]
+    widths = [width(interval) for interval in known]
     assert mean(widths) < 0.034
     assert median(widths) < 0.027
     assert max(widths) < 0.17
@@ -210,7 +212,7 @@ def test_a_share_may_hold_all_that_lies_on_its_borders(
     ranks: int, workload: Workload, part: str, most: Callable[[Rank], int]
 ) -> None:
     job = replace(of("llama-2-7b"), machine=gpus(ranks), workload=workload)
-    rank = place_rank(job.model, job.workload, ranks, ZERO2, job.buffers)
+    rank = place_rank(job.model, job.workload, ranks, ZERO2, weigh(job, ZERO2).buffers)
     said = weigh(job, ZERO2).estimate
     (held_bytes,) = (
         line.size_bytes for line in said.lines if (line.phase, line.part) == (said.peak_phase, part)
@@ -295,6 +297,16 @@ def from_source(source: ModelSource) -> Job:
         ),
         (training(attention=Attention.FLASH), DDP, {Assumption.FUSED_OPTIMIZER}),
         (training(precision=Precision.FP32), DDP, PLAIN | {Assumption.FP32}),
+        (
+            training(precision=Precision.FP32, torch_autocast=Precision.BF16),
+            DDP,
+            PLAIN | {Assumption.AUTOCAST},
+        ),
+        (
+            training(method=Method.LORA, gradient_checkpointing=True),
+            ZERO3,
+            PLAIN | {Assumption.GATHERED, Assumption.SHARDED_ADAPTERS},
+        ),
         (training(loss=Loss.CHUNKED), DDP, PLAIN | {Assumption.OTHER_LOSS}),
         (training(packing=True), DDP, PLAIN),
     ],
@@ -424,7 +436,7 @@ def test_every_stretched_line_is_a_line_of_some_rung() -> None:
     held = {
         part
         for strategy in STRATEGIES
-        for rank in (place_rank(JOB.model, JOB.workload, 2, strategy, JOB.buffers),)
+        for rank in (place_rank(JOB.model, JOB.workload, 2, strategy, DEEPSPEED_DEFAULTS),)
         for moments in WRAPPERS[strategy.stage, rank.offloaded](rank).values()
         for moment in moments
         for part, _, _ in moment

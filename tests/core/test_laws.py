@@ -13,7 +13,7 @@ from random_models import models
 
 from zerowiz.core.buffers import fit_buffers
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
-from zerowiz.core.dsconfig import Handover, config_sections, config_values, render_config
+from zerowiz.core.dsconfig import Handover, render_config, write_config
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.host import Host
 from zerowiz.core.ledger import Estimate, Phase, Where
@@ -51,7 +51,6 @@ from zerowiz.core.workload import (
 )
 from zerowiz.core.wrappers import WRAPPERS
 from zerowiz.errors import UsageError
-from zerowiz.probe.templates import read_template
 
 GB = 10**9
 NAMES = (
@@ -200,7 +199,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 def predict(model: Model, workload: Workload, ranks: int, strategy: Strategy) -> Estimate:
     """One rank, with buffers as they would be fitted."""
-    return estimate(model, workload, ranks, strategy, fit_buffers(model, model.params))
+    return estimate(model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0])
 
 
 def hold(
@@ -210,7 +209,7 @@ def hold(
 
     While it is built and sharded a quantized model stands on the GPU whole, also at stage 3.
     """
-    rank = place_rank(model, workload, ranks, strategy, fit_buffers(model, model.params))
+    rank = place_rank(model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0])
     for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
         if phase in {Phase.MODEL, Phase.INIT}:
             continue
@@ -457,10 +456,8 @@ def test_an_unknown_network_is_walked_as_the_worst_known_one(
 def test_a_config_renders_to_the_same_valid_json_each_time(
     job: Job, strategy: Strategy, integration: Integration
 ) -> None:
-    handover, template = Handover(integration=integration), read_template(strategy.template)
-    values = config_values(job, strategy, handover)
-    sections = config_sections(job, strategy, handover)
-    first, second = (render_config(template, values, sections) for _ in range(2))
+    handover, weighed = Handover(integration=integration), weigh(job, strategy)
+    first, second = (render_config(write_config(job, weighed, handover)) for _ in range(2))
     assert first == second == json.dumps(json.loads(first), indent=2) + "\n"
 
 

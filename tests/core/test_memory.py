@@ -259,7 +259,7 @@ def test_qlora_holds_its_linear_weights_in_four_bits_and_the_rest_whole(
 ) -> None:
     """Counted by hand on transformers' models: embeddings, head and fused experts stay in bf16."""
     model, workload = read_model(name), Workload(method=Method.QLORA)
-    predicted = estimate(model, workload, 4, DDP, fit_buffers(model, model.lora_params(16)))
+    predicted = estimate(model, workload, 4, DDP, fit_buffers(model, model.lora_params(16), DDP)[0])
     base_bytes = sizes(predicted, Phase.STEP)["frozen parameters"]
     assert base_gb == pytest.approx(base_bytes / 1e9, abs=0.01)
 
@@ -319,13 +319,25 @@ def test_parameters_leave_the_gpu_only_when_all_is_offloaded() -> None:
 
 def test_fitted_buffers_never_exceed_what_is_reduced() -> None:
     trainable = LLAMA_7B.lora_params(8)
-    bucket = fit_buffers(LLAMA_7B, trainable).reduce_bucket_size
-    assert (0, trainable + trainable % 2) == (bucket % 2, bucket)
+    for strategy in STRATEGIES:
+        for buffers in fit_buffers(LLAMA_7B, trainable, strategy):
+            bucket = buffers.reduce_bucket_size
+            assert 0 == bucket % 2
+            assert bucket <= trainable + 1
 
 
 def test_fitted_buffers_grow_with_the_width_and_stop() -> None:
     sizes = [
-        fit_buffers(read_model(name), read_model(name).params).reduce_bucket_size
+        fit_buffers(read_model(name), read_model(name).params, ZERO2)[0].reduce_bucket_size
         for name in ("qwen2.5-0.5b", "llama-3.1-8b", "qwen2.5-14b")
     ]
     assert [25_000_000, 25_000_000, 5120**2] == sizes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+def test_each_of_the_fitted_buffers_holds_no_more_than_the_one_before(strategy: Strategy) -> None:
+    peaks = [
+        estimate(LLAMA_7B, Workload(), 4, strategy, buffers).peak_bytes
+        for buffers in fit_buffers(LLAMA_7B, LLAMA_7B.params, strategy)
+    ]
+    assert sorted(peaks, reverse=True) == peaks

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from measured.rows import Row, read_model
+from measured.rows import Row, buffers_of, read_model
 
-from zerowiz.core.buffers import fit_buffers
 from zerowiz.core.ledger import Estimate
 from zerowiz.core.memory import estimate
 from zerowiz.core.strategy import STRATEGIES
@@ -27,7 +26,7 @@ def predict(row: Row) -> Estimate:
         optimizer_state_dtype=StateDtype(row["optimizer_state_dtype"]),
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
-    return estimate(model, workload, row["gpus"], strategy, fit_buffers(model, model.params))
+    return estimate(model, workload, row["gpus"], strategy, buffers_of({**row, "stage": strategy.stage}))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['script']}-{r['strategy']}")

@@ -42,7 +42,17 @@ def test_a_stage_is_read(stage: int) -> None:
     assert stage == read_own_config(zero(stage=stage)).stage
 
 
-@pytest.mark.parametrize("stage", [-1, 4, "2", 2.0, 1.5, "auto", None, [2]])
+@pytest.mark.parametrize("said", [2, 2.0, "2"])
+def test_a_stage_is_read_as_deepspeed_does(said: object) -> None:
+    assert 2 == read_own_config(zero(stage=said)).stage
+
+
+@pytest.mark.parametrize(("said", "stage"), [(True, 1), (False, 0)])
+def test_a_switch_for_zero_is_stage_1(said: bool, stage: int) -> None:
+    assert stage == read_own_config({"zero_optimization": said}).stage
+
+
+@pytest.mark.parametrize("stage", [-1, 4, "two", "9" * 5000, 1.5, "auto", None, [2]])
 def test_what_is_no_stage_is_refused(stage: object) -> None:
     with pytest.raises(UsageError, match="not a ZeRO stage"):
         read_own_config(zero(stage=stage))
@@ -78,6 +88,10 @@ def test_what_leaves_the_gpu_is_read(keys: dict[str, Any], offload: OffloadChoic
         ({"bf16": {"enabled": "auto"}}, None),
         ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, None),
         ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, Precision.FP16),
+        ({"bf16": {"enabled": "yes"}}, Precision.BF16),
+        ({"bf16": {"enabled": 1}}, Precision.BF16),
+        ({"bfloat16": {"enabled": True}}, Precision.BF16),
+        ({"fp16": {"enabled": "False"}}, Precision.FP32),
     ],
 )
 def test_a_precision_is_read_unless_the_trainer_fills_it(
@@ -127,6 +141,13 @@ def test_buffers_are_read_by_either_of_deepspeeds_names() -> None:
         prefetch_bucket_size=7, param_persistence_threshold=8, max_live_parameters=9, **common
     )
     assert (expected, expected) == (prefixed, plain)
+
+
+@pytest.mark.parametrize(
+    ("said", "overlaps"), [("true", True), (1, True), ("no", False), (0, False)]
+)
+def test_a_switch_is_read_as_deepspeed_does(said: object, overlaps: bool) -> None:
+    assert overlaps is read_buffers(stage=3, overlap_comm=said).overlap_comm
 
 
 def test_a_buffer_that_the_trainer_fills_is_taken_at_its_default() -> None:

@@ -262,14 +262,15 @@ def test_every_strategy_is_weighed_in_order() -> None:
 
 def test_a_persons_own_buffers_are_what_is_weighed() -> None:
     job = Job(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
-    assert DEEPSPEED_DEFAULTS == job.buffers
-    assert job.buffers != replace(job, own_buffers=None).buffers
+    for strategy in STRATEGIES:
+        assert DEEPSPEED_DEFAULTS == weigh(job, strategy).buffers
+        assert DEEPSPEED_DEFAULTS not in replace(job, own_buffers=None).buffers(strategy)
 
 
 def test_buffers_fit_the_adapters_that_train() -> None:
     workload = Workload(method=Method.LORA, lora_rank=8)
     job = Job(machine=A100S, model=SEVEN, workload=workload)
-    assert SEVEN.lora_params(8) == job.buffers.reduce_bucket_size
+    assert SEVEN.lora_params(8) == weigh(job, ZERO3).buffers.reduce_bucket_size
 
 
 def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:

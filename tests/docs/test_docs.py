@@ -74,7 +74,7 @@ def test_every_strategy_has_its_row() -> None:
     rows = re.findall(
         r"^\| `([a-z0-9-]+)` \| `(ds_config_[a-z0-9_]+\.json)` \|", page, re.MULTILINE
     )
-    assert [(s.name, s.template) for s in STRATEGIES] == rows
+    assert [(s.name, s.config_name) for s in STRATEGIES] == rows
 
 
 def test_every_link_between_the_pages_leads_somewhere() -> None:

@@ -50,7 +50,7 @@ def of_deepspeed(question: Mapping[str, Any]) -> dict[str, object]:
     import torch
     from deepspeed.runtime.config import hjson
 
-    _join_world_of_one()
+    _join_world_of_one(question)
     model = _model()
     config = hjson.loads(Path(question["path"]).read_text(encoding="utf-8"))
     optimizer = scheduler = None
@@ -73,7 +73,7 @@ def of_trainer(question: Mapping[str, Any]) -> dict[str, object]:
     """The Trainer, as it is without DeepSpeed's launcher."""
     from transformers import Trainer, TrainingArguments
 
-    _join_world_of_one()
+    _join_world_of_one(question)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
@@ -99,7 +99,7 @@ def of_accelerate(question: Mapping[str, Any]) -> dict[str, object]:
     from accelerate import Accelerator, DeepSpeedPlugin
     from accelerate.utils import DummyOptim, DummyScheduler
 
-    _join_world_of_one()
+    _join_world_of_one(question)
     plugin = DeepSpeedPlugin(hf_ds_config=question["path"])
     accelerator = Accelerator(deepspeed_plugins=plugin)
     config = accelerator.state.deepspeed_plugin.deepspeed_config
@@ -136,7 +136,7 @@ def _listen() -> list[str]:
     return lines
 
 
-def _join_world_of_one() -> None:
+def _join_world_of_one(question: Mapping[str, Any]) -> None:
     import torch
     from deepspeed.accelerator import get_accelerator
 
@@ -144,8 +144,21 @@ def _join_world_of_one() -> None:
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
-    # A CPU without half precision stands in for a GPU, which has it.
-    get_accelerator().is_fp16_supported = lambda: True
+    # A CPU without half precision stands in for a GPU, which has it unless it is an old one.
+    takes_fp16 = _takes_fp16(tuple(question["compute_capability"] or (9, 0)))
+    get_accelerator().is_fp16_supported = lambda: takes_fp16
+
+
+def _takes_fp16(capability: tuple[int, int]) -> bool:
+    """What DeepSpeed says on a GPU of this compute capability."""
+    from unittest import mock
+
+    from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
+    with mock.patch.multiple(
+        "torch.cuda", is_available=lambda: True, get_device_capability=lambda: capability
+    ):
+        return bool(CUDA_Accelerator.is_fp16_supported(None))
 
 
 def _model() -> Any:

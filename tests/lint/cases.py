@@ -8,7 +8,7 @@ from typing import Any
 
 from zerowiz.core.lint.context import Context
 from zerowiz.core.lint.finding import Severity
-from zerowiz.core.script.settings import ScriptSettings, Setting
+from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.workload import Integration, Precision
 
 FOLDER = Path(__file__).parent
@@ -59,6 +59,7 @@ class Case:
     asked: tuple[str, object] | None = None
     """What would be in DeepSpeed's hands if it did as it was asked: the fact, the value."""
     gpu_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
 
     @property
     def context(self) -> Context:
@@ -68,6 +69,7 @@ class Case:
             world_size=self.world_size,
             settings=SETTINGS if self.integration is HF else None,
             gpu_bytes=self.gpu_bytes,
+            compute_capability=self.compute_capability,
         )
 
     @property
@@ -104,6 +106,7 @@ def _broken(  # one row of the table
     key: str | None = None,
     asked: tuple[str, object] | None = None,
     gpu_bytes: int | None = None,
+    compute_capability: tuple[int, int] | None = None,
 ) -> Case:
     return Case(
         path=BROKEN / name,
@@ -115,6 +118,7 @@ def _broken(  # one row of the table
         key=key,
         asked=asked,
         gpu_bytes=gpu_bytes,
+        compute_capability=compute_capability,
     )
 
 
@@ -130,6 +134,16 @@ BROKEN_CASES = (
     _broken("duplicate_stage.json", "duplicate-key", 7, RAISES),
     _broken("duplicate_for_the_trainer.json", "duplicate-key", 11, IGNORED, HF),
     _broken("list_of_configs.json", "not-an-object", 1, RAISES),
+    _broken("model_config.json", "not-a-config", 1, RAISES),
+    _broken("gpt_neox.json", "not-a-config", 1, WORKS),
+    _broken(
+        "misplaced_at_its_default.json",
+        "misplaced-key",
+        4,
+        IGNORED,
+        key="ignore_unused_parameters",
+    ),
+    _broken("typo_at_its_default.json", "unknown-key", 3, IGNORED, key="gradient_cliping"),
     _broken(
         "typo_gradient_acumulation_steps.json",
         "unknown-key",
@@ -310,6 +324,15 @@ BROKEN_CASES = (
     _broken("legacy_stage_1.json", "legacy-stage-1", 6, RAISES),
     _broken("odd_allgather_bucket.json", "out-of-range", 6, RAISES),
     _broken("param_dtype.json", "another-param-dtype", 6, RAISES),
+    _broken("old_bf16_for_the_trainer.json", "key-does-nothing", 5, IGNORED, HF, key="bfloat16"),
+    _broken(
+        "typo_micro_batch_for_the_trainer.json",
+        "unknown-key",
+        3,
+        IGNORED,
+        HF,
+        key="micro_batch_size_per_gpu",
+    ),
     _broken("two_words_for_bf16.json", "key-does-nothing", 5, IGNORED, key="bfloat16"),
     _broken(
         "live_parameters_at_stage_2.json",
@@ -357,6 +380,18 @@ BROKEN_CASES = (
         world_size=2,
         gpu_bytes=24 * 2**30,
     ),
+    _broken("bf16_on_a_v100.json", "bf16-emulated", 5, WORKS, compute_capability=(7, 0)),
+    _broken("fp16_on_an_h100.json", "fp16-on-new-gpu", 5, WORKS, compute_capability=(9, 0)),
+    _broken("fp16_on_a_p100.json", "fp16-refused", 5, RAISES, compute_capability=(6, 0)),
+    _broken("live_parameters_on_8_gib.json", "kept-whole", 7, WORKS, gpu_bytes=8 * 2**30),
+    _broken("persistence_of_a_billion.json", "kept-whole", 7, WORKS),
+    _broken("sub_group_of_nothing.json", "small-pieces", 7, WORKS),
+    _broken("bucket_of_a_thousand.json", "small-pieces", 7, WORKS),
+    _broken("live_parameters_of_nothing.json", "nothing-prefetched", 7, WORKS),
+    _broken("adagrad_betas.json", "unknown-key", 7, DEPENDS),
+    _broken("lion_of_the_gpu_under_offload.json", "unknown-key", 7, RAISES),
+    _broken("sgd_nesterow_for_the_trainer.json", "unknown-key", 12, RAISES, HF),
+    _broken("muon_nesterov.json", "unknown-key", 7, IGNORED, key="optimizer.params.nesterov"),
     _broken("sgd_under_offload.json", "optimizer-under-offload", 8, RAISES, HF),
     _broken("torch_adam_under_offload.json", "optimizer-under-offload", 7, WORKS),
     _broken("disabled_profiler.json", "section-disabled", 4, WORKS),

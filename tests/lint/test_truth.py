@@ -42,6 +42,7 @@ def question(name: str, path: Path, case: Case, *, own: bool = False) -> dict[st
         "world_size": case.world_size or 1,
         "arguments": dict(ARGUMENTS),
         "own": own,
+        "compute_capability": case.compute_capability,
     }
 
 

@@ -174,8 +174,16 @@ def test_a_yaml_file_without_a_config_is_refused(text: str) -> None:
 def test_the_hook_takes_the_names_that_a_folder_takes(tmp_path: Path) -> None:
     hooks = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     (pattern,) = re.findall(r"files: (.*)", hooks)
-    names = ["ds_config.json", "ds_config_zero2.json", "deepspeed.json", "zero3_offload.json"]
-    others = ["config.json", "my_zero.json", "zero.yaml", "ds.json"]
+    names = ["ds_config.json", "my_ds_config_v2.json", "llama_deepspeed.json", "7b-zero3.json"]
+    names += ["zero3_offload.json", "stage3_zero.json", "ds_z3_config.json"]
+    others = [
+        "config.json",
+        "nonzero.json",
+        "zero.yaml",
+        "zero3.json.bak",
+        "ds.json",
+        "ds_zones.json",
+    ]
     for name in (*names, *others):
         (tmp_path / name).write_text("{}")
     taken = {Path(config.path).name for config in read_configs(str(tmp_path), KNOWN)}

@@ -7,9 +7,20 @@ import pytest
 from zerowiz.core.dsschema import Unknown
 from zerowiz.probe.ds_schema import read_ds_schema, read_ds_schemas
 
+MINORS = ("0.19.8", "0.18.9", "0.17.6", "0.16.9")
 
-def test_four_minor_versions_ship_the_newest_first() -> None:
-    assert ["0.19.8", "0.18.9", "0.17.6", "0.16.9"] == [s.version for s in read_ds_schemas()]
+
+def test_four_minor_versions_ship_and_every_patch_with_keys_of_its_own() -> None:
+    patches = [f"0.19.{patch}" for patch in range(8, 1, -1)]
+    assert [*patches, *MINORS[1:]] == [schema.version for schema in read_ds_schemas()]
+
+
+def test_a_key_is_known_from_its_patch_on() -> None:
+    found = {
+        patch: read_ds_schema(f"0.19.{patch}").find("zero_optimization.compute_grad_norm")
+        for patch in range(9)
+    }
+    assert [7, 8] == [patch for patch, key in found.items() if key is not None]
 
 
 def test_the_file_stays_small() -> None:
@@ -18,7 +29,7 @@ def test_the_file_stays_small() -> None:
 
 
 def test_a_version_without_a_schema_of_its_own_reads_the_one_before_it() -> None:
-    assert "0.18.9" == read_ds_schema("0.19.2").version
+    assert "0.18.9" == read_ds_schema("0.19.1").version
     assert "0.19.8" == read_ds_schema().version
 
 
@@ -33,19 +44,19 @@ def test_a_version_without_a_schema_of_its_own_reads_the_one_before_it() -> None
     ],
 )
 def test_a_default_is_that_of_its_version(path: str, defaults: list[str]) -> None:
-    found = [schema.find(path) for schema in read_ds_schemas()]
+    found = [read_ds_schema(version).find(path) for version in MINORS]
     assert defaults == [key and key.default for key in found]
 
 
 def test_fp16_keys_under_bf16_were_ignored_once_and_are_refused_now() -> None:
-    fates = [schema.fate("bf16.loss_scale") for schema in read_ds_schemas()]
+    fates = [read_ds_schema(version).fate("bf16.loss_scale") for version in MINORS]
     assert [Unknown.REFUSED, Unknown.REFUSED, Unknown.REFUSED, Unknown.IGNORED] == fates
     assert {("fp16.loss_scale",)} == {s.misplaced("bf16.loss_scale") for s in read_ds_schemas()}
 
 
 def test_a_section_that_was_removed_is_still_known() -> None:
-    removed = [getattr(schema.find("amp"), "removed", None) for schema in read_ds_schemas()]
-    assert [True, False, False, False] == removed
+    amps = [read_ds_schema(version).find("amp") for version in MINORS]
+    assert [True, False, False, False] == [amp and amp.removed for amp in amps]
 
 
 def test_a_documented_name_and_a_field_name_are_one_key() -> None:

@@ -1,7 +1,7 @@
 """Write zerowiz/data/ds_schema.json out of DeepSpeed's own config, one minor version after another.
 
 Run as `make schema`, or as `python tests/schema/make_schema.py`: it needs torch, and an index to
-fetch the versions from that are not installed. A new minor version is a row of VERSIONS.
+fetch the versions from that are not installed. A new version is a word of VERSIONS.
 """
 
 import json
@@ -18,8 +18,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "zerowiz/data/ds_schema.json"
 
-# The last patch release of each minor version, the newest first.
-VERSIONS = ("0.19.8", "0.18.9", "0.17.6", "0.16.9")
+# The last patch release of each minor version, the newest first; of 0.19 every one that has other
+# keys than the one before it. 0.19.0 and 0.19.1 have those of 0.18.9.
+VERSIONS = (
+    *("0.19.8", "0.19.7", "0.19.6", "0.19.5", "0.19.4", "0.19.3", "0.19.2"),
+    *("0.18.9", "0.17.6", "0.16.9"),
+)
 
 SOURCE = (
     "DeepSpeed's config classes and their docstrings, Apache-2.0, by tests/schema/make_schema.py"

@@ -70,6 +70,11 @@ def test_nobody_who_wants_no_colour_gets_one(monkeypatch: pytest.MonkeyPatch) ->
     assert "\x1b" not in shown(FOUND, stream=Terminal())
 
 
+def test_another_command_says_a_finding_in_one_line() -> None:
+    said = "ds.json line 12: `a?` (ZW101 unknown-key)"
+    assert said == check.in_short("ds.json", replace(FOUND, message="`a\n`"))
+
+
 def test_nothing_found_is_one_line() -> None:
     assert "no findings\n" == shown()
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from zerowiz.core.decide import Wish, decide
+from zerowiz.core.script import Binding, Convention, ScriptFacts
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.spec import parse_spec
 from zerowiz.core.weigh import Job
-from zerowiz.core.workload import Accounting, Workload
+from zerowiz.core.workload import Accounting, Integration, Workload
 from zerowiz.probe.gpu_table import read_gpu_table
 from zerowiz.ui import show
 
@@ -54,3 +55,24 @@ def test_the_told_arithmetic_has_no_interval() -> None:
 
 def test_where_nothing_is_chosen_no_interval_is_said() -> None:
     assert "Peak " not in shown(replace(JOB, budget_bytes=0))
+
+
+FACTS = ScriptFacts(path="train.py", convention=Convention.HF_IN_CODE, integration=Integration.HF)
+
+
+def test_a_script_that_is_seen_whole_takes_one_line() -> None:
+    stream = Terminal()
+    show.script(replace(FACTS, micro_batch=Binding(value=4, line=3, code="x")), stream)
+    said = " ".join(stream.getvalue().split())
+    assert "Script train.py: HF Trainer with arguments in code, config by the environment" == said
+
+
+def test_where_the_reading_of_a_script_ended_is_said_once_by_line() -> None:
+    stream = Terminal()
+    end = Binding(line=9, code="LoraConfig(**...)")
+    model = Binding(line=4, code="load(cfg['model'])")
+    show.script(replace(FACTS, lora_rank=end, lora_target_modules=end, model=model), stream)
+    assert (
+        "Unseen `load(cfg['model'])` in line 4, `LoraConfig(**...)` in line 9: not followed"
+        in " ".join(stream.getvalue().split())
+    )

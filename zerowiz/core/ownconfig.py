@@ -30,6 +30,7 @@ class OwnConfig:
     micro_batch: int | None = None
     accumulation_steps: int | None = None
     precision: Precision | None = None
+    torch_autocast: Precision | None = None
     state_dtype: StateDtype | None = None
     uncounted: tuple[str, ...] = ()
     """Keys of it that change memory in ways the ledger does not know."""
@@ -117,9 +118,8 @@ def _offload(zero: Mapping[str, object]) -> OffloadChoice:
 
 
 # Sections and keys that move, split or change tensors; the ledger counts a job without them.
-_UNCOUNTED_SECTIONS = ("tensor_parallel", "torch_autocast", "hybrid_engine", "compression_training")
+_UNCOUNTED_SECTIONS = ("tensor_parallel", "hybrid_engine", "compression_training")
 _UNCOUNTED_ZERO_KEYS = (
-    "zero_quantized_weights",
     "zero_quantized_gradients",
     "mics_shard_size",
     "zenflow",
@@ -153,6 +153,23 @@ def _precision(values: Mapping[str, object]) -> Precision | None:
     return None if is_open else Precision.FP32
 
 
+# torch_autocast.py, and runtime/config.py, get_torch_autocast_dtype: without one, the accelerator's.
+_AUTOCASTS: Mapping[object, Precision] = {
+    "bfloat16": Precision.BF16,
+    "bf16": Precision.BF16,
+    "float16": Precision.FP16,
+    "fp16": Precision.FP16,
+    "half": Precision.FP16,
+}
+
+
+def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
+    section = _section(values, "torch_autocast")
+    if not _truth(section, "enabled"):
+        return None
+    return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
+
+
 def read_own_config(values: Mapping[str, object]) -> OwnConfig:
     """Parse the content of a ds_config.
 
@@ -175,5 +192,6 @@ def read_own_config(values: Mapping[str, object]) -> OwnConfig:
         micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
         accumulation_steps=_count(values, "gradient_accumulation_steps"),
         precision=_precision(values),
+        torch_autocast=_torch_autocast(values),
         state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
     )

@@ -247,6 +247,10 @@ def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bo
 # 16 bits: each linear layer keeps a cast of its input of its own, and the norms work in fp32
 # (j1-033 to j1-040, Llama).
 _CASTS_BYTES = 10
+# Of a token, a layer and an element inside the MLP: autocast takes powers in fp32, and what follows
+# from them (j3-008). transformers/activations.py, NewGELUActivation and AccurateGELUActivation.
+_POWERS_BYTES = 6
+_WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
 
 
 def _autocast_run(
@@ -255,7 +259,8 @@ def _autocast_run(
     """One micro-step that computes in 16 bits between layers whose inputs are fp32."""
     whole = activations(a, in_fp32, sharded=sharded)
     half = activations(a, halved, sharded=sharded)
-    casts_bytes = _CASTS_BYTES * a.hidden_size * halved.tokens
+    powers_bytes = _POWERS_BYTES * a.intermediate_size * (a.hidden_act in _WITH_POWERS)
+    casts_bytes = (_CASTS_BYTES * a.hidden_size + powers_bytes) * halved.tokens
     block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
     if halved.gradient_checkpointing:
         return replace(

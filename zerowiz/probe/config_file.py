@@ -1,30 +1,53 @@
 """Read a person's own ds_config."""
 
-import json
 from pathlib import Path
 
+from zerowiz.core.jsontext import Dialect, JsonTextError, Object, parse, plain
+from zerowiz.core.lint.source import ConfigText
 from zerowiz.core.ownconfig import OwnConfig, read_own_config
+from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError
+from zerowiz.probe.config_text import decode_config
+
+_HINT = "a DeepSpeed config is one JSON object, such as those that `zerowiz init` writes"
 
 
-def read_config_file(path: Path) -> OwnConfig:
-    """The person's own ds_config.
+def read_config_file(path: Path, integration: Integration | None = None) -> OwnConfig:
+    """The person's own ds_config, as its reader reads it.
+
+    Args:
+        path: Of the file.
+        integration: Who reads it; DeepSpeed by itself where nobody is known.
 
     Raises:
         UsageError: There is none, or it is no JSON object.
     """
-    hint = "a DeepSpeed config is one JSON object, such as those that `zerowiz init` writes"
+    text = read_config_text(path)
+    lenient = integration in {None, Integration.DEEPSPEED}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"config `{path}` does not exist", hint) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"config `{path}` cannot be read: {error}", hint) from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise UsageError(f"config `{path}` is not JSON: {error.msg} at {where}", hint) from None
-    if not isinstance(values, dict):
-        raise UsageError(f"config `{path}` holds no JSON object", hint)
-    if "machine" in values and "schema_version" in values:
+        if text.fault is not None:
+            raise text.fault
+        root = parse(text.text, Dialect.HJSON if lenient else Dialect.JSON)
+    except JsonTextError as error:
+        where = f"{error.reason} at line {error.line} column {error.column}"
+        raise UsageError(f"config `{path}` is not JSON: {where}", _HINT) from None
+    if not isinstance(root, Object):
+        raise UsageError(f"config `{path}` holds no JSON object", _HINT)
+    names = {member.key.name for member in root.members}
+    if {"machine", "schema_version"} <= names:
         raise UsageError(f"`{path}` is a machine, not a config", f"say `--machine {path}`")
-    return read_own_config(values)
+    return read_own_config({member.key.name: plain(member.value) for member in root.members})
+
+
+def read_config_text(path: Path) -> ConfigText:
+    """Its text, or why there is none.
+
+    Raises:
+        UsageError: There is no such file, or it cannot be read.
+    """
+    try:
+        return decode_config(str(path), path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"config `{path}` does not exist", _HINT) from None
+    except OSError as error:
+        raise UsageError(f"config `{path}` cannot be read: {error}", _HINT) from None

@@ -19,8 +19,8 @@ STDIN = "-"
 LARGEST_BYTES = 250_000
 
 _YAML = frozenset({".yaml", ".yml"})
-# The names that `.pre-commit-hooks.yaml` has.
-_NAMED = re.compile(r"(ds_config|deepspeed|zero)[^/]*\.json")
+# The names that `.pre-commit-hooks.yaml` has; a plan beside a config is none.
+_NAMED = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
 # Of what else lies in such folders, a Trainer's state has `train_batch_size` alone.
 _ENOUGH_KEYS = 2
 _SECTION = "zero_optimization"

@@ -43,10 +43,21 @@ def errors(found: Sequence[FileReport], stream: TextIO) -> None:
         _report(report.path, wrong, stream)
 
 
+def not_mended(path: str, stream: TextIO) -> None:
+    """Why a file with findings stays as it is."""
+    note(f"`--fix` changes JSON alone: mend {path} by hand, at the lines that follow", stream)
+
+
 def mended(path: str, count: int, stream: TextIO) -> None:
     """How many findings of a file were mended."""
     said = "one finding" if count == 1 else f"{count} findings"
     note(f"{said} mended in {path}", stream)
+
+
+def in_short(path: str, finding: Finding) -> str:
+    """One finding in half a sentence, for a command that does something else."""
+    rule = finding.rule
+    return _printable(f"{path} line {finding.line}: {finding.message} ({rule.code} {rule.name})")
 
 
 def _report(path: str, findings: Sequence[Finding], stream: TextIO) -> None:
@@ -71,7 +82,11 @@ def _finding(path: str, finding: Finding, stream: TextIO, *, explained: bool) ->
 
 def _folded(line: str, stream: TextIO) -> str:
     """As the terminal shows it best; what would steer it is shown as `?`."""
-    return fold("".join(c if c.isprintable() else "?" for c in line), stream, hang=len(_HANG))
+    return fold(_printable(line), stream, hang=len(_HANG))
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def _coloured(stream: TextIO) -> bool:

@@ -1,7 +1,7 @@
 """Make sentences of the values that core decided with."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
 from zerowiz.core.fleet import NodeNote
@@ -11,7 +11,7 @@ from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
 from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
-from zerowiz.core.script import Convention
+from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.weigh import Verdict, Weighed
 from zerowiz.core.workload import Accounting
@@ -72,6 +72,11 @@ _CONVENTIONS: Mapping[Convention, str] = {
 def convention(value: Convention) -> str:
     """How a config reaches a script."""
     return _CONVENTIONS[value]
+
+
+def places(bindings: Sequence[Binding]) -> str:
+    """Where in a script something stands."""
+    return ", ".join(f"`{binding.code}` in line {binding.line}" for binding in bindings)
 
 
 def reason(value: Reason) -> str:
@@ -279,12 +284,14 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.NEW_FAMILY: "a family that was never measured",
     Assumption.MIXTURE: "experts that share the tokens evenly",
     Assumption.ENCODER_DECODER: "an encoder-decoder, measured a few times",
-    Assumption.SEPARATE: "gradients that are not contiguous, never measured",
+    Assumption.SEPARATE: "gradients that are not contiguous, measured twice",
     Assumption.IMAGES: "an image encoder, measured a few times",
     Assumption.QUANTIZED: "4-bit weights, measured a few times",
     Assumption.RARE_OPTIMIZER: "an optimizer that was measured a few times",
     Assumption.FOREACH: "an Adam that copies lists of tensors",
     Assumption.FP32: "fp32",
+    Assumption.SHARDED_ADAPTERS: "adapters recomputed under ZeRO-3, measured twice",
+    Assumption.AUTOCAST: "torch's autocast, measured a few times",
     Assumption.EAGER: "eager attention, measured a few times",
     Assumption.OTHER_LOSS: "a loss that was measured a few times",
     Assumption.OFFLOADED: "offload, measured a few times",

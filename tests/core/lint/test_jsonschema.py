@@ -6,65 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from lint.cases import BROKEN_CASES, GOOD_CASES, Case
 
 from zerowiz.core.dsschema import Key, Schema, Unknown
+from zerowiz.core.jsontext import parse, plain
 from zerowiz.core.lint.jsonschema import encode_json_schema
 from zerowiz.probe.ds_schema import read_ds_schema, read_ds_schemas
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = encode_json_schema(read_ds_schema())
 
-TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "null": type(None),
-}
 
-
-def is_a(value: object, name: str) -> bool:
-    """JSON Schema validation, section 6.1.1: an integer is a number without a fraction."""
-    if name in TYPES:
-        return isinstance(value, TYPES[name])
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and (name == "number" or float(value).is_integer())  # type: ignore[arg-type]
-
-
-def bounds_hold(value: Any, rule: dict[str, Any]) -> bool:
-    if isinstance(value, str | bool | list | dict | None):
-        return True
-    return bool(
-        value >= rule.get("minimum", value)
-        and value <= rule.get("maximum", value)
-        and value > rule.get("exclusiveMinimum", value - 1)
-        and value < rule.get("exclusiveMaximum", value + 1)
-    )
-
-
-def members_valid(value: Any, rule: dict[str, Any]) -> bool:
-    if isinstance(value, list):
-        return all(valid(item, rule.get("items", {})) for item in value)
-    if not isinstance(value, dict):
-        return True
-    known = rule.get("properties", {})
-    if rule.get("additionalProperties") is False and value.keys() - known.keys():
-        return False
-    return all(valid(value[name], known[name]) for name in value.keys() & known.keys())
-
-
-def valid(value: Any, rule: dict[str, Any]) -> bool:
-    """As far as the keywords go that are written here."""
-    types = rule.get("type", [])
-    return (
-        "not" not in rule
-        and ("anyOf" not in rule or any(valid(value, each) for each in rule["anyOf"]))
-        and (not types or any(is_a(value, t) for t in ([types] if types == str(types) else types)))
-        and ("enum" not in rule or value in rule["enum"])
-        and ("const" not in rule or value == rule["const"])
-        and bounds_hold(value, rule)
-        and members_valid(value, rule)
-    )
+def valid(value: object, rule: dict[str, Any]) -> bool:
+    return bool(Draft202012Validator(rule).is_valid(value))
 
 
 def placed(schema: Schema) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -81,9 +36,28 @@ def placed(schema: Schema) -> Iterator[tuple[Key, dict[str, Any]]]:
     yield from walk("", encode_json_schema(schema))
 
 
+@pytest.mark.parametrize("schema", read_ds_schemas(), ids=lambda s: s.version)
+def test_it_is_a_json_schema(schema: Schema) -> None:
+    Draft202012Validator.check_schema(encode_json_schema(schema))
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "templates").glob("*.json")), ids=lambda p: p.name)
 def test_a_shipped_config_is_valid(path: Path) -> None:
     assert valid(json.loads(path.read_text(encoding="utf-8")), SCHEMA)
+
+
+@pytest.mark.parametrize("case", GOOD_CASES, ids=str)
+def test_a_good_config_is_valid(case: Case) -> None:
+    assert valid(plain(parse(case.path.read_text(encoding="utf-8"))), SCHEMA)
+
+
+# What one value alone shows; typos at the top are no error of a schema, for DeepSpeed takes them.
+SEEN = {"removed-key", "wrong-type"}
+
+
+@pytest.mark.parametrize("case", [c for c in BROKEN_CASES if c.rule in SEEN], ids=str)
+def test_a_broken_config_is_not(case: Case) -> None:
+    assert not valid(plain(parse(case.path.read_text(encoding="utf-8"))), SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_no_mend_takes_a_comment_away() -> None:
 def test_of_a_template_there_is_nothing_to_say(
     strategy: object, integration: Integration | None
 ) -> None:
-    text = read_template(strategy.template)  # type: ignore[attr-defined]
+    text = read_template(strategy.config_name)  # type: ignore[attr-defined]
     assert () == lint(text, read_ds_schema(), Context(integration=integration, world_size=4))
 
 

@@ -16,6 +16,9 @@ NOBODY = Context()
 RANKS = Context(integration=Integration.DEEPSPEED, world_size=4)
 SMALL_GPU = Context(integration=Integration.DEEPSPEED, gpu_bytes=8 * 2**30)
 LARGE_GPU = Context(integration=Integration.DEEPSPEED, gpu_bytes=80 * 2**30)
+P100 = Context(integration=Integration.DEEPSPEED, compute_capability=(6, 0))
+V100 = Context(integration=Integration.DEEPSPEED, compute_capability=(7, 0))
+A100 = Context(integration=Integration.DEEPSPEED, compute_capability=(8, 0))
 SCRIPT = Context(
     integration=Integration.HF,
     world_size=2,
@@ -70,6 +73,13 @@ def scheduler(name: str, params: str) -> str:
     return f'"scheduler": {{"type": "{name}",\n"params": {params}}}'
 
 
+OLD_BF16 = top('"bfloat16": {"loss_scale": 0}')
+MODEL_CONFIG = '{"model_type": "llama", "hidden_size": 8, "vocab_size": 16}'
+# A hyphen is a letter wrong to DeepSpeed, and GPT-NeoX's own spelling.
+GPT_NEOX = """{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1},
+"gradient-accumulation-steps": 2, "num-layers": 12, "hidden-size": 768, "pos-emb": "rotary",
+"train-iters": 100}"""
+
 FOUND = (
     has("unreadable", '{"a": 1', "", 1, ERROR),
     has("unreadable", '{\n# a comment\n"train_batch_size": "auto"}', "", 2, ERROR, HF),
@@ -77,7 +87,10 @@ FOUND = (
     has("duplicate-key", top('"bf16": {}', '"bf16": {}'), "bf16", 3, ERROR),
     has("duplicate-key", top('"bf16": {}', '"bf16": {}'), "bf16", 3, WARNING, HF),
     has("not-an-object", "[]", "", 1, ERROR),
-    has("unknown-key", top('"gradient_cliping": 1'), "gradient_cliping", 2, ERROR),
+    has("not-a-config", MODEL_CONFIG, "", 1, ERROR),
+    has("not-a-config", MODEL_CONFIG, "", 1, WARNING, NOBODY),
+    has("not-a-config", GPT_NEOX, "", 1, WARNING),
+    has("unknown-key", top('"gradient_cliping": 0.5'), "gradient_cliping", 2, ERROR),
     has("unknown-key", top('"notes": 1'), "notes", 2, WARNING),
     has("unknown-key", top('"model_parallel_size": 1'), "model_parallel_size", 2, WARNING),
     has("unknown-key", zero(2, '"notes": 1'), "zero_optimization.notes", 3, ERROR),
@@ -86,6 +99,8 @@ FOUND = (
     has("unknown-key", top(optimizer("AdamW", '{"rate": 1}')), "optimizer.params.rate", 2, ERROR),
     has("misplaced-key", top('"overlap_comm": true'), "overlap_comm", 2, ERROR),
     has("misplaced-key", top('"bf16": {"loss_scale": 0}'), "bf16.loss_scale", 2, ERROR),
+    has("misplaced-key", OLD_BF16, "bfloat16.loss_scale", 2, ERROR),
+    has("misplaced-key", OLD_BF16, "bfloat16.loss_scale", 2, WARNING, NOBODY),
     has(
         "misplaced-key",
         zero(2, '"gradient_clipping": 1'),
@@ -401,6 +416,75 @@ FOUND = (
         ERROR,
     ),
     has("unknown-scheduler", top(scheduler("cosine", "{}")), "scheduler.type", 2, ERROR),
+    has("unknown-scheduler", top(scheduler("cosine", "{}")), "scheduler.type", 2, WARNING, NOBODY),
+    has("unknown-optimizer", top(optimizer("sgdd")), "optimizer.type", 2, WARNING, NOBODY),
+    has(
+        "unknown-optimizer",
+        top('"train_micro_batch_size_per_gpu": "auto"', optimizer("sgdd")),
+        "optimizer.type",
+        3,
+        ERROR,
+        NOBODY,
+    ),
+    has("untested-optimizer", top(ZERO_2, optimizer("SGD")), "optimizer.type", 3, WARNING, NOBODY),
+    has(
+        "optimizer-under-offload",
+        top(ZERO_2_OFFLOADED, optimizer("SGD")),
+        "optimizer.type",
+        3,
+        WARNING,
+        NOBODY,
+    ),
+    has(
+        "clipping-in-optimizer",
+        top(optimizer("AdamW", '{"max_grad_norm": 1}')),
+        "optimizer.params.max_grad_norm",
+        2,
+        WARNING,
+        NOBODY,
+    ),
+    has(
+        "unknown-key",
+        top(optimizer("Lion", '{"rate": 1}')),
+        "optimizer.params.rate",
+        2,
+        WARNING,
+        NOBODY,
+    ),
+    has("unknown-key", top('"optimizer": {"name": "Adam"}'), "optimizer.name", 2, WARNING, NOBODY),
+    has(
+        "warmup-refused",
+        top(scheduler("WarmupLR", '{"warmup_num_steps": 0}')),
+        "scheduler.params.warmup_num_steps",
+        3,
+        WARNING,
+        NOBODY,
+    ),
+    has("unknown-key", top('"gradient_cliping": 1'), "gradient_cliping", 2, WARNING),
+    has(
+        "misplaced-key",
+        top('"ignore_unused_parameters": true'),
+        "ignore_unused_parameters",
+        2,
+        WARNING,
+    ),
+    has(
+        "misplaced-key",
+        top('"ignore_unused_parameters": false'),
+        "ignore_unused_parameters",
+        2,
+        ERROR,
+    ),
+    has(
+        "wrong-type",
+        zero(2, '"overlap_comm": [true, false]').replace(
+            "{", '{"autotuning": {"enabled": true}, ', 1
+        ),
+        "zero_optimization.overlap_comm",
+        3,
+        WARNING,
+    ),
+    has("wrong-type", zero(2, '"overlap_comm": [1]'), "zero_optimization.overlap_comm", 3, ERROR),
     has(
         "key-of-another-stage",
         zero(2, '"stage3_max_live_parameters": 1'),
@@ -410,10 +494,17 @@ FOUND = (
     ),
     has(
         "key-does-nothing",
-        zero(2, '"allgather_partitions": true'),
+        zero(2, '"allgather_partitions": false'),
         "zero_optimization.allgather_partitions",
         3,
         WARNING,
+    ),
+    has(
+        "key-does-nothing",
+        zero(2, '"allgather_partitions": true'),
+        "zero_optimization.allgather_partitions",
+        3,
+        INFO,
     ),
     has(
         "key-does-nothing",
@@ -436,7 +527,7 @@ FOUND = (
         top('"fp16": {"enabled": false, "initial_scale_power": 32}'),
         "fp16",
         2,
-        WARNING,
+        INFO,
     ),
     has(
         "script-disagrees",
@@ -467,6 +558,31 @@ FOUND = (
         WARNING,
         SMALL_GPU,
     ),
+    has("bf16-emulated", top('"bf16": {"enabled": true}'), "bf16.enabled", 2, WARNING, V100),
+    has("fp16-on-new-gpu", top('"fp16": {"enabled": true}'), "fp16.enabled", 2, INFO, A100),
+    has("fp16-refused", top('"fp16": {"enabled": true}'), "fp16.enabled", 2, ERROR, P100),
+    has(
+        "kept-whole",
+        zero(3, '"stage3_max_live_parameters": 1e9'),
+        "zero_optimization.stage3_max_live_parameters",
+        3,
+        INFO,
+        SMALL_GPU,
+    ),
+    has(
+        "small-pieces",
+        zero(3, '"sub_group_size": 0'),
+        "zero_optimization.sub_group_size",
+        3,
+        WARNING,
+    ),
+    has(
+        "nothing-prefetched",
+        zero(3, '"max_live_parameters": 0'),
+        "zero_optimization.max_live_parameters",
+        3,
+        INFO,
+    ),
 )
 
 # What is nearly the mistake.
@@ -474,9 +590,17 @@ SILENT = (
     ("unreadable", '{"train_batch_size": 8,} # as hjson takes it', DEEPSPEED),
     ("duplicate-key", top('"bf16": {"enabled": true}', '"fp16": {"enabled": false}'), DEEPSPEED),
     ("not-an-object", "train_batch_size: 8", DEEPSPEED),
+    ("not-a-config", "{}", DEEPSPEED),
+    ("not-a-config", '{"zero_optimisation": {"stage": 2}}', DEEPSPEED),
+    ("not-a-config", '{"stage": 2}', DEEPSPEED),
+    ("not-a-config", top('"a": 1', '"b": 1', '"c": 1', '"d": 1'), DEEPSPEED),
+    ("unknown-key", top('"_comment": "mine"', '"$schema": "https://x"', '"//": ""'), DEEPSPEED),
+    ("unknown-key", GPT_NEOX, DEEPSPEED),
     ("unknown-key", top(optimizer("SGD", '{"nesterov": true}')), DEEPSPEED),
     ("unknown-key", top('"bfloat16": {"enabled": true}'), DEEPSPEED),
     ("misplaced-key", top('"seed": 1'), DEEPSPEED),
+    ("misplaced-key", OLD_BF16, HF),
+    ("misplaced-key", top('"pipeline": {"enabled": true}'), DEEPSPEED),
     ("deprecated-key", zero(2, OFFLOAD), DEEPSPEED),
     ("removed-key", top('"nebulae": {}'), DEEPSPEED),
     ("wrong-type", zero(2, '"reduce_bucket_size": 5e8'), DEEPSPEED),
@@ -579,6 +703,19 @@ SILENT = (
     ("script-disagrees", '{"train_batch_size": "auto"}', SCRIPT),
     ("bucket-too-large", zero(2, '"reduce_bucket_size": 1e9'), LARGE_GPU),
     ("bucket-too-large", zero(0, '"reduce_bucket_size": 1e12'), SMALL_GPU),
+    ("bf16-emulated", top('"bf16": {"enabled": true}'), A100),
+    ("bf16-emulated", top('"bf16": {"enabled": true}'), DEEPSPEED),
+    ("bf16-emulated", top('"bf16": {"enabled": "auto"}'), V100),
+    ("fp16-on-new-gpu", top('"fp16": {"enabled": true}'), V100),
+    ("fp16-on-new-gpu", top('"fp16": {"enabled": "auto"}'), A100),
+    ("fp16-refused", top('"fp16": {"enabled": true}'), V100),
+    ("fp16-refused", top('"fp16": {"enabled": false}'), P100),
+    ("kept-whole", zero(3, '"stage3_max_live_parameters": 1e9'), LARGE_GPU),
+    ("kept-whole", zero(2, '"stage3_max_live_parameters": 1e9'), SMALL_GPU),
+    ("kept-whole", zero(3, '"stage3_param_persistence_threshold": 1e6'), DEEPSPEED),
+    ("small-pieces", zero(2, '"sub_group_size": 0'), DEEPSPEED),
+    ("small-pieces", zero(3, '"reduce_bucket_size": 1e6'), DEEPSPEED),
+    ("nothing-prefetched", zero(2, '"stage3_prefetch_bucket_size": 0'), DEEPSPEED),
 )
 
 

@@ -1,14 +1,24 @@
 """The log has what SARIF 2.1.0 requires, and a code host finds the place."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft4Validator
+from lint.cases import BROKEN_CASES
 
+from zerowiz.core.lint import lint
 from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.report import FileReport
 from zerowiz.core.lint.rules import RULES
 from zerowiz.core.lint.sarif import encode_sarif
+from zerowiz.probe.ds_schema import read_ds_schema
 
+# README.md says where it comes from.
+OFFICIAL = Draft4Validator(
+    json.loads(Path(__file__).with_name("sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
+)
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
@@ -89,3 +99,33 @@ def test_a_path_is_a_uri(path: str, uri: str) -> None:
 
 def test_no_finding_is_a_run_without_results() -> None:
     assert [] == run_of(FileReport(path="a.json", findings=()))["results"]
+
+
+def faults(log: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in OFFICIAL.iter_errors(log)]
+
+
+def test_the_official_schema_takes_what_is_found_in_every_broken_config() -> None:
+    schema = read_ds_schema()
+    found = [
+        FileReport(
+            path=path, findings=lint(case.path.read_text(encoding="utf-8"), schema, case.context)
+        )
+        for case in BROKEN_CASES
+        for path in (case.path.name, str(case.path))
+    ]
+    log = json.loads(json.dumps(encode_sarif(found, RULES, "1.2.3")))
+    assert len(BROKEN_CASES) <= len(log["runs"][0]["results"])
+    assert [] == faults(log)
+    assert [] == faults(json.loads(json.dumps(encode_sarif([], RULES, "1.2.3"))))
+
+
+def test_the_official_schema_sees_a_column_that_is_none() -> None:
+    given = report()
+    nowhere = replace(given.findings[0], column=0)
+    log = encode_sarif([replace(given, findings=(nowhere,))], RULES, "1.2.3")
+    assert 1 == len(faults(json.loads(json.dumps(log))))
+
+
+def test_the_log_names_the_schema_that_it_is_held_against() -> None:
+    assert OFFICIAL.schema["id"] == encode_sarif([], RULES, "1.2.3")["$schema"]

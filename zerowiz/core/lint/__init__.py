@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from zerowiz.core.dsschema import Schema
 from zerowiz.core.jsontext import Dialect, JsonTextError, Node, Object, parse, repeated
@@ -13,18 +14,20 @@ from zerowiz.core.lint.context import Context
 from zerowiz.core.lint.danger import check_danger
 from zerowiz.core.lint.effects import check_effects
 from zerowiz.core.lint.finding import Finding, Rule, Severity
-from zerowiz.core.lint.keys import check_keys
+from zerowiz.core.lint.keys import check_keys, is_no_config, no_config
 from zerowiz.core.lint.offload import check_offload
 from zerowiz.core.lint.optimizer import check_optimizer
+from zerowiz.core.lint.optimizer_arguments import check_optimizer_arguments
 from zerowiz.core.lint.precision import check_precision
 from zerowiz.core.lint.refused import check_refused
-from zerowiz.core.lint.rules import DUPLICATE_KEY, NOT_AN_OBJECT, RULES
+from zerowiz.core.lint.rules import AUTO_NOT_FILLED, DUPLICATE_KEY, NOT_AN_OBJECT, RULES
 from zerowiz.core.lint.source import unreadable
 from zerowiz.core.lint.values import check_values
 from zerowiz.core.workload import Integration
 
 __all__ = ["RULES", "Context", "Finding", "Rule", "Severity", "lint"]
 
+_OLD_BF16 = "bfloat16."
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     check_keys,
     check_values,
@@ -33,6 +36,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     check_precision,
     check_offload,
     check_optimizer,
+    check_optimizer_arguments,
     check_refused,
     check_effects,
     check_against_script,
@@ -89,9 +93,25 @@ def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterato
         )
         return
     config = read_config(text, root, schema, context)
+    if is_no_config(config):
+        yield no_config(config)
+        return
     yield from _repeated(config)
     for check in _CHECKS:
-        yield from check(config)
+        yield from filter(None, (_as_read(config, finding) for finding in check(config)))
+
+
+def _as_read(config: Config, finding: Finding) -> Finding | None:
+    """What is left of a finding in a section that only DeepSpeed by itself reads.
+
+    Accelerate sets a `bf16`, which DeepSpeed looks for before the old `bfloat16`
+    (accelerate/utils/dataclasses.py, set_mixed_precision; runtime/precision_config.py).
+    """
+    if config.by_deepspeed or not finding.key.startswith(_OLD_BF16):
+        return finding
+    if finding.rule is AUTO_NOT_FILLED:
+        return finding
+    return None if config.by_accelerate else replace(finding, severity=Severity.WARNING)
 
 
 def _repeated(config: Config) -> Iterator[Finding]:

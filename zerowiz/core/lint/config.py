@@ -1,7 +1,7 @@
 """Hold a parsed config against the schema, so that a rule can ask for a key by its path."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.dsschema import Key, Kind, Schema, kind_of
@@ -12,7 +12,7 @@ from zerowiz.core.workload import Integration
 
 AUTO = "auto"
 # pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
-_TRUTHS: Mapping[object, bool] = {
+TRUTHS: Mapping[object, bool] = {
     **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
     **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
 }
@@ -96,7 +96,7 @@ class Config:
         value = self.get(path)
         if value is None:
             return default
-        return _TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+        return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
 
     def number(self, path: str) -> int | None:
         """A whole number; None where it is not set, or anything else."""
@@ -138,6 +138,25 @@ class Config:
         return any(self.get(key) == AUTO for key in BATCH_KEYS)
 
     @property
+    def if_built(self) -> Severity:
+        """How bad an optimizer or a scheduler is that DeepSpeed cannot build.
+
+        The Trainer and Accelerate pass nothing of their own beside such a section. What a script
+        passes to `deepspeed.initialize` comes first, and the section is then not looked at
+        (runtime/engine.py, _configure_optimizer and _configure_lr_scheduler).
+        """
+        known = self.context.integration is not None or self.by_accelerate
+        return Severity.ERROR if known else Severity.WARNING
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it is for the autotuner, which takes a list of values to try wherever one goes.
+
+        autotuning/utils.py, get_all_configs.
+        """
+        return bool(self.truth("autotuning.enabled"))
+
+    @property
     def by_deepspeed(self) -> bool:
         """Whether DeepSpeed was said to read the config by itself."""
         return self.context.integration is Integration.DEEPSPEED
@@ -159,7 +178,9 @@ class Config:
 
 def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:
     """Look every key up."""
-    entries = tuple(_entries(root, schema, schema.keys[""], None))
+    renamed = [key for key in schema.keys.values() if key.aliases]
+    aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
+    entries = tuple(_entries(root, (schema.keys, aliases), schema.keys[""], None))
     # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
     own = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
     return Config(
@@ -173,12 +194,13 @@ def read_config(text: str, root: Object, schema: Schema, context: Context) -> Co
 
 
 def _entries(
-    holder: Object, schema: Schema, section: Key | None, above: Entry | None
+    holder: Object, known: Sequence[Mapping[str, Key]], section: Key | None, above: Entry | None
 ) -> Iterator[Entry]:
     for member in holder.members:
         name = member.key.name
-        key = section and child(schema, section, name)
         # A dot in a name must not make a path of it.
+        path = _path(section.path, name) if section and name and "." not in name else ""
+        key = next((keys[path] for keys in known if path in keys), None) if path else None
         lone = name.replace(".", "/") or "/"
         entry = Entry(
             path=f"{above.path}.{name}" if above else name,
@@ -191,15 +213,11 @@ def _entries(
         )
         yield entry
         if isinstance(member.value, Object) and not (key and key.removed):
-            yield from _entries(member.value, schema, key, entry)
+            yield from _entries(member.value, known, key, entry)
 
 
-def child(schema: Schema, section: Key, name: str) -> Key | None:
-    """The key of this name in a section; a name with a dot in it is no path."""
-    if not name or "." in name:
-        return None
-    exact = schema.keys.get(f"{section.path}.{name}" if section.path else name)
-    return exact or next((k for k in schema.children(section.path) if name in k.aliases), None)
+def _path(section: str, name: str) -> str:
+    return f"{section}.{name}" if section else name
 
 
 def shown(value: object) -> str:

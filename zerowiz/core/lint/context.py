@@ -1,7 +1,8 @@
 """Describe what a config is checked against, beside DeepSpeed itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration
 
@@ -16,3 +17,15 @@ class Context:
     """What the script that the config is for was seen to say."""
     gpu_bytes: int | None = None
     """Memory of the smallest GPU."""
+    compute_capability: tuple[int, int] | None = None
+    """The lowest of the GPUs."""
+
+
+def on_machine(context: Context, machine: Machine) -> Context:
+    """The same run on this machine; a number of ranks that was said counts more than its own."""
+    context = replace(context, world_size=context.world_size or machine.world_size)
+    if machine.accelerator is Accelerator.CPU:
+        return context
+    return replace(
+        context, gpu_bytes=machine.total_bytes, compute_capability=machine.compute_capability
+    )

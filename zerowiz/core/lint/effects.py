@@ -58,6 +58,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[Finding]:
         yield entry.found(
             KEY_DOES_NOTHING,
             f"nothing in DeepSpeed {config.schema.version} reads `{entry.label}`",
+            severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
             mend="drop it",
         )
     # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
@@ -90,6 +91,7 @@ def _disabled(config: Config, entry: Entry) -> Iterator[Finding]:
         yield entry.found(
             SECTION_DISABLED,
             f"`{entry.label}` is off, with its other keys",
+            severity=Severity.INFO,
             mend="drop the section, or enable it",
         )
 

@@ -1,17 +1,19 @@
 """Find keys that DeepSpeed does not know, knows elsewhere, or knows no more."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from zerowiz.core.dsschema import Key, Unknown
-from zerowiz.core.lint.config import Config, Entry
+from zerowiz.core.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.lint.edits import drop, put, rename
 from zerowiz.core.lint.finding import Edit, Finding, Severity
 from zerowiz.core.lint.rules import (
     DEPRECATED_KEY,
     KEY_DOES_NOTHING,
     MISPLACED_KEY,
+    NOT_A_CONFIG,
     REMOVED_KEY,
     UNKNOWN_KEY,
 )
@@ -33,8 +35,17 @@ _OTHER_WORDS = {
 }
 # A name that so many sections have says nothing about where it belongs.
 _HOMES = 2
-# A key of these that stands elsewhere was meant for them; a `seed` is anybody's.
+# A key of these that stands elsewhere was meant for them; a `seed` is anybody's, as is `enabled`.
 _DISTINCT_HOMES = frozenset({"", "zero_optimization", "fp16", "bf16"})
+_ANYBODYS = "enabled"
+# Where unknown keys are ignored: `_comment`, `$schema`, `//`.
+_NOTES = ("_", "$", "//", "#", "comment")
+# Somebody's notes are fewer, a Trainer's state and a model's config have more.
+_ANOTHERS = 5
+# Nobody misspells more; each guess looks at every key of the section.
+_MOST_GUESSES = 50
+# What DeepSpeed does not look at when a script passes an optimizer or a scheduler of its own.
+_BUILT = frozenset({"optimizer", "scheduler"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,17 +57,58 @@ class _Guess:
     is_sure: bool
 
 
+def is_no_config(config: Config) -> bool:
+    """Whether it has keys at the top, and none of them is DeepSpeed's, or was meant to be."""
+    top = [entry for entry in config.entries if entry.holder is config.root]
+    if not top or any(entry.key is not None for entry in top):
+        return False
+    guessed = top[:_MOST_GUESSES]
+    return not any(_homes(config, each) or _guess(config, each, _LIKELY_RATE) for each in guessed)
+
+
+def no_config(config: Config) -> Finding:
+    """What is said of a file that no reader takes, for it has no batch size either."""
+    known = config.context.integration is not None
+    return config.found(
+        NOT_A_CONFIG,
+        "this is no DeepSpeed config, for none of its keys is DeepSpeed's",
+        severity=Severity.ERROR if known else Severity.WARNING,
+        mend="say the file that the script hands to DeepSpeed",
+    )
+
+
 def check_keys(config: Config) -> Iterator[Finding]:
     """Whatever is wrong with names."""
+    anothers = _of_another_program(config)
+    if anothers:
+        yield config.found(
+            NOT_A_CONFIG,
+            f"DeepSpeed knows {len(anothers)} keys of the top level not, and ignores them",
+            mend="see that DeepSpeed is handed this file, and not one that is made of it",
+        )
+    guesses = 0
     for entry in config.entries:
-        if entry.key is None:
-            yield from _unknown(config, entry)
+        if entry.key is None and entry.known_path not in anothers:
+            guesses += 1
+            yield from _unknown(config, entry, guessed=guesses <= _MOST_GUESSES)
+        elif entry.key is None:
+            continue
         elif entry.key.removed:
             yield _removed(config, entry)
         elif entry.key.deprecated:
             yield _deprecated(config, entry)
         else:
             yield from _old_form(config, entry)
+
+
+def _of_another_program(config: Config) -> frozenset[str]:
+    """The keys at the top, if most of them are not DeepSpeed's: some programs keep both in a file.
+
+    GPT-NeoX does, with keys that are spelled nearly as DeepSpeed's.
+    """
+    top = [entry for entry in config.entries if entry.holder is config.root]
+    unknown = frozenset(entry.known_path for entry in top if entry.key is None)
+    return unknown if len(unknown) >= max(_ANOTHERS, len(top) - len(unknown) + 1) else frozenset()
 
 
 def _old_form(config: Config, entry: Entry) -> Iterator[Finding]:
@@ -77,12 +129,14 @@ def _old_form(config: Config, entry: Entry) -> Iterator[Finding]:
         )
 
 
-def _unknown(config: Config, entry: Entry) -> Iterator[Finding]:
+def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[Finding]:
     if entry.section is None or entry.section.unknown in {None, Unknown.FREE}:
         return
     refused = entry.section.unknown is Unknown.REFUSED
-    homes = _homes(config, entry)
-    guess = _guess(config, entry, _REFUSED_RATE if refused else _LIKELY_RATE)
+    if not refused and entry.name.startswith(_NOTES):
+        return
+    homes = _homes(config, entry) if guessed else ()
+    guess = _guess(config, entry, _REFUSED_RATE if refused else _LIKELY_RATE) if guessed else None
     if homes and not (guess and guess.is_sure):
         yield _misplaced(config, entry, homes)
     elif guess:
@@ -101,11 +155,13 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> Finding:
     """An error where the right key is not there, so that its default counts."""
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
     is_free = guess.key.path not in config.last
+    is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
+    harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
     mend, edits = f"call it `{guess.name}`", rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
         f"`{entry.label}` is no key of {_section(entry.section)}, did you mean `{guess.name}`?",
-        severity=Severity.ERROR if refused or (guess.is_sure and is_free) else Severity.WARNING,
+        severity=harm if refused or is_lost else Severity.WARNING,
         mend=mend if is_free else "drop it, the right key is there too",
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
@@ -114,16 +170,24 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> Finding:
 def _misplaced(config: Config, entry: Entry, homes: tuple[Key, ...]) -> Finding:
     home = homes[0]
     is_sure = len(homes) == 1 and home.path not in config.last
+    is_lost = is_sure and not _comes_anyway(config, home, entry.value)
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
     places = " or ".join(_section(config.schema.keys[key.section]) for key in homes)
     useless = _is_loss_scaling(entry)
     return entry.found(
         MISPLACED_KEY,
         f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
-        severity=Severity.ERROR if refused or is_sure else Severity.WARNING,
+        severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
         mend="drop it, bf16 needs no loss scale" if useless else f"move it to {places}",
         edits=drop(config.text, entry) if useless else (),
     )
+
+
+def _comes_anyway(config: Config, key: Key, value: object) -> bool:
+    """Whether nothing is lost where the key is not read: the default, or the script's batch."""
+    if config.by_accelerate and key.path in BATCH_KEYS[:2]:
+        return True
+    return key.default is not None and json.loads(key.default) == value
 
 
 def _is_loss_scaling(entry: Entry) -> bool:
@@ -136,7 +200,7 @@ def _is_loss_scaling(entry: Entry) -> bool:
 
 def _homes(config: Config, entry: Entry) -> tuple[Key, ...]:
     """The sections that have a key of exactly this name, if they are few."""
-    keys = config.schema.keys.values()
+    keys = () if entry.name == _ANYBODYS else config.schema.keys.values()
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
     homes = tuple(
         key

@@ -104,7 +104,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
         yield kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
             f"`{shown(kind.value)}` has no form for the CPU, where `offload_optimizer` puts it",
-            severity=Severity.WARNING if untested else Severity.ERROR,
+            severity=Severity.WARNING if untested else config.if_built,
             mend="write `AdamW`",
         )
     # runtime/engine.py, get_optimizer_configuration.

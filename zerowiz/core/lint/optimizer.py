@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsschema import Kind
+from zerowiz.core.dsschema import Kind, release
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
-from zerowiz.core.lint.finding import Finding, Rule, Severity
+from zerowiz.core.lint.finding import Finding, Rule
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     CLIPPING_IN_OPTIMIZER,
@@ -20,7 +20,7 @@ from zerowiz.core.lint.rules import (
 
 # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
 _TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"})
-# runtime/config.py, DEEPSPEED_OPTIMIZERS; up to 0.18 the 1-bit ones too. In any case of letters.
+# runtime/config.py, DEEPSPEED_OPTIMIZERS; up to 0.19.6 the 1-bit ones too. In any case of letters.
 _DEEPSPEED = _TESTED | {"lamb", "musgd"}
 _ONE_BIT = frozenset({"onebitadam", "zerooneadam", "onebitlamb"})
 # torch 2.x, optim/__init__.py, as it is spelled.
@@ -91,6 +91,7 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
         yield kind.found(
             UNKNOWN_OPTIMIZER,
             f"neither DeepSpeed nor `torch.optim` has an optimizer `{shown(name)}`",
+            severity=config.if_built,
             mend="write `AdamW`",
         )
     elif name.lower() not in _TESTED and config.stage and not offloads(config):
@@ -100,12 +101,13 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
 
 
 def _one_bit(config: Config, kind: Entry) -> Iterator[Finding]:
-    # Removed with the compression library, after 0.18.
+    # Removed with the compression library, in 0.19.7.
     library = config.schema.keys.get("compression_training")
     if library is None or library.removed:
         yield kind.found(
             UNKNOWN_OPTIMIZER,
             f"DeepSpeed {config.schema.version} has no `{kind.value}` any more",
+            severity=config.if_built,
             mend="write `AdamW`, or take an older DeepSpeed",
         )
     elif config.stage:
@@ -113,7 +115,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[Finding]:
         yield kind.found(
             UNTESTED_OPTIMIZER,
             f"`{kind.value}` does not go with ZeRO",
-            severity=Severity.ERROR,
+            severity=config.if_built,
             mend="write stage 0",
         )
 
@@ -124,6 +126,7 @@ def _untested(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
         yield kind.found(
             UNTESTED_OPTIMIZER,
             f"`{name}` with ZeRO needs `zero_allow_untested_optimizer`",
+            severity=config.if_built,
             mend='write `"zero_allow_untested_optimizer": true` at the top level',
         )
 
@@ -135,6 +138,7 @@ def _clipping(config: Config) -> Iterator[Finding]:
         yield entry.found(
             CLIPPING_IN_OPTIMIZER,
             "`max_grad_norm` is no argument of the optimizer",
+            severity=config.if_built,
             mend="write `gradient_clipping` at the top level",
         )
 
@@ -150,7 +154,7 @@ def _unknown_params(
             yield entry.found(
                 rule,
                 f"`{name}` takes no `{shown(word)}`",
-                severity=Severity.ERROR,
+                severity=config.if_built,
                 mend="drop it",
             )
 
@@ -168,6 +172,7 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]
         yield scheduler.found(
             UNKNOWN_SCHEDULER,
             f"neither DeepSpeed nor torch has a scheduler `{shown(name)}`",
+            severity=config.if_built,
             mend=f"write one of {', '.join(sorted(_SCHEDULERS))}",
         )
     elif name in _PARAMS:
@@ -180,6 +185,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]:
         yield scheduler.found(
             WARMUP_REFUSED,
             f"`{name}` needs `{_TOTAL}` in its params",
+            severity=config.if_built,
             mend=f'write `"{_TOTAL}"`, for the Trainer as `"auto"`',
         )
     steps = config.last.get("scheduler.params.warmup_num_steps")
@@ -187,17 +193,23 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]:
         yield steps.found(
             WARMUP_REFUSED,
             "`warmup_num_steps` must be a whole number above 0, without a point or an exponent",
+            severity=config.if_built,
             mend="write 1 or more",
         )
     form = config.last.get("scheduler.params.warmup_type")
     if form is not None and form.value not in (AUTO, *_WARMUP_TYPES):
         # runtime/lr_schedules.py, WarmupLR warns and takes `log`.
-        yield form.found(NOT_A_CHOICE, "`warmup_type` is `log` or `linear`", mend="write `linear`")
+        yield form.found(
+            NOT_A_CHOICE,
+            "`warmup_type` is `log` or `linear`",
+            severity=config.if_built,
+            mend="write `linear`",
+        )
 
 
 def _is_refused(version: str, steps: Entry) -> bool:
     # runtime/lr_schedules.py, WarmupLR, from 0.19.3 on.
-    if steps.kind is Kind.AUTO or version.startswith(("0.16.", "0.17.", "0.18.")):
+    if steps.kind is Kind.AUTO or release(version) < (0, 19, 3):
         return False
     return not isinstance(steps.value, int) or steps.value <= 0
 
@@ -209,6 +221,6 @@ def _quoted(config: Config) -> Iterator[Finding]:
             yield entry.found(
                 NUMBER_IN_QUOTES,
                 f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
-                severity=Severity.ERROR,
+                severity=config.if_built,
                 mend="take the quotes away",
             )

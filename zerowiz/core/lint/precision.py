@@ -7,10 +7,14 @@ from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     ANOTHER_PARAM_DTYPE,
+    BF16_EMULATED,
+    FP16_ON_NEW_GPU,
+    FP16_REFUSED,
     STATES_WITHOUT_MASTER,
     TWO_PRECISIONS,
     ZERO_WITHOUT_16_BIT,
 )
+from zerowiz.core.workload import Integration
 
 _MASTER = "bf16.bf16_master_weights_and_grads"
 _FP16_MASTER = "fp16.fp16_master_weights_and_grads"
@@ -22,6 +26,17 @@ _DTYPES: Mapping[str, str] = {
     **dict.fromkeys(("torch.float32", "fp32", "float32", "float"), "fp32"),
 }
 
+# torch/cuda/__init__.py, is_bf16_supported: below that it is emulated, and still said to be there.
+_BF16_CAPABILITY = (8, 0)
+# accelerator/cuda_accelerator.py, is_fp16_supported; DS_ALLOW_DEPRECATED_FP16=1 lets 6.x through.
+_FP16_CAPABILITY = (7, 0)
+_DEPRECATED_FP16_CAPABILITY = (6, 0)
+# runtime/precision_config.py, DeepSpeedFP16Config: its defaults, written out.
+_FP16 = (
+    '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, '
+    '"initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}'
+)
+
 
 def check_precision(config: Config) -> Iterator[Finding]:
     """Precisions, their 16-bit states, and the dtype of the parameters."""
@@ -30,6 +45,7 @@ def check_precision(config: Config) -> Iterator[Finding]:
     yield from _masters(config)
     yield from _none(config)
     yield from _param_dtype(config)
+    yield from _on_gpu(config)
 
 
 def _two(config: Config) -> Iterator[Finding]:
@@ -96,3 +112,40 @@ def _param_dtype(config: Config) -> Iterator[Finding]:
             f"`param_dtype` is {wanted}, and the model trains in {known[0]}",
             mend="drop it",
         )
+
+
+def _on_gpu(config: Config) -> Iterator[Finding]:
+    """What the GPU makes of the one precision that is enabled."""
+    capability = config.context.compute_capability
+    bf16, fp16 = config.truth("bf16.enabled"), config.truth("fp16.enabled")
+    if capability is None or bf16 is fp16:
+        return
+    shown = ".".join(map(str, capability))
+    if bf16 and capability < _BF16_CAPABILITY:
+        yield config.last["bf16.enabled"].found(
+            BF16_EMULATED,
+            f"the GPU has compute capability {shown}, which has no bf16",
+            mend=_without_bf16(config, capability),
+        )
+    if fp16 and capability < _FP16_CAPABILITY:
+        by_hand = capability >= _DEPRECATED_FP16_CAPABILITY
+        yield config.last["fp16.enabled"].found(
+            FP16_REFUSED,
+            f"the GPU has compute capability {shown}, and DeepSpeed wants 7.0 for fp16",
+            mend="train in fp32"
+            + (", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""),
+        )
+    if fp16 and capability >= _BF16_CAPABILITY:
+        yield config.last["fp16.enabled"].found(
+            FP16_ON_NEW_GPU,
+            f"the GPU has compute capability {shown}, which has bf16",
+            mend='write `"bf16": {"enabled": true}` in its place',
+        )
+
+
+def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
+    """What trains there: fp16, and the Trainer has to be told of it too."""
+    if capability < _FP16_CAPABILITY:
+        return "train in fp32"
+    script = config.context.integration is Integration.HF
+    return f"write `{_FP16}` in its place" + (", and `fp16` in TrainingArguments" if script else "")

@@ -20,6 +20,12 @@ DUPLICATE_KEY = _rule(
 NOT_AN_OBJECT = _rule(
     "ZW003", "not-an-object", _ERROR, "DeepSpeed looks for keys, and there are none"
 )
+NOT_A_CONFIG = _rule(
+    "ZW004",
+    "not-a-config",
+    _WARNING,
+    "most keys are another program's: DeepSpeed ignores them, and may find none of its own",
+)
 UNKNOWN_KEY = _rule(
     "ZW101",
     "unknown-key",
@@ -181,6 +187,43 @@ BUCKET_TOO_LARGE = _rule(
     "bucket-too-large",
     _WARNING,
     "the buffer is allocated in full, however small the model is",
+)
+BF16_EMULATED = _rule(
+    "ZW802",
+    "bf16-emulated",
+    _WARNING,
+    "GPUs below compute capability 8.0 have no units for bf16: torch emulates it, and neither "
+    "DeepSpeed nor the Trainer says so",
+)
+FP16_ON_NEW_GPU = _rule(
+    "ZW803",
+    "fp16-on-new-gpu",
+    _INFO,
+    "bf16 has the range of fp32, so it needs no loss scale",
+)
+FP16_REFUSED = _rule(
+    "ZW804",
+    "fp16-refused",
+    _ERROR,
+    "DeepSpeed refuses fp16 on GPUs below compute capability 7.0",
+)
+KEPT_WHOLE = _rule(
+    "ZW805",
+    "kept-whole",
+    _INFO,
+    "stage 3 shards the parameters, and may hold so many of them whole on each GPU again",
+)
+SMALL_PIECES = _rule(
+    "ZW806",
+    "small-pieces",
+    _INFO,
+    "each piece takes a start of its own, and waiting for them takes longer than the work",
+)
+NOTHING_PREFETCHED = _rule(
+    "ZW807",
+    "nothing-prefetched",
+    _INFO,
+    "stage 3 then gathers parameters when they are needed, and the GPU waits for the link",
 )
 
 RULES = tuple(value for value in tuple(globals().values()) if isinstance(value, Rule))

@@ -29,6 +29,8 @@ _QUOTED: Mapping[str, frozenset[Kind]] = {
     "integer": _NUMBERS,
     "number": _NUMBERS,
 }
+# autotuning/autotuner.py, Autotuner.tune.
+_EVERY_STAGE = ("zero_optimization.stage", "all")
 # RFC 8259, section 6.
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 # pydantic-core, src/input/shared.rs, str_as_bool.
@@ -42,7 +44,17 @@ def check_values(config: Config) -> Iterator[Finding]:
             continue
         fault = _fault(entry, entry.key)
         if fault is not None:
-            yield fault
+            yield _for_the_tuner(fault) if config.tunes and _is_choice(entry) else fault
+
+
+def _is_choice(entry: Entry) -> bool:
+    """Whether it is several values to the autotuner."""
+    return entry.kind is Kind.ARRAY or (entry.path, entry.value) == _EVERY_STAGE
+
+
+def _for_the_tuner(fault: Finding) -> Finding:
+    message = f"{fault.message}: only the autotuner takes it"
+    return replace(fault, severity=Severity.WARNING, message=message, edits=())
 
 
 def _is_auto(value: object) -> bool:

@@ -1,0 +1,98 @@
+"""`launch --config`: a person's own config is checked before it is run."""
+
+from pathlib import Path
+
+import pytest
+from cli.harness import HF_PARSER, Run
+
+LAUNCH = ("launch", "--dry-run", "--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m")
+RIGHT = (
+    '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",\n'
+    '"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}\n'
+)
+TYPO = RIGHT.replace('"zero_opt', '\n"gradient_cliping": 1, "zero_opt')
+BROKEN = RIGHT.replace('"stage": 2', '\n"stage": 2, "stagee": 2')
+RAW = """\
+import argparse
+import deepspeed
+import torch
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+args = parser.parse_args()
+model = torch.nn.Linear(2, 2)
+{optimizer}
+engine, *_ = deepspeed.initialize(args=args, model=model, {passes})
+"""
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(HF_PARSER)
+    return path
+
+
+def launched(here: Run, folder: Path, text: str, *words: str) -> tuple[int, str, str, str]:
+    (folder / "mine.json").write_text(text)
+    result = here(*LAUNCH, *words, "--config", "mine.json", "train.py")
+    return result.code, result.problem if result.code else "", result.hints, result.stderr
+
+
+def test_a_config_without_mistakes_is_launched_without_a_word(
+    here: Run, folder: Path, script: Path
+) -> None:
+    assert script.is_file()
+    code, _, _, stderr = launched(here, folder, RIGHT)
+    assert (0, False) == (code, "mine.json line" in stderr)
+
+
+def test_a_warning_is_noted(here: Run, folder: Path, script: Path) -> None:
+    assert script.is_file()
+    code, _, _, stderr = launched(here, folder, TYPO)
+    assert 0 == code
+    words = " ".join(stderr.split())
+    assert "note: mine.json line 3: `gradient_cliping` is no key" in words
+    assert "(ZW101 unknown-key)" in words
+    assert "`zerowiz check --script train.py mine.json`" in words
+    assert "ZW101" not in launched(here, folder, TYPO, "--quiet")[3]
+
+
+def test_an_error_stops_the_launch_with_the_code_of_check(
+    here: Run, folder: Path, script: Path
+) -> None:
+    assert script.is_file()
+    code, problem, hints, _ = launched(here, folder, BROKEN)
+    assert 6 == code
+    assert "mine.json line 3: " in problem
+    assert "stagee" in problem
+    assert "`zerowiz check --script train.py mine.json`" in hints
+    assert "`--force`" in hints
+
+
+def test_force_launches_all_the_same(here: Run, folder: Path, script: Path) -> None:
+    assert script.is_file()
+    code, _, _, stderr = launched(here, folder, BROKEN, "--force")
+    assert 0 == code
+    assert "note: mine.json line 3: " in stderr
+
+
+def test_a_comment_is_an_error_for_the_trainer_alone(here: Run, folder: Path, script: Path) -> None:
+    by_hand = "# mine\n" + RIGHT.replace('"auto"', "1").replace(
+        '{"enabled": 1}', '{"enabled": true}'
+    )
+    assert 6 == launched(here, folder, by_hand)[0]
+    script.write_text(RAW.format(optimizer="", passes=""))
+    assert 0 == launched(here, folder, by_hand, "--micro-batch", "1")[0]
+
+
+@pytest.mark.parametrize(("passes", "expected"), [("", 6), ("optimizer=optimizer", 0)])
+def test_an_optimizer_that_nobody_reads_stops_nothing(
+    here: Run, folder: Path, script: Path, passes: str, expected: int
+) -> None:
+    built = "optimizer = torch.optim.AdamW(model.parameters())"
+    script.write_text(RAW.format(optimizer=built, passes=passes))
+    text = (
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},'
+        ' "optimizer": {"type": "AdamX"}, "zero_optimization": {"stage": 2}}'
+    )
+    assert expected == launched(here, folder, text, "--micro-batch", "1")[0]
