@@ -33,13 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
     for name, what in _APART.items():
         parser.addoption(f"--{name}", action="store_true", help=f"only the tests {what}")
+    parser.addoption(
+        "--thorough", action="store_true", help="also the whole of what is sampled otherwise"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that stand apart run when they are asked for, and alone."""
+    """Tests that stand apart run when they are asked for, and alone; thorough ones, when asked."""
     asked = {name for name in _APART if config.getoption(f"--{name}")}
 
     def runs(item: pytest.Item) -> bool:
+        if item.get_closest_marker("thorough") and not config.getoption("--thorough"):
+            return False
         return asked == {name for name in _APART if item.get_closest_marker(name)}
 
     config.hook.pytest_deselected(items=[item for item in items if not runs(item)])

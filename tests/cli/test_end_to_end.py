@@ -3,7 +3,9 @@
 import json
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,20 @@ def losses(stdout: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step \d+  loss ([\d.]+)", stdout, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", SCRIPTS)
+def _thorough_but(*sampled: tuple[str, int]) -> Iterator[Any]:
+    """Every script at every stage; the default tests run some."""
+    for case in product(SCRIPTS, range(4)):
+        yield pytest.param(*case, marks=() if case in sampled else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    _thorough_but(
+        *(("raw", stage) for stage in (0, 1, 2)),
+        *(("trainer", stage) for stage in (0, 3)),
+        ("no-parser", 3),
+    ),
+)
 def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_path: Path) -> None:
     script = SCRIPTS[name]
 
@@ -113,7 +127,8 @@ def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
     planned = run(
         [sys.executable, "-m", "zerowiz", "plan", "--json", "--accelerator", "cpu"]
-        + ["--gpus-per-node", "2", "--seq-len", "128", *script.options],
+        # Where nothing fits, every rung is weighed with its leanest buffers.
+        + ["--gpus-per-node", "2", "--seq-len", "128", "--memory-budget", "100MB", *script.options],
         env=rank_environ(tmp_path / "planned"),
         cwd=tmp_path,
     )

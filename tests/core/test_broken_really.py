@@ -13,7 +13,7 @@ from ranks.harness import rank_environ, run
 
 from zerowiz.core.broken import COMBINATIONS, Outcome
 
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.thorough]
 
 ALL_SECONDS = 1500
 # A group of less than 1 MiB never leaves the host (swap_tensor/utils.py, MIN_AIO_BYTES).

@@ -75,6 +75,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "first_iteration": dict.fromkeys(("forward", "backward", "step"), "int"),
             "lines": [{"part": "str", "phase": "str", "bytes": "int", "formula": "str"}],
         },
+        "buffers": [],
         "host": {"peak_bytes": "int", "budget_bytes": "NoneType"},
         "step_seconds": "NoneType",
         "tokens_per_s": "NoneType",
@@ -91,6 +92,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "accumulation_steps": "int",
             "global_batch": "int",
             "precision": "str",
+            "torch_autocast": "NoneType",
             "optimizer": "str",
             "optimizer_state_dtype": "str",
             "method": "str",
@@ -121,6 +123,12 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
     }
     assert expected == shape(PLAN)
     assert 1 == PLAN["schema_version"]
+
+
+def test_the_sizes_of_a_rung_have_keys_values_and_bytes() -> None:
+    sharded = [rung["buffers"] for rung in PLAN["strategies"] if rung["stage"] > 0]
+    size = {"key": "str", "value": "int", "bytes": "int"}
+    assert [[size]] * len(sharded) == [shape(buffers) for buffers in sharded]
 
 
 def test_the_machine_in_a_plan_can_be_planned_for_again() -> None:
