@@ -100,6 +100,14 @@ REFUSED: Mapping[str, tuple[Case, ...]] = {
         Case(job=autocast(Precision.FP16), strategy=rung) for rung in STRATEGIES if rung.stage
     ),
     "bf16-states-without-zero": (Case(job=HALF, strategy=DDP),),
+    "8-bit-adam-by-name": (
+        Case(
+            job=stepping(Optimizer.ADAMW_8BIT),
+            strategy=ZERO1,
+            integration=DEEPSPEED,
+            script_has_optimizer=False,
+        ),
+    ),
     "bf16-states-with-offload-and-own-optimizer": (
         Case(job=HALF, strategy=ZERO2_OFFLOAD, integration=DEEPSPEED),
         Case(job=HALF, strategy=ZERO3_OFFLOAD, integration=ACCELERATE),

@@ -199,6 +199,17 @@ TRIES: Mapping[str, tuple[Try, ...]] = {
             raises="AssertionError: Bf16_master_weights_and_grads is only supported with ZeRO",
         ),
     ),
+    "8-bit-adam-by-name": (
+        Try(
+            run=Run(
+                config=config(
+                    2, BF16, {"optimizer": {"type": "AdamW8bit", "params": {"lr": 0.01}}}
+                ),
+                optimizer=None,
+            ),
+            raises="AttributeError: module 'torch.optim' has no attribute 'AdamW8bit'",
+        ),
+    ),
     "bf16-states-with-offload-and-own-optimizer": (
         Try(
             run=Run(config=config(2, HALF_STATES, offload_optimizer=CPU)),

@@ -209,7 +209,9 @@ def hold(
 
     While it is built and sharded a quantized model stands on the GPU whole, also at stage 3.
     """
-    rank = place_rank(model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0])
+    rank = place_rank(
+        model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0]
+    )
     for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
         if phase in {Phase.MODEL, Phase.INIT}:
             continue

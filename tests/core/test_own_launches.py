@@ -26,7 +26,9 @@ def predict(row: Row) -> Estimate:
         optimizer_state_dtype=StateDtype(row["optimizer_state_dtype"]),
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
-    return estimate(model, workload, row["gpus"], strategy, buffers_of({**row, "stage": strategy.stage}))
+    return estimate(
+        model, workload, row["gpus"], strategy, buffers_of({**row, "stage": strategy.stage})
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['script']}-{r['strategy']}")

@@ -4,6 +4,7 @@ Run as `python train_ranks.py QUESTIONS ANSWERS`. Every rank is forked when the 
 loaded already; what rank 0 saw is the answer.
 """
 
+import gc
 import json
 import os
 import signal
@@ -216,9 +217,15 @@ def main() -> None:
     """Load the libraries once, then train one config after the other."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     from accelerate import Accelerator  # noqa: F401
+    from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.zero import stage3  # noqa: F401
+
+    # DeepSpeed loads it at the first optimizer, and torch's compiler with it: 3 s a process.
+    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
     from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
+    get_accelerator().create_op_builder("CPUAdamBuilder").load()
+    gc.freeze()
     questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     answers = [ask_ranks(question) for question in questions]
     Path(sys.argv[2]).write_text(json.dumps(answers), encoding="utf-8")

@@ -221,6 +221,9 @@ def main(questions: Path, answers: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
     import accelerate  # noqa: F401 (loaded once, before the forks)
     import deepspeed  # noqa: F401
+
+    # DeepSpeed loads it at the first optimizer, and torch's compiler with it: 3 s a process.
+    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
     from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
     asked = json.loads(questions.read_text(encoding="utf-8"))

@@ -91,6 +91,7 @@ def test_raw_loop_takes_stage_batch_and_precision_from_the_config(tmp_path: Path
     assert eval_loss(done.stdout) < 4
 
 
+@pytest.mark.thorough
 def test_bf16_states_are_bf16_in_memory(tmp_path: Path) -> None:
     bf16 = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     config = write_config(tmp_path, 2, bf16=bf16)
@@ -136,6 +137,7 @@ def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Pat
     assert eval_loss(done.stdout) < 4
 
 
+@pytest.mark.thorough
 def test_trainer_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     config = write_config(tmp_path, 1, gradient_accumulation_steps=1)
     options = ("--use_cpu", "--bf16", "--per_device_train_batch_size", "2", "--deepspeed", config)

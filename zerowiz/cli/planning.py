@@ -176,9 +176,7 @@ def _workload(
         sequence_tokens=_said("--seq-len", options.seq_len, settings.sequence_tokens) or 2048,
         accumulation_steps=_accumulation(options, steps, settings, micro_batch, machine.world_size),
         precision=precision or _fitting_precision(options, machine),
-        torch_autocast=_own(
-            "--torch-autocast", config, options.torch_autocast, own.torch_autocast
-        ),
+        torch_autocast=_own("--torch-autocast", config, options.torch_autocast, own.torch_autocast),
         optimizer=_said("--optimizer", options.optimizer, settings.optimizer) or Optimizer.ADAMW,
         method=_said("--method", options.method, settings.method) or Method.FULL,
         lora_rank=_said("--lora-rank", options.lora_rank, settings.lora_rank)

@@ -193,6 +193,22 @@ COMBINATIONS: tuple[Combination, ...] = (
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
     ),
     Combination(
+        name="8-bit-adam-by-name",
+        message="`--optimizer adamw_8bit`: DeepSpeed cannot build bitsandbytes' Adam, and the"
+        " script brings no optimizer",
+        hints=(
+            "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
+            "drop `--optimizer adamw_8bit`",
+        ),
+        outcome=Outcome.RAISES,
+        source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
+        is_asked=lambda a: (
+            a.job.workload.optimizer is Optimizer.ADAMW_8BIT
+            and a.integration is Integration.DEEPSPEED
+            and not a.script_has_optimizer
+        ),
+    ),
+    Combination(
         name="bf16-states-with-offload-and-own-optimizer",
         message="`--optimizer-state-dtype bf16` with `{rung}`: under offload DeepSpeed keeps"
         " states in bf16 for its own CPU Adam alone, and the script brings an optimizer",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from zerowiz.core.model import ModelSource
 from zerowiz.core.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.nvme import offload_to_nvme
 from zerowiz.core.rank import place_rank
@@ -141,9 +142,10 @@ _FUSED_EXPERTS = (5, 0)
 
 def _expert_block(job: Job) -> str | None:
     """The module that has to be gathered whole, as each rank may run other experts of it."""
-    family = job.model.architecture.family
+    family, guessed = job.model.architecture.family, job.model.source is ModelSource.GUESS
     fused = job.workload.transformers_version >= _FUSED_EXPERTS and family not in APART
-    return None if fused else MOE_BLOCKS.get(family)
+    # A guess is counted as another family, whose block the model does not have.
+    return None if fused or guessed else MOE_BLOCKS.get(family)
 
 
 def _gathers_on_save(w: _Writing) -> bool:
@@ -214,9 +216,10 @@ def _optimizer(w: _Writing) -> Section:
         return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(_ADAMW, AUTO)}}
     if not w.builds_optimizer():
         return {}
-    if w.offloads:
+    asked = w.job.workload.optimizer
+    if w.offloads and asked is Optimizer.ADAMW:
         return {"optimizer": {"type": "AdamW", "params": dict(_ADAMW)}}  # its own CPU Adam
-    return {"optimizer": _BUILT[w.job.workload.optimizer]}
+    return {"optimizer": _BUILT[asked]}
 
 
 def _client_optimizer(w: _Writing) -> Section:

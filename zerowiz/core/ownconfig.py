@@ -153,7 +153,7 @@ def _precision(values: Mapping[str, object]) -> Precision | None:
     return None if is_open else Precision.FP32
 
 
-# torch_autocast.py, and runtime/config.py, get_torch_autocast_dtype: without one, the accelerator's.
+# runtime/config.py, DtypeEnum; without a dtype it is the accelerator's.
 _AUTOCASTS: Mapping[object, Precision] = {
     "bfloat16": Precision.BF16,
     "bf16": Precision.BF16,

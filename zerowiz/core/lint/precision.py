@@ -92,7 +92,8 @@ def _none(config: Config) -> Iterator[Finding]:
     """Said of DeepSpeed by itself: the others add a precision of their own."""
     switches = ("bf16.enabled", "fp16.enabled", "torch_autocast.enabled")
     off = all(config.truth(path) is False for path in switches)
-    if config.by_deepspeed and config.stage and off:
+    meant = any(config.get(path) is False for path in switches)
+    if config.by_deepspeed and config.stage and off and not meant:
         yield config.last["zero_optimization"].found(
             ZERO_WITHOUT_16_BIT,
             "neither bf16 nor fp16 is enabled",
