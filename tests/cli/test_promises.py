@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,21 @@ SAID = [
     row for row in ROWS if row["optimizer"] not in FOREACH and row.get("zero_init") is not False
 ]
 LIVED = [row for row in SAID if row["ok"]]
-each_said = pytest.mark.parametrize("row", SAID, ids=name)
+# The default tests ask for some of them.
+_SAMPLED = 4
+
+
+def each(rows: Sequence[Row]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "row",
+        [
+            pytest.param(row, id=name(row), marks=[pytest.mark.thorough] * bool(place % _SAMPLED))
+            for place, row in enumerate(rows)
+        ],
+    )
+
+
+each_said = each(SAID)
 
 
 def test_most_measured_runs_can_be_asked_for() -> None:
@@ -87,7 +102,7 @@ def test_a_launch_prints_what_the_formulas_say_of_an_adam_that_is_not_fused(
     assert predict(row).peak_bytes == said_of(row, result.stdout)
 
 
-@pytest.mark.parametrize("row", LIVED, ids=name)
+@each(LIVED)
 def test_plan_prints_a_peak_within_a_twentieth_of_the_measured_one(
     row: Row, here: Run, folder: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "demo")
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
-pytestmark = pytest.mark.package
+pytestmark = [pytest.mark.package, pytest.mark.thorough]
 
 IDENTITY = ("-c", "user.name=zerowiz", "-c", "user.email=zerowiz@example.org")
 
