@@ -153,14 +153,15 @@ _SHOWN_CHARACTERS = 40
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _REST_OF_LINE = re.compile(r"[^\r\n]*+")
-# getNext: four kinds of blank, three kinds of comment.
-_BLANK = re.compile(r"(?:[ \t\r\n]++|(?:#|//)[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
+# getNext: four kinds of blank, three kinds of comment. No group is possessive here: Python 3.11.2
+# then takes an open comment for a closed one.
+_BLANK = re.compile(r"(?:[ \t\r\n]++|(?:#|//)[^\r\n]*+|/\*.*?\*/)*", re.DOTALL)
 _BLANK_BEGINS = " \t\r\n#/"
 _BLOCK_INDENT = " \t\r"
 # scanKeyName.
 _KEY = re.compile(r"([^ \t\r\n{}\[\],:]++)([ \t\r\n]*+)(:?)")
 # scantfnns: where a number or a literal may end, and where text without quotes ends.
-_TOKEN = re.compile(r"(?:[^\r\n,}\]#/]++|/(?![/*]))*+")
+_TOKEN = re.compile(r"(?:[^\r\n,}\]#/]++|/(?![/*]))*")
 # Any digits of Unicode, in hjson as here.
 _NUMBER = re.compile(r"(-?(?:0|[1-9]\d*+))(\.\d++)?([eE][-+]?\d++)?")
 _PUNCTUATION = "{}[],:"
