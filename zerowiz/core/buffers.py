@@ -36,11 +36,12 @@ DEEPSPEED_DEFAULTS = Buffers()
 # first, and the first that leaves room is taken. Measured on 2 H100s with NVLink and without
 # peer-to-peer, in seconds per step (tests/measured/2026-11-h100.jsonl):
 # - stages 1 and 2: buckets of 5 M to 500 M elements take the same time on both links; overlap_comm
-#   takes 1 to 3 % less with NVLink, 12 to 14 % less without (j1-001 to j1-007, j1-017 to j1-023);
+#   takes 1 to 3 % less with NVLink, 9 to 14 % less without (j1-001 to j1-007, j1-017 to j1-023;
+#   at accumulation 4 16 %: j2-016, j2-017);
 # - stage 3: 200 M elements instead of 25 M take 6 to 7 % less with NVLink, 18 to 21 % less without
 #   (j1-009, j1-010, j1-025, j1-026; an 8B model: j1-015, j1-016, j1-031, j1-032);
 # - stage 3: 100 M live parameters instead of 1000 M take up to 16 % more of a 1B model's time and
-#   none of an 8B model's (j1-011 to j1-015, j1-027 to j1-031).
+#   up to 3 % more of an 8B model's (j1-009 to j1-015, j1-025 to j1-031);
 # - stage 3: sub-groups of 100 M elements step as fast as those of 1000 M, and hold a tenth
 #   (j2-001 to j2-005).
 # Repeats of stage 3 differ by up to a tenth. 500 M elements gain nothing over 200 M (j2-006,

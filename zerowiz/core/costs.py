@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerowiz.core.rank import Rank, place_rank
+from zerowiz.core.strategy import Part
 from zerowiz.core.weigh import Job, Weighed
-
-_STAGE_3 = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,5 +50,6 @@ def buffer_costs(job: Job, weighed: Weighed) -> tuple[Cost, ...]:
     if strategy.stage == 0:
         return ()
     r = place_rank(job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace)
-    said = [*_of_gradients(r), *(_of_parameters(job, r) if strategy.stage == _STAGE_3 else ())]
+    sharded = Part.PARAMETERS in strategy.sharded
+    said = [*_of_gradients(r), *(_of_parameters(job, r) if sharded else ())]
     return tuple(Cost(key=key, value=value, size_bytes=size) for key, value, size in said)

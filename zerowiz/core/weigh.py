@@ -12,20 +12,12 @@ from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
 from zerowiz.core.nvme import fit_sub_group
 from zerowiz.core.rank import trainable_params
-from zerowiz.core.strategy import (
-    STRATEGIES,
-    ZERO3_OFFLOAD,
-    ZERO3_OFFLOAD_OPTIMIZER,
-    Offload,
-    Strategy,
-)
+from zerowiz.core.strategy import STRATEGIES, Offload, Part, Strategy
 from zerowiz.core.textbook import textbook_estimate
 from zerowiz.core.traced import Traced
 from zerowiz.core.traffic import wire_bytes_per_step
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
-
-_SHARDED_PARAMETERS = 3
 
 
 class Verdict(StrEnum):
@@ -122,7 +114,8 @@ class Job:
             return (self.own_buffers,)
         trainable = trainable_params(self.model, self.workload)
         fitted = fit_buffers(self.model, trainable, strategy)
-        if self.nvme_path is not None and strategy in (ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER):
+        moved = Part.PARAMETERS in strategy.sharded and strategy.offload is not Offload.NONE
+        if self.nvme_path is not None and moved:
             group = fit_sub_group(DEEPSPEED_DEFAULTS.sub_group_size, self.machine.world_size)
             fitted = tuple(replace(b, on_nvme=True, sub_group_size=group) for b in fitted)
         ranks_of_a_node = len(self.machine.gpus)
@@ -133,7 +126,7 @@ class Job:
 
     def _may_copy(self, strategy: Strategy) -> bool:
         """Whether each node may keep a copy of the weights: unasked, between slow nodes."""
-        if strategy.stage != _SHARDED_PARAMETERS or self.hpz is False:
+        if Part.PARAMETERS not in strategy.sharded or self.hpz is False:
             return False
         apart = self.machine.nodes > 1 and not self.machine.network.is_fast
         return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)

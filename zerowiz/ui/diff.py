@@ -27,8 +27,7 @@ def error(refusal: HandEditedError, stream: TextIO) -> None:
     """What went wrong, what would be lost, what to do next."""
     show.error(refusal.message, (), stream)
     losses(refusal.losses, stream)
-    stream.write("\n")
-    say(stream, *(f"hint: {hint}" for hint in refusal.hints), hang=len("hint: "))
+    show.what_next(refusal.hints, stream)
 
 
 def losses(found: Sequence[Loss], stream: TextIO) -> None:

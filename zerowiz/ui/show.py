@@ -188,6 +188,11 @@ def note(text: str, stream: TextIO) -> None:
 def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
     """What went wrong in one line, then what to do next."""
     say(stream, f"error: {message}", hang=len("error: "))
+    what_next(hints, stream)
+
+
+def what_next(hints: Sequence[str], stream: TextIO) -> None:
+    """What to do, after an empty line."""
     if hints:
         stream.write("\n")
         say(stream, *(f"hint: {hint}" for hint in hints), hang=len("hint: "))
