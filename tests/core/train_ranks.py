@@ -90,14 +90,7 @@ def by_deepspeed(question: Mapping[str, Any], rank: int) -> dict[str, Any]:
         model_parameters=None if optimizer else list(model.parameters()),
         config=question["config"],
     )
-    losses = []
-    for _ in range(STEPS):
-        words = _words(rank)
-        loss = engine(input_ids=words, labels=words).loss
-        engine.backward(loss)
-        engine.step()
-        losses.append(float(loss.detach()))
-    return _seen(engine, losses)
+    return _seen(engine, _losses(engine, rank, engine.backward, engine.step))
 
 
 def by_accelerate(question: Mapping[str, Any], rank: int) -> dict[str, Any]:
@@ -108,14 +101,21 @@ def by_accelerate(question: Mapping[str, Any], rank: int) -> dict[str, Any]:
     accelerator = Accelerator(deepspeed_plugins=plugin)
     model = _model(question)
     engine, optimizer = accelerator.prepare(model, _optimizer(question, model))
+    return _seen(engine, _losses(engine, rank, accelerator.backward, optimizer.step))
+
+
+def _losses(
+    engine: Any, rank: int, backward: Callable[[Any], object], step: Callable[[], object]
+) -> list[float]:
+    """Train, and tell the loss of each step."""
     losses = []
     for _ in range(STEPS):
         words = _words(rank)
         loss = engine(input_ids=words, labels=words).loss
-        accelerator.backward(loss)
-        optimizer.step()
+        backward(loss)
+        step()
         losses.append(float(loss.detach()))
-    return _seen(engine, losses)
+    return losses
 
 
 def by_trainer(question: Mapping[str, Any], rank: int) -> dict[str, Any]:

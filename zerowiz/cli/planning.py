@@ -18,8 +18,14 @@ from zerowiz.core.margins import expands_segments
 from zerowiz.core.model import Model
 from zerowiz.core.ownconfig import OwnConfig
 from zerowiz.core.questions import Question, answer_or_default, next_question
-from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, deliver, settle
-from zerowiz.core.script.targets import default_targets
+from zerowiz.core.script import (
+    ScriptFacts,
+    ScriptSettings,
+    Setting,
+    default_targets,
+    deliver,
+    settle,
+)
 from zerowiz.core.strategy import ZERO2, Strategy
 from zerowiz.core.weigh import Job
 from zerowiz.core.workload import (

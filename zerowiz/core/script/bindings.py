@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.options import SWITCHES, Given, Option, Reads, Scalar, Takes, read_words
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -114,7 +115,7 @@ class Bindings:
         return f"drop `{given.words}` {after}" if given else f"edit {self.facts.path}"
 
 
-def cast(said: Setting[Scalar], value: T, spellings: Mapping[T, str] | None = None) -> Setting[T]:
+def cast(said: Setting[S], value: T, spellings: Mapping[T, str] | None = None) -> Setting[T]:
     """The same said of a value of another type."""
     return Setting(
         value=value,

@@ -12,6 +12,7 @@ from zerowiz.core.script.bindings import (
     as_named,
     as_text,
     as_truth,
+    cast,
     either,
 )
 from zerowiz.core.script.facts import Binding, ScriptFacts
@@ -132,18 +133,12 @@ def _method(run: Bindings) -> Setting[Method] | None:
     if adapters is None:
         return None
     if not adapters.value:
-        return _said_as(adapters, Method.FULL)
+        return cast(adapters, Method.FULL)
     quantized = run.condition(run.facts.quantized)
     if quantized is None:
         return None
     method = Method.QLORA if quantized.value else Method.LORA
-    return _said_as(quantized if quantized.value else adapters, method)
-
-
-def _said_as(said: Setting[bool], method: Method) -> Setting[Method]:
-    return Setting(
-        value=method, said_by=said.said_by, change=said.change, by_default=said.by_default
-    )
+    return cast(quantized if quantized.value else adapters, method)
 
 
 def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
