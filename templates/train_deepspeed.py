@@ -2,17 +2,20 @@
 
 Run it with `deepspeed train_deepspeed.py --deepspeed --deepspeed_config ds_config.json`: the config
 decides the ZeRO stage, the batch, the precision; the options below decide the rest.
-Copy it, and put your own model and data in `build_model` and `read_tokens`.
+Copy it with `portable_*.py`, and put your own model and data in `build_model` and `read_tokens`.
 """
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
 import deepspeed
 import torch
 from deepspeed import comm as dist
+from portable_checkpoint import load, save
+from portable_signals import SaveSignals
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -25,12 +28,22 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model_config", default=HERE / "model", help="config.json or its folder")
     parser.add_argument("--corpus", type=Path, default=HERE / "corpus.txt")
     parser.add_argument("--output_dir", type=Path, default=Path("out"))
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint, of any ZeRO stage"
+    )
+    parser.add_argument("--save_steps", type=int, default=500, help="and at the end; 0: never")
+    parser.add_argument(
+        "--save_total_limit", type=int, default=2, help="checkpoints that stay; 0: all"
+    )
+    parser.add_argument(
+        "--save_on_signal", action="store_true", help="SIGUSR1: save; SIGTERM: save and end"
+    )
     parser.add_argument("--seq_len", type=int, default=128)
     parser.add_argument("--steps", type=int, default=30, help="optimizer steps in all")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gradient_checkpointing", action="store_true")
+    parser.add_argument("--memory_fraction", type=float, help="of each GPU, to try things out")
     parser.add_argument("--local_rank", type=int, default=0, help="passed by the launcher")
     deepspeed.add_config_arguments(parser)
     args = parser.parse_args()
@@ -61,7 +74,9 @@ def build_model(args: argparse.Namespace, ds_config: HfDeepSpeedConfig) -> PreTr
     elif ds_config.is_true("fp16.enabled"):
         dtype = torch.float16
     config = AutoConfig.from_pretrained(args.model_config, use_cache=False)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    # Some billion random numbers take a CPU minutes, and a GPU none.
+    with torch.device(deepspeed.get_accelerator().current_device_name()):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
@@ -80,12 +95,14 @@ def build_optimizer(
     return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
 
 
-def train(
-    engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argparse.Namespace
-) -> None:
-    """Take the steps that are left, then save; a resumed run draws what an unbroken one would."""
-    _, state = engine.load_checkpoint(args.output_dir) if args.resume else (None, None)
-    done = state["step"] if state else 0
+def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argparse.Namespace) -> int:
+    """Take the steps that are left; a resumed run draws what an unbroken one would.
+
+    Returns:
+        The script's exit status: 0, or 143 where SIGTERM ended it.
+    """
+    done = load(engine, args.output_dir).step if args.resume else 0
+    signals = SaveSignals() if args.save_on_signal else None
     shape = (engine.train_micro_batch_size_per_gpu(), 1)
     micro_steps = engine.gradient_accumulation_steps()
     for step in range(done + 1, args.steps + 1):
@@ -100,8 +117,13 @@ def train(
             mean_loss += loss.detach() / micro_steps
         if dist.get_rank() == 0 and (step % 5 == 0 or step in {done + 1, args.steps}):
             print(f"step {step}  loss {mean_loss.item():.3f}", flush=True)
-    if done < args.steps:
-        engine.save_checkpoint(args.output_dir, client_state={"step": args.steps})
+        asked = signals.agreed(engine.device) if signals else 0
+        if asked or (args.save_steps and (step % args.save_steps == 0 or step == args.steps)):
+            texts = {"config.json": engine.module.config.to_json_string()}
+            save(engine, args.output_dir, step=step, keep=args.save_total_limit, texts=texts)
+        if asked == signal.SIGTERM:
+            return 128 + asked
+    return 0
 
 
 def evaluate(engine: deepspeed.DeepSpeedEngine, held_out: torch.Tensor) -> float:
@@ -122,7 +144,7 @@ def drop_shared_memory() -> None:
         buffer.unlink(missing_ok=True)
 
 
-def leave() -> None:
+def leave(status: int) -> None:
     """End this rank once every rank has done its work."""
     dist.barrier()
     if deepspeed.get_accelerator().device_name() == "cpu":
@@ -131,8 +153,9 @@ def leave() -> None:
         # there ("terminate called without an active exception") with all its work done and saved.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(status)
     dist.destroy_process_group()
+    sys.exit(status)
 
 
 def main() -> None:
@@ -140,6 +163,8 @@ def main() -> None:
     args = parse_args()
     torch.manual_seed(args.seed)
     deepspeed.init_distributed()
+    if args.memory_fraction and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
     ds_config = HfDeepSpeedConfig(args.deepspeed_config)
     model = build_model(args, ds_config)
     optimizer = build_optimizer(model, ds_config, args.lr)
@@ -147,11 +172,12 @@ def main() -> None:
         args=args, model=model, model_parameters=model.parameters(), optimizer=optimizer
     )
     tokens, held_out = read_tokens(args.corpus, args.seq_len)
-    train(engine, tokens, args)
-    eval_loss = evaluate(engine, held_out)
-    if dist.get_rank() == 0:
-        print(f"eval_loss {eval_loss:.3f}", flush=True)
-    leave()
+    status = train(engine, tokens, args)
+    if status == 0:
+        eval_loss = evaluate(engine, held_out)
+        if dist.get_rank() == 0:
+            print(f"eval_loss {eval_loss:.3f}", flush=True)
+    leave(status)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Install = Callable[[object], None]
 
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd, pdsh and SLURM",
+    "slurm": "that train under a real SLURM",
     "truth": "that train every config of tests/lint",
 }
 

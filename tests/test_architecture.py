@@ -61,7 +61,8 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
-    *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status"),
+    *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
+    *("launcher_status", "stopped_by", "ended_at"),
     # of a release
     *("transformers_version", "eager_since", "fused_bias_since"),
     # of a text

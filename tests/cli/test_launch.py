@@ -22,6 +22,7 @@ from cli.harness import (
 )
 from recorded import library
 
+RANK_PROGRAM = str(ROOT / "zerowiz" / "worker" / "rank.py")
 CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 Install = Callable[[object], None]
 
@@ -37,7 +38,7 @@ class Shown:
     @property
     def options(self) -> tuple[str, ...]:
         """The launcher's options, less the port, which differs each time."""
-        words = list(self.launcher[1:])
+        words = [word for word in self.launcher[1:] if word != RANK_PROGRAM]
         at = words.index("--master_port")
         return tuple(words[:at] + words[at + 2 :])
 
@@ -311,10 +312,12 @@ def spied(folder: Path, tmp_path: Path) -> Run:
 
 def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
-    result = spied("launch", "--yes", *CPU, "train.py", "--run_name", "a b", KEPT="as it is")
+    words = (*CPU, "--no-supervise", "train.py", "--run_name", "a b")
+    result = spied("launch", "--yes", *words, KEPT="as it is")
     assert 7 == result.code, result.stderr
     assert "" == result.stdout
     argv = (folder / "argv.txt").read_text().splitlines()
+    assert RANK_PROGRAM not in argv
     assert ["train.py", "--run_name", "a b", "--deepspeed", "ds_config_zero0.json"] == argv[-5:]
     assert ["--num_gpus", "2"] == argv[:2]
     env = dict(
@@ -324,6 +327,41 @@ def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: P
     assert (
         0 == json.loads((folder / "ds_config_zero0.json").read_text())["zero_optimization"]["stage"]
     )
+
+
+def test_a_supervised_launch_ends_with_the_jobs_status_and_leaves_a_record(
+    spied: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = spied("launch", "--yes", *CPU, "--supervise", "train.py", "--hub_token", "s3cr3t")
+    assert 7 == result.code, result.stderr
+    argv = (folder / "argv.txt").read_text().splitlines()
+    assert [RANK_PROGRAM, "train.py"] == argv[-6:-4]
+    text = (folder / "zerowiz-run.json").read_text()
+    assert "s3cr3t" not in text
+    record = json.loads(text)
+    [attempt] = record["attempts"]
+    assert (7, "ddp", 7) == (record["exit"], attempt["strategy"], attempt["end"]["status"])
+    assert "ds_config_zero0.plan.json" == attempt["plan_path"]
+    assert attempt["started_at"] <= attempt["ended_at"]
+    assert "attempt 1 (ddp) ended with status 7" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--escalate", "--no-supervise"), "cannot restart it"),
+        (("--escalate", "--config", "mine.json"), "`--config mine.json` is yours"),
+    ],
+)
+def test_what_cannot_escalate_is_refused(
+    here: Run, folder: Path, words: tuple[str, ...], expected: str
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "mine.json").write_text("{}")
+    result = here("launch", *CPU, *words, "train.py")
+    assert 2 == result.code
+    assert expected in result.problem
 
 
 def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) -> None:

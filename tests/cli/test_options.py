@@ -16,6 +16,7 @@ SHARED = {
     *("--precision", "--optimizer", "--optimizer-state-dtype", "--attention"),
     *("--gradient-checkpointing", "--no-gradient-checkpointing"),
     *("--torch-autocast", "--nvme-path", "--hpz", "--no-hpz", "--quantized-weights"),
+    "--ignore-oom",
     *("--stage", "--offload", "--allow-slow", "--accounting", "--integration", "--config"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
 }

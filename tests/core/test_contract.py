@@ -61,6 +61,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "stage": "int",
         "offload": "str",
         "verdict": "str",
+        "ran_out": "NoneType",
         "gpu": {
             "peak_bytes": "int",
             "interval": {

@@ -1,8 +1,9 @@
-"""Let every rank of a DeepSpeed job report what its engine really is.
+"""Let the ranks of a DeepSpeed job report what their engines really are, or run out of memory.
 
 Python imports a module of this name at start-up when its folder is on PYTHONPATH. With
 ZEROWIZ_RANK_REPORT naming a folder, each rank writes `rankN.json` there after its first optimizer
-step; the launcher's own processes, which have no RANK, are left alone.
+step. With ZEROWIZ_RANK_RUNS_OUT, `RANK,STEP,STAGE,raise` or `...,allocate`, that rank dies in that
+step of that stage. The launcher's own processes, which have no RANK, are left alone.
 """
 
 import json
@@ -36,7 +37,10 @@ def watch_after_load(loader: Loader) -> None:
 
     def exec_module(module: Any) -> None:
         load(module)
-        watch(module.DeepSpeedEngine)
+        if "ZEROWIZ_RANK_REPORT" in os.environ:
+            watch(module.DeepSpeedEngine)
+        if "ZEROWIZ_RANK_RUNS_OUT" in os.environ:
+            run_out(module.DeepSpeedEngine)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 
@@ -53,6 +57,25 @@ def watch(engine_class: Any) -> None:
         return result
 
     engine_class.step = observed_step
+
+
+def run_out(engine_class: Any) -> None:
+    """Have one rank die for want of memory in one step, while the others wait for it."""
+    import torch
+
+    rank, at_step, stage, how = os.environ["ZEROWIZ_RANK_RUNS_OUT"].split(",")
+    step = engine_class.step
+
+    def failing_step(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        here = (engine.global_rank, engine.global_steps + 1, engine.zero_optimization_stage())
+        if here == (int(rank), int(at_step), int(stage)):
+            if how == "raise":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            # More than any host has: the allocator itself refuses.
+            torch.empty(1 << 62, dtype=torch.uint8)
+        return step(engine, *args, **kwargs)
+
+    engine_class.step = failing_step
 
 
 def describe(engine: Any) -> dict[str, Any]:
@@ -118,5 +141,6 @@ def write_report(report: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-if "ZEROWIZ_RANK_REPORT" in os.environ and "RANK" in os.environ:
+ASKED = {"ZEROWIZ_RANK_REPORT", "ZEROWIZ_RANK_RUNS_OUT"} & os.environ.keys()
+if ASKED and "RANK" in os.environ:
     sys.meta_path.insert(0, EngineFinder())

@@ -1,69 +1,24 @@
 """The shipped training scripts train, and their ranks are what the config says."""
 
-import json
-import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ranks.harness import BIN, CompletedRun, free_port, rank_environ, read_reports, run
+from ranks.harness import rank_environ, read_reports, run
+from templates.jobs import (
+    RAW,
+    TESTS,
+    TRAINER,
+    by_environment,
+    eval_loss,
+    launch,
+    losses,
+    write_config,
+)
 
-TESTS = Path(__file__).parents[1]
-TEMPLATES = TESTS.parent / "templates"
-RAW = TEMPLATES / "train_deepspeed.py"
-TRAINER = TEMPLATES / "train_hf.py"
 IN_CODE = TESTS / "scripts" / "hf_in_code.py"
 
 pytestmark = pytest.mark.deepspeed
-
-
-def write_config(folder: Path, stage: int, **changes: object) -> Path:
-    config = {
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2,
-        "gradient_clipping": 1.0,
-        "bf16": {"enabled": True},
-        "zero_optimization": {"stage": stage, "reduce_bucket_size": 25_000_000},
-        **changes,
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"ds_config_zero{stage}.json"
-    path.write_text(json.dumps(config))
-    return path
-
-
-def launch(
-    folder: Path, *argv: str | Path, env: Mapping[str, str] | None = None
-) -> tuple[CompletedRun, list[dict[str, Any]]]:
-    """Train on two ranks, and see that the job ended well; what it said and what its ranks were."""
-    reports = folder / "reports"
-    done = run(
-        [BIN / "deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), *argv],
-        env={**rank_environ(reports), **(env or {})},
-        cwd=folder,
-    )
-    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done, read_reports(reports)
-
-
-def by_environment(config: Path) -> dict[str, str]:
-    return {
-        "ACCELERATE_USE_DEEPSPEED": "true",
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(config),
-    }
-
-
-def losses(stdout: str) -> dict[int, float]:
-    lines = re.findall(r"^step (\d+)  loss ([\d.]+)$", stdout, flags=re.MULTILINE)
-    return {int(step): float(loss) for step, loss in lines}
-
-
-def eval_loss(stdout: str) -> float:
-    found = re.findall(r"^eval_loss ([\d.]+)$", stdout, flags=re.MULTILINE)
-    assert 1 == len(found), stdout[-4000:]
-    return float(found[0])
 
 
 def test_raw_loop_takes_stage_batch_and_precision_from_the_config(tmp_path: Path) -> None:
@@ -101,18 +56,6 @@ def test_bf16_states_are_bf16_in_memory(tmp_path: Path) -> None:
         assert ["bfloat16"] == report["master_dtypes"] == report["state_dtypes"]
 
 
-def test_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
-    config = write_config(tmp_path, 2)
-    script = (RAW, "--deepspeed", "--deepspeed_config", config)
-    unbroken, _ = launch(tmp_path, *script, "--output_dir", "unbroken", "--steps", "4")
-    first, _ = launch(tmp_path, *script, "--output_dir", "broken", "--steps", "2")
-    second, _ = launch(tmp_path, *script, "--output_dir", "broken", "--steps", "4", "--resume")
-    assert [1, 2] == list(losses(first.stdout))
-    assert [3, 4] == list(losses(second.stdout))
-    assert losses(unbroken.stdout)[4] == losses(second.stdout)[4]
-    assert eval_loss(unbroken.stdout) == eval_loss(second.stdout)
-
-
 def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Path) -> None:
     config = write_config(
         tmp_path,
@@ -135,17 +78,6 @@ def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Pat
         assert report["resident_parameters"] < report["parameters"] / 10
     assert losses(done.stdout)[10] < 4
     assert eval_loss(done.stdout) < 4
-
-
-@pytest.mark.thorough
-def test_trainer_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
-    config = write_config(tmp_path, 1, gradient_accumulation_steps=1)
-    options = ("--use_cpu", "--bf16", "--per_device_train_batch_size", "2", "--deepspeed", config)
-    first, _ = launch(tmp_path, TRAINER, *options, "--max_steps", "5")
-    second, _ = launch(tmp_path, TRAINER, *options, "--max_steps", "10", "--resume")
-    assert [1, 5] == list(losses(first.stdout))
-    assert [10] == list(losses(second.stdout))
-    assert eval_loss(second.stdout) < eval_loss(first.stdout)
 
 
 def test_arguments_built_in_code_take_the_config_from_the_environment(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
 from zerowiz.ui import diff, show
 
 # Each is a module of this room with `register(app)`.
-COMMANDS = ("init", "plan", "launch", "machine", "measure", "check")
+COMMANDS = ("init", "plan", "launch", "machine", "measure", "check", "doctor")
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:

@@ -4,14 +4,16 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 from zerowiz.cli.asking import asker
+from zerowiz.cli.attempts import Manner, run_attempts
 from zerowiz.cli.checking import check_accounting, check_own_config, check_words
-from zerowiz.cli.deciding import Outcome, decide_with, require_a_rung
+from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
@@ -19,76 +21,38 @@ from zerowiz.cli.planning import (
     Ask,
     answer,
     by_default,
-    config_file,
     open_questions,
     read_reachable,
 )
-from zerowiz.cli.provenance import losses_shown, with_plan
+from zerowiz.cli.preflight import check_start
+from zerowiz.cli.provenance import losses_shown
 from zerowiz.cli.record import recall
+from zerowiz.cli.starting import Start, plan_launch
+from zerowiz.cli.together import copy_alone, heed, lead
 from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.ways import Copy, Run
 from zerowiz.core.decide import Decision
-from zerowiz.core.dsconfig import render_config, write_config
-from zerowiz.core.launch import (
-    LaunchPlan,
-    PlannedFile,
-    launch_argv,
-    launch_env,
-    launcher_options,
-)
+from zerowiz.core.hostlaunch import Launcher
 from zerowiz.core.machine import Machine
+from zerowiz.core.place import Place
 from zerowiz.core.questions import Question
 from zerowiz.core.remedies import Remedy
-from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
-from zerowiz.core.strategy import Strategy
-from zerowiz.emit.files import refuse_loss
+from zerowiz.core.resume import GoesOn, Resume
+from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.strategy import LADDER
+from zerowiz.core.supervision import why_supervised
+from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
-from zerowiz.probe.programs import find_programs
+from zerowiz.probe.files import HostFiles
+from zerowiz.probe.place import read_place
 from zerowiz.probe.record import read_record
-from zerowiz.ui import show
+from zerowiz.probe.surroundings import read_surroundings
+from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import can_ask, confirm
 from zerowiz.ui.planned import files as show_files
 
 _DEFAULT_SCRIPT = "train.py"
-
-
-def render(outcome: Outcome, rung: Strategy) -> str:
-    """The config of this job under this strategy."""
-    job, handover = outcome.brief.job, outcome.brief.handover
-    return render_config(write_config(job, outcome.decision.of(rung), handover))
-
-
-def plan_files(
-    outcome: Outcome, rung: Strategy, script: str, script_args: Sequence[str]
-) -> tuple[PlannedFile, ...]:
-    """What this job writes: nothing where it runs with a person's own config."""
-    if outcome.options.config is not None:
-        return ()
-    path = config_file(outcome.options, rung)
-    config = PlannedFile(path=path, text=render(outcome, rung))
-    return with_plan(outcome, config, script, script_args)
-
-
-def plan_launch(
-    outcome: Outcome, facts: ScriptFacts, script_args: Sequence[str], rung: Strategy
-) -> LaunchPlan:
-    """The files, the command and the environment of this job.
-
-    Raises:
-        ZerowizError: The config cannot reach the script, or there is no `deepspeed`.
-    """
-    options, machine = outcome.options, outcome.brief.job.machine
-    path = config_file(options, rung)
-    check_accelerator(facts, settle(facts, tuple(script_args)), machine.accelerator)
-    delivery = deliver(facts, tuple(script_args), path)
-    programs = find_programs(os.environ)
-    hostfile = None if options.hostfile is None else str(options.hostfile)
-    launcher = launcher_options(machine, hostfile)
-    return LaunchPlan(
-        files=plan_files(outcome, rung, facts.path, script_args),
-        argv=launch_argv(programs, launcher, facts.path, delivery.script_args),
-        env=launch_env(machine, programs, os.environ, delivery.env),
-    )
 
 
 def _find_script(script: str | None, options: Options) -> tuple[str, Options]:
@@ -134,7 +98,18 @@ def answer_for(
     return answer(options, answers, ask_person or _must_say)
 
 
-def _check_options(options: Options) -> None:
+def _run_option(*names: str, text: str, least: int | None = None) -> typer.models.OptionInfo:
+    return typer.Option(*names, help=text, rich_help_panel="Run", min=least)  # type: ignore[no-any-return]
+
+
+def _check_options(options: Options, *, supervise: bool | None, escalate: bool) -> None:
+    if escalate and supervise is False:
+        raise UsageError("`--escalate` and `--no-supervise`: who becomes the job cannot restart it")
+    if escalate and options.config is not None:
+        raise UsageError(
+            f"`--escalate` writes the next config itself, and `--config {options.config}` is yours",
+            "drop one of them",
+        )
     if options.as_json and not options.dry_run:
         raise UsageError(
             "`launch --json` needs `--dry-run`: stdout belongs to the training",
@@ -142,13 +117,13 @@ def _check_options(options: Options) -> None:
         )
 
 
-def _check_place(options: Options, machine: Machine) -> None:
+def _check_place(options: Options, machine: Machine, place: Place | None) -> None:
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`--machine {options.machine}` plans for another machine; `launch` starts on this one",
             "`--dry-run` shows the plan, and `zerowiz plan` the decision",
         )
-    if machine.nodes > 1 and options.hostfile is None:
+    if machine.nodes > 1 and options.hostfile is None and place is None:
         told = f"`--nodes {machine.nodes}`"
         if options.nodes is None and machine.allocation is not None:
             told = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
@@ -159,15 +134,55 @@ def _check_place(options: Options, machine: Machine) -> None:
         )
 
 
-def _start(outcome: Outcome, plan: LaunchPlan, *, asking: bool) -> NoReturn:
-    """Show what is about to run, and become it."""
-    if not outcome.options.quiet:
-        sys.stderr.write("\n")
-        show.launch(plan, sys.stderr)
+def _do(start: Start, manner: Manner, *, asking: bool) -> NoReturn:
+    """Become the job, or watch over it."""
+    options = start.outcome.options
     if asking and not confirm("Launch?"):
         raise InterruptedByUserError("not launched; nothing was written")
-    with losses_shown(shown=not outcome.options.quiet):
-        execute(plan, os.environ, force=outcome.options.force)
+    with losses_shown(shown=not options.quiet):
+        if not start.plan.supervised:
+            execute(start.plan, os.environ, force=options.force)
+        raise typer.Exit(run_attempts(start, manner))
+
+
+def show_start(start: Start, stream: TextIO) -> None:
+    """What is about to run."""
+    for note in start.plan.notes:
+        show.note(note, stream)
+    stream.write("\n")
+    show.launch(start.plan, stream)
+
+
+def _find_place(options: Options) -> Place | None:
+    """Where this copy stands among those of the job, if there is one on each node."""
+    named = options.machine not in {None, CPU_MACHINE}
+    if options.hostfile is not None or options.nodes == 1 or named:
+        return None
+    return read_place(os.environ)
+
+
+def _with_place(options: Options, place: Place | None) -> Options:
+    """With the nodes that the launcher above tells of; nobody is asked anything there."""
+    if place is None:
+        return options
+    if options.nodes not in {None, place.nodes}:
+        raise UsageError(f"`--nodes {options.nodes}`: this job has {place.nodes} nodes")
+    return replace(options, nodes=place.nodes, yes=True)
+
+
+def _run_folder(options: Options) -> Path:
+    """A folder of its own for every run: its ranks' logs stay."""
+    stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = options.output_dir or Path()
+    return (folder / RECORDS / "runs" / f"{stamp}-{os.getpid()}").absolute()
+
+
+def _is_supervised(asked: bool | None, machine: Machine, *, escalate: bool) -> bool:
+    """Whether zerowiz stays with its job: at a terminal a person does."""
+    if asked is not None or escalate:
+        return asked is not False
+    scheduler = None if machine.allocation is None else machine.allocation.scheduler
+    return why_supervised(read_surroundings(os.environ, HostFiles()), scheduler) is not None
 
 
 def _walk(decision: Decision, _cures: Sequence[Remedy], stream: TextIO) -> None:
@@ -183,30 +198,106 @@ def launch(
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,
+    supervise: Annotated[
+        bool | None,
+        _run_option(
+            "--supervise/--no-supervise",
+            text="Stay with the job, or become it; by itself it stays, but not at a terminal",
+        ),
+    ] = None,
+    escalate: Annotated[
+        bool, _run_option("--escalate", text="After an out-of-memory, go on one rung up")
+    ] = False,
+    max_attempts: Annotated[
+        int, _run_option("--max-attempts", text="Starts in all, with --escalate", least=1)
+    ] = len(LADDER),
+    launcher: Annotated[
+        Launcher, _run_option("--launcher", text="What of DeepSpeed reaches the --hostfile")
+    ] = Launcher.PDSH,
+    grace_seconds: Annotated[
+        int,
+        _run_option(
+            "--grace-seconds", text="For ranks to save and end, once they are asked to", least=0
+        ),
+    ] = 30,
 ) -> None:
     """Plan, write the config, and run the script under deepspeed"""
-    _check_options(options)
+    _check_options(options, supervise=supervise, escalate=escalate)
     check_accounting(options)
-    script_args = args or []
+    script_args = tuple(args or ())
     path, options = _find_script(script, options)
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
+    place = _find_place(options)
+    options = _with_place(options, place)
     machine = find_machine(options, os.environ)
-    _check_place(options, machine)
+    _check_place(options, machine, place)
+    run = Run(
+        folder=_run_folder(options),
+        supervised=place is not None or _is_supervised(supervise, machine, escalate=escalate),
+        grace_seconds=grace_seconds,
+        hostfile=options.hostfile,
+        launcher=launcher,
+    )
+    manner = Manner(escalate=escalate, max_attempts=max_attempts)
+
+    def start_on(machine: Machine, copy: Copy | None = None, *, asking: bool = False) -> Start:
+        return _plan_start(options, machine, facts, script_args, replace(run, copy=copy), asking)
+
+    if place is None:
+        asking = can_ask(os.environ, yes=options.yes or options.as_json)
+        start = start_on(machine, asking=asking)
+        _show_or_start(start, manner, asking=asking)
+    elif options.dry_run:
+        _show_or_start(start_on(machine, copy_alone(place, machine)), manner, asking=False)
+    elif place.node_rank == 0:
+        lead(options, place, machine, start_on, manner)
+    else:
+        heed(options, place, machine, grace_seconds)
+
+
+def _plan_start(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: tuple[str, ...],
+    run: Run,
+    asking: bool,
+) -> Start:
+    """Decide, see that nothing stands in the way, and plan the first start."""
     check_own_config(options, machine, facts, script_args)
-    asking = can_ask(os.environ, yes=options.yes or options.as_json)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)
     outcome = decide_with(asking, options, machine, facts, script_args, _walk)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
     rung = require_a_rung(outcome)
-    plan = plan_launch(outcome, facts, script_args, rung)
+    plan = plan_launch(outcome, facts, script_args, rung, run)
+    if is_here(machine):
+        check_start(outcome, facts, rung, script_args, plan)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
         refuse_loss(*plan.files, force=options.force)
-    if not options.dry_run:
-        _start(outcome, plan, asking=asking)
-    if options.as_json:
+    start = Start(
+        outcome=outcome,
+        facts=facts,
+        script_args=script_args,
+        rung=rung,
+        run=run,
+        plan=plan,
+        resume=Resume(goes_on=GoesOn.START, script_args=script_args),
+        why="; ".join(map(sentences.reason, outcome.decision.reasons)),
+    )
+    if not (options.quiet or options.dry_run):
+        show_start(start, sys.stderr)
+    return start
+
+
+def _show_or_start(start: Start, manner: Manner, *, asking: bool) -> None:
+    """Show what a launch would do, or do it."""
+    outcome, plan = start.outcome, start.plan
+    if not outcome.options.dry_run:
+        _do(start, manner, asking=asking)
+    if outcome.options.as_json:
         write_json(outcome, plan.argv, plan.env)
     else:
         show_files(plan.files, sys.stdout)

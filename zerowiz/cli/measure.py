@@ -162,7 +162,7 @@ def _batch(
     return Batch(
         cases=[plan.as_case() for plan in plans],
         ops=ops_of(trials, machine.accelerator),
-        launcher=(programs.deepspeed, *launcher_options(used, None), *port),
+        launcher=(programs.deepspeed, *launcher_options(used), *port),
         env={name: value for name, value in env.items() if name not in _OF_A_CASE},
         deadline_s=deadline_s,
         case_deadline_s=case_deadline_s,

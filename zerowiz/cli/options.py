@@ -167,6 +167,10 @@ class Options:
     allow_slow: Annotated[
         bool, _option("--allow-slow", text="Take ZeRO-3 over a slow link", panel=_CHOICE)
     ] = False
+    ignore_oom: Annotated[
+        bool,
+        _option("--ignore-oom", text="Forget what ran out of memory here before", panel=_CHOICE),
+    ] = False
     accounting: Annotated[
         Accounting,
         _option("--accounting", text="What DeepSpeed allocates, or as told", panel=_CHOICE),

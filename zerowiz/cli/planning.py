@@ -41,6 +41,7 @@ from zerowiz.core.workload import (
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_file import read_config_file
 from zerowiz.probe.libraries import read_transformers_release
+from zerowiz.probe.observed import history_path, read_history
 from zerowiz.probe.script import read_script
 
 T = TypeVar("T")
@@ -343,6 +344,8 @@ def make_brief(
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
     )
+    if not options.ignore_oom:
+        job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
     return Brief(
         job=job,
         wish=_wish(options, own),

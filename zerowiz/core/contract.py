@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.codec import encode_machine
+from zerowiz.core.codec import encode, encode_machine
 from zerowiz.core.costs import buffer_costs
 from zerowiz.core.decide import Decision
 from zerowiz.core.interval import find_interval
@@ -67,6 +67,7 @@ def _strategy(job: Job, weighed: Weighed) -> dict[str, object]:
         "stage": weighed.strategy.stage,
         "offload": weighed.strategy.offload.value,
         "verdict": weighed.verdict.value,
+        "ran_out": None if weighed.ran_out is None else encode(weighed.ran_out),
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
             "interval": _interval(job, weighed),

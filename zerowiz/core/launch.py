@@ -13,6 +13,8 @@ class PlannedFile:
 
     path: str
     text: str
+    own_folder: bool = False
+    """In the folder of this one run: nobody's work is there, and nobody else reads it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +25,19 @@ class LaunchPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     """Variables that differ from the caller's environment."""
+    unset: tuple[str, ...] = ()
+    """Variables of the caller's environment that the job must not see."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how it travels."""
+    master_port: int | None = None
+    """Where the ranks meet."""
+    supervised: bool = False
+    """Whether zerowiz stays with the job, or becomes it."""
+
+    def environ(self, callers: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of the job."""
+        kept = {name: value for name, value in callers.items() if name not in self.unset}
+        return {**kept, **self.env}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,19 +49,19 @@ class Programs:
     """Beside the interpreter; JIT builds look for ninja on PATH."""
     master_port: int
     """Free a moment ago: DeepSpeed's own default collides when two jobs share a host."""
+    rank_program: str
+    """Stands in the script's place in a supervised job, and starts it as one rank."""
     extensions_folder: str | None
     """Where compiled DeepSpeed ops stay apart per environment; None outside a virtual one."""
 
 
-def launcher_options(machine: Machine, hostfile: str | None) -> tuple[str, ...]:
-    """DeepSpeed's own options, which stand before the script.
+def launcher_options(machine: Machine) -> tuple[str, ...]:
+    """DeepSpeed's own options for ranks on this host, which stand before the script.
 
     `--include` names slots explicitly: with CUDA_VISIBLE_DEVICES set, `--num_gpus` drops it and
     takes the first GPUs. The CPU accelerator counts one slot, so there it is `--num_gpus`
     (deepspeed/launcher/runner.py, 0.19.8).
     """
-    if hostfile is not None:
-        return ("--hostfile", hostfile)
     if machine.accelerator is Accelerator.CPU:
         return ("--num_gpus", str(len(machine.gpus)))
     _refuse_slices(machine)
@@ -80,6 +95,12 @@ def launch_env(
         if "PYTORCH_ALLOC_CONF" not in environ:
             alloc = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
             env |= _unless_set(environ, alloc)
+        if _lacks_peer_to_peer(machine):
+            env |= _unless_set(environ, {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
+    if machine.host.cores is not None:
+        # torch would take every core in every rank.
+        threads = max(1, machine.host.cores // len(machine.gpus))
+        env |= _unless_set(environ, {"OMP_NUM_THREADS": str(threads)})
     if programs.extensions_folder is not None:
         env |= _unless_set(environ, {"TORCH_EXTENSIONS_DIR": programs.extensions_folder})
     folders = environ.get("PATH", "").split(":")
@@ -88,13 +109,32 @@ def launch_env(
     return env
 
 
+# accelerate 1.15, utils/environment.py, check_cuda_p2p_ib_support: with an older driver NCCL takes
+# peer-to-peer between these for granted, and hangs.
+_NO_PEER_TO_PEER = "RTX 40"
+_MENDED_BY_DRIVER = (550, 40, 7)
+
+
+def _lacks_peer_to_peer(machine: Machine) -> bool:
+    named = any(_NO_PEER_TO_PEER in gpu.name for gpu in machine.gpus)
+    parts = (machine.driver_version or "").split(".")
+    driver = tuple(int(part) for part in parts if part.isdecimal())
+    return named and machine.world_size > 1 and () < driver < _MENDED_BY_DRIVER
+
+
 def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
 def launch_argv(
-    programs: Programs, options: Sequence[str], script: str, script_args: Sequence[str]
+    deepspeed: str, options: Sequence[str], master_port: int, words: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command: launcher options stand before the script, everything after it is its own."""
-    port = ("--master_port", str(programs.master_port))
-    return (programs.deepspeed, *options, *port, script, *script_args)
+    """The command: launcher options stand before the script, everything after it is its own.
+
+    Args:
+        deepspeed: The program.
+        options: Its own.
+        master_port: Where the ranks meet.
+        words: What it takes for the script, and the arguments of that.
+    """
+    return (deepspeed, *options, "--master_port", str(master_port), *words)

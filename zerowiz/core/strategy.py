@@ -31,6 +31,13 @@ class Strategy:
     sharded: frozenset[Part] = frozenset()
     offload: Offload = Offload.NONE
 
+    def spares(self, other: "Strategy") -> bool:
+        """Whether it divides or moves something that the other keeps on every GPU."""
+        moves = _MOVED.index(self.offload) > _MOVED.index(other.offload)
+        return moves or not self.sharded <= other.sharded
+
+
+_MOVED = (Offload.NONE, Offload.OPTIMIZER, Offload.ALL)
 
 _O, _OG = frozenset({Part.OPTIMIZER}), frozenset({Part.OPTIMIZER, Part.GRADIENTS})
 _ALL = frozenset(Part)

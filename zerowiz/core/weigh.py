@@ -11,6 +11,7 @@ from zerowiz.core.margins import margin, outside_bytes
 from zerowiz.core.memory import estimate
 from zerowiz.core.model import Model
 from zerowiz.core.nvme import fit_sub_group
+from zerowiz.core.observed import Memory, RanOut, job_key
 from zerowiz.core.rank import trainable_params
 from zerowiz.core.strategy import STRATEGIES, Offload, Part, Strategy
 from zerowiz.core.textbook import textbook_estimate
@@ -52,6 +53,8 @@ class Job:
     """Whether each node keeps a copy of the weights (stage 3); None asks the network."""
     quantized_weights: bool = False
     """Whether stage 3 gathers the weights in int8."""
+    ran_out: tuple[RanOut, ...] = ()
+    """What died for want of memory here before."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
@@ -132,6 +135,11 @@ class Job:
         return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)
 
     @property
+    def key(self) -> str:
+        """One word for everything that decides what a rank holds, the size of its step aside."""
+        return job_key(self.machine, self.model, self.workload, self.state_dtype)
+
+    @property
     def gpu_budget_bytes(self) -> int | None:
         """What a rank may take on its device; never more than is free."""
         free_bytes = self.machine.free_bytes
@@ -155,6 +163,8 @@ class Weighed:
     """All ranks of one node together, beyond their interpreters."""
     host_budget_bytes: int | None
     wire_bytes_per_step: int
+    ran_out: RanOut | None = None
+    """The run that showed it not to fit, whatever is predicted."""
 
     @property
     def strategy(self) -> Strategy:
@@ -182,7 +192,18 @@ class Weighed:
     def lacking_bytes(self) -> int:
         """How much is known to be missing, on the GPU or on the host; 0 when nothing is."""
         rooms = (self.headroom_bytes, self.host_headroom_bytes)
-        return max(0, *(-room for room in rooms if room is not None), 0)
+        least = 0 if self.ran_out is None else 1
+        return max(least, *(-room for room in rooms if room is not None), least)
+
+    def load_bytes(self, job: Job) -> int:
+        """What the ranks of a node hold of its memory in all: to build the model, then to train.
+
+        Below stage 3 every rank builds the whole model there; at stage 3 none does (zero.Init).
+        """
+        if Part.PARAMETERS in self.strategy.sharded:
+            return self.host_bytes
+        built_bytes = job.model.params * job.workload.precision.size_bytes * len(job.machine.gpus)
+        return max(self.host_bytes, built_bytes)
 
 
 def _host_budget_bytes(machine: Machine, device_bytes: int) -> int | None:
@@ -247,5 +268,35 @@ def weigh_with(job: Job, strategy: Strategy, buffers: Buffers) -> Weighed:
 
 
 def weigh_all(job: Job) -> tuple[Weighed, ...]:
-    """Every strategy, in the order of the ladder."""
-    return tuple(weigh(job, strategy) for strategy in STRATEGIES)
+    """Every strategy, in the order of the ladder; what ran out here before does not fit."""
+    weighed = tuple(weigh(job, strategy) for strategy in STRATEGIES)
+    for seen in job.ran_out:
+        died = next((one for one in weighed if one.strategy.name == seen.strategy), None)
+        on_gpu = seen.memory is Memory.GPU
+        room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
+        if died is None or seen.job_key != job.key or not seen.rules_out(job.workload, room_bytes):
+            continue
+        without = _without_device if on_gpu else _without_host
+        weighed = tuple(without(seen, died, job, one) for one in weighed)
+    return weighed
+
+
+def _without_device(seen: RanOut, died: Weighed, job: Job, one: Weighed) -> Weighed:
+    """A rung after a run was seen to die: there is less room than was predicted for that run.
+
+    One that spares nothing more dies too; another may still fit, perhaps with leaner buffers.
+    """
+    if not one.strategy.spares(died.strategy):
+        return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
+    if one.device_bytes < died.device_bytes or not one.runs:
+        return one
+    smaller = weigh(replace(job, budget_bytes=died.device_bytes - 1), one.strategy)
+    learned = None if smaller.runs else seen
+    return replace(smaller, budget_bytes=job.gpu_budget_bytes, ran_out=learned)
+
+
+def _without_host(seen: RanOut, died: Weighed, job: Job, one: Weighed) -> Weighed:
+    """The same of the host: each rung that needs as much there would die as well."""
+    if one.load_bytes(job) < died.load_bytes(job):
+        return one
+    return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)

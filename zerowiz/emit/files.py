@@ -41,7 +41,8 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[Loss, ...]:
     Raises:
         ZerowizError: What is there cannot be read, or is no file.
     """
-    return tuple(loss for file in reversed(files) if (loss := _find_loss(file)) is not None)
+    shared = (file for file in reversed(files) if not file.own_folder)
+    return tuple(loss for file in shared if (loss := _find_loss(file)) is not None)
 
 
 def _find_loss(file: PlannedFile) -> Loss | None:
@@ -90,6 +91,14 @@ def replace_file(path: Path, text: str) -> None:
     """
     try:
         _replace(path, text.encode())
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """It may hold what a person sends to the nodes of their job, and to nobody else."""
+    try:
+        _replace(path, content, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
         raise _cannot_write(path, error) from error
 
@@ -179,8 +188,11 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         HandEditedError: The file was changed by hand.
         ZerowizError: Its folder cannot be written.
     """
-    refuse_loss(file, force=force)
     path, content = Path(file.path), file.text.encode()
+    if file.own_folder:
+        _write_private(path, content)
+        return
+    refuse_loss(file, force=force)
     mark = _mark(path, content)
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)

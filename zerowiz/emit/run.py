@@ -22,6 +22,6 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     sys.stderr.flush()
     program, *_ = plan.argv
     try:
-        os.execvpe(program, plan.argv, {**environ, **plan.env})  # noqa: S606 - no shell is wanted
+        os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise PreflightError(f"cannot start `{program}`: {error.strerror}") from error

@@ -39,5 +39,6 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
         deepspeed=deepspeed,
         bin_folder=str(bin_folder),
         master_port=find_free_port(),
+        rank_program=str(Path(__file__).parents[1] / "worker" / "rank.py"),
         extensions_folder=str(Path(sys.prefix) / "torch_extensions") if virtual else None,
     )

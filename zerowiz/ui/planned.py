@@ -11,5 +11,5 @@ def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
     """Every path, and the config's text; the plan is what was just told at length."""
     for file in planned:
         stream.write(f"# writes {file.path}\n")
-        if not is_plan_path(file.path):
+        if not (file.own_folder or is_plan_path(file.path)):
             stream.write(file.text)

@@ -9,6 +9,7 @@ from zerowiz.core.interval import Assumption, Interval
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
+from zerowiz.core.observed import Memory
 from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import Binding, Convention
@@ -180,7 +181,18 @@ def answer(decision: Decision, value: Answer) -> str:
         return links(decision.job.machine)
     told = decision.job.accounting is Accounting.TEXTBOOK
     of = told_of if told else size_of
-    return f"{value.strategy}: {of(value.need_bytes, value.have_bytes)}{_whose(decision, value)}"
+    sizes = of(value.need_bytes, value.have_bytes)
+    return f"{value.strategy}: {sizes}{_whose(decision, value)}{_died(decision, value)}"
+
+
+def _died(decision: Decision, value: Answer) -> str:
+    """Whatever is predicted: a run of it, or of one that needs less, died here."""
+    weighed = next(w for w in decision.weighed if w.strategy.name == value.strategy)
+    seen = weighed.ran_out
+    if seen is None:
+        return ""
+    memory = "host memory" if seen.memory is Memory.HOST else "memory"
+    return f"; {seen.strategy} ran out of {memory} here on {seen.seen_on} (`--ignore-oom`)"
 
 
 def _whose(decision: Decision, value: Answer) -> str:
@@ -214,6 +226,8 @@ def change(value: Remedy) -> str:
 def lack(weighed: Weighed) -> str:
     """What the closest rung lacks."""
     room, host_room = weighed.headroom_bytes, weighed.host_headroom_bytes
+    if weighed.ran_out is not None:
+        return f"ran out of memory here on {weighed.ran_out.seen_on} (`--ignore-oom` tries again)"
     if room is None:
         return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
     if room < 0:
@@ -320,6 +334,8 @@ def interval(strategy: Strategy, value: Interval) -> str:
 def verdict(weighed: Weighed) -> str:
     """The verdict in a column's width; the GPU may have room where nobody knows the host's."""
     room = weighed.headroom_bytes
+    if weighed.ran_out is not None:
+        return "ran out"
     if room is not None and room >= 0 and weighed.host_headroom_bytes is None:
         return "host?"
     return VERDICTS[weighed.verdict]

@@ -169,7 +169,8 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     """The names of the files, and the plan as a shell line that can be copied."""
     stream.writelines(f"# writes {file.path}\n" for file in plan.files)
     env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
-    words = [*env, *map(shlex.quote, plan.argv)]
+    unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
+    words = [*unset, *env, *map(shlex.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
 
 

@@ -18,6 +18,7 @@ from zerowiz.core.script.options import (
     ScriptParser,
     Takes,
     read_word,
+    read_words,
 )
 from zerowiz.core.script.settings import (
     ScriptSettings,
@@ -53,5 +54,6 @@ __all__ = [
     "deliver",
     "field_options",
     "read_word",
+    "read_words",
     "settle",
 ]

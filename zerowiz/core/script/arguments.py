@@ -19,6 +19,7 @@ _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "deepspeed": (Reads.STR, None),
     "use_cpu": (Reads.TRUTH, False),
     "use_liger_kernel": (Reads.TRUTH, False),
+    "output_dir": (Reads.STR, "trainer_output"),
 }
 # trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is, where older
 # releases stayed with fp32, so its default is not seen.

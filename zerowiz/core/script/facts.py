@@ -93,6 +93,8 @@ class ScriptFacts:
     """A raw script hands `optimizer=` to `deepspeed.initialize`."""
     unfused_adam_line: int | None = None
     """Where torch's own Adam is built without `fused=True`, which holds more than is counted."""
+    saves_portably: bool = False
+    """It saves with `portable_checkpoint` of the templates, whose state loads at every stage."""
     args_file: str | None = None
     """HfArgumentParser reads `train.args` beside `train.py` before the command line."""
     args_file_words: tuple[str, ...] = ()

@@ -68,12 +68,14 @@ def follow(expr: ast.expr, scope: Scope) -> ast.expr:
 
 
 def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
-    """The value of a constant, of a name for one, or of a product of them."""
+    """The value of a constant, of a name or a path for one, or of a product of them."""
     if depth == MOST_STEPS:
         return None
     match expr and follow(expr, scope):
         case ast.Constant(value=bool() | int() | float() | str() as value):
             return value
+        case ast.Call(func=ast.Name(id="Path"), args=[path], keywords=[]):
+            return literal(path, scope, depth + 1)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             number = literal(operand, scope, depth + 1)
             return -number if isinstance(number, int | float) else None

@@ -20,6 +20,7 @@ _READS: Mapping[str, Reads] = {
     "int": Reads.INT,
     "float": Reads.FLOAT,
     "str": Reads.STR,
+    "Path": Reads.STR,
     "bool": Reads.NONEMPTY,
     # The names under which scripts carry the same helper.
     "str2bool": Reads.TRUTH,

@@ -37,7 +37,9 @@ def parse_script(text: str, path_name: str) -> ScriptFacts:
     facts = with_convention(facts, read)
     if facts.integration is None:
         return facts
-    facts = replace(facts, args_file=_args_file(source, path_name))
+    facts = replace(
+        facts, args_file=_args_file(source, path_name), saves_portably=_saves_portably(source)
+    )
     return with_adapters(with_model(with_training(facts, read), read), read)
 
 
@@ -53,6 +55,12 @@ def _parse(text: str, path_name: str) -> ast.Module:
             f"{path_name}{line} is not Python: {reason}",
             "SCRIPT is the training script itself, not a shell script or a notebook that starts it",
         ) from None
+
+
+def _saves_portably(source: Source) -> bool:
+    """Whether it imports the module that templates/ ships beside its scripts."""
+    origins = (*source.imports.values(), *source.stars)
+    return any(origin.partition(".")[0] == "portable_checkpoint" for origin in origins)
 
 
 # transformers 5.23, hf_argparser.py, parse_args_into_dataclasses, `look_for_args_file`.

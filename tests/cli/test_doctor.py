@@ -1,0 +1,217 @@
+"""`zerowiz doctor`: what a launch would end of, its exit codes, its JSON; nothing heavy is loaded."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, UNREACHABLE, Result, Run, clean_environ
+from recorded import library
+
+from zerowiz.cli.preflight import require_no_error, tell
+from zerowiz.core.preflight import Finding, rules
+from zerowiz.core.preflight.finding import found
+from zerowiz.core.preflight.rules import RULES
+from zerowiz.errors import PreflightError
+
+Install = Callable[[object], None]
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+MODEL = ("--model", "10m", "--seq-len", "64")
+
+
+def report(result: Result) -> list[dict[str, Any]]:
+    content = json.loads(result.stdout)
+    assert {"schema_version", "zerowiz_version", "findings"} == set(content)
+    findings: list[dict[str, Any]] = content["findings"]
+    return findings
+
+
+def found_by(run: Run, *words: str) -> dict[str, str]:
+    """Severity by name, once the exit code is seen to agree."""
+    result = run("doctor", "--json", *words)
+    severities = {each["name"]: each["severity"] for each in report(result)}
+    assert (5 if "error" in severities.values() else 0) == result.code, result.stderr
+    return severities
+
+
+def test_a_job_that_would_start_has_no_errors(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    assert "error" not in found_by(here, *CPU, *MODEL, "train.py", "--seed", "1").values()
+
+
+def test_without_a_script_the_machine_is_looked_at_alone(here: Run) -> None:
+    severities = found_by(here, *CPU)
+    assert "info" == severities["no-plan"]
+    assert "error" not in severities.values()
+
+
+def test_a_model_alone_makes_a_plan(here: Run) -> None:
+    assert "no-plan" not in found_by(here, *CPU, *MODEL)
+
+
+def test_a_model_that_nobody_names_leaves_the_rest_looked_at(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    assert "info" == found_by(here, *CPU, "train.py")["no-plan"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("set -e\npython train.py\n", "script-refused"),
+        (UNREACHABLE, "script-refused"),
+        ("import no_such_library\n" + HF_PARSER, "import-missing"),
+        (HF_IN_CODE.replace("use_cpu=True", "use_cpu=False"), "plan-refused"),
+    ],
+)
+def test_a_script_that_would_not_start_is_an_error(
+    here: Run, folder: Path, text: str, expected: str
+) -> None:
+    (folder / "train.py").write_text(text)
+    assert "error" == found_by(here, *CPU, *MODEL, "train.py")[expected]
+
+
+def test_a_script_that_is_not_there_is_an_error(here: Run) -> None:
+    assert "error" == found_by(here, *CPU, *MODEL, "none.py")["script-refused"]
+
+
+def test_a_job_that_does_not_fit_is_an_error(here: Run) -> None:
+    assert "error" == found_by(here, *CPU, "--model", "900b")["plan-refused"]
+
+
+def test_a_config_with_a_mistake_is_an_error(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "own.json").write_text('{"zero_optimization": {"stage": 2, "stagee": 1}}')
+    severities = found_by(here, *CPU, *MODEL, "--config", "own.json", "train.py")
+    assert "error" == severities["plan-refused"]
+
+
+def test_the_ops_of_an_own_config_are_looked_at(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own.json").write_text(
+        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
+    )
+    (folder / "file").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "file" / "ops"))
+
+    result = here("doctor", "--json", *CPU, *MODEL, "--config", "own.json")
+
+    (finding,) = [each for each in report(result) if each["name"] == "extensions-folder"]
+    assert (5, "error") == (result.code, finding["severity"])
+    assert "`cpu_adam`" in finding["what"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--machine", "4xA100-40GB"), "is another machine"),
+        (("--accounting", "textbook"), "textbook"),
+        (("--stage", "7"), "`--stage 7`"),
+        ((*CPU, *MODEL, "train.py", "--deepspeed", "x.json"), "two configs"),
+    ],
+)
+def test_a_command_line_without_sense_is_refused(
+    here: Run, folder: Path, words: tuple[str, ...], problem: str
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here("doctor", *words)
+    assert 2 == result.code
+    assert problem in result.problem
+
+
+def test_gpus_that_the_environment_hides_from_deepspeed_are_an_error(
+    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(library("h200-x4"))
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert "error" == found_by(here, "--accelerator", "cuda")["accelerator"]
+
+
+def test_an_interface_that_is_not_there_is_an_error(
+    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(library("h200-x4"))
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "nothing9")
+    assert "error" == found_by(here, *MODEL)["no-such-interface"]
+
+
+def test_an_environment_without_deepspeed_is_an_error(
+    here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "error" == found_by(here, *CPU)["no-deepspeed"]
+
+
+def test_findings_have_their_whys_and_mends_on_lines_of_their_own(here: Run) -> None:
+    result = here("doctor", *CPU, *MODEL, "none.py")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("error PF101 script-refused: ")
+    assert "    why: `launch` refuses the script" == lines[1]
+    assert lines[-1].startswith("1 error")
+
+
+def test_quiet_shows_errors_alone(here: Run) -> None:
+    assert "" == here("doctor", "--quiet", *CPU).stdout
+    assert "PF101" in here("doctor", "--quiet", *CPU, *MODEL, "none.py").stdout
+
+
+def test_nothing_heavy_is_loaded(folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    argv = [sys.executable, "-X", "importtime", "-m", "zerowiz", "doctor", *CPU, *MODEL, "train.py"]
+
+    done = subprocess.run(
+        argv, cwd=folder, env=clean_environ(), capture_output=True, text=True, check=False
+    )
+
+    assert 0 == done.returncode, done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {"torch", "transformers", "deepspeed", "accelerate", "questionary", "rich", "numpy"}
+    assert "zerowiz.core.preflight" in loaded
+    assert set() == heavy & loaded
+
+
+ERROR = found(rules.PORT_TAKEN, "somebody listens on port 1", "choose another")
+WARNING = found(rules.MEMLOCK, "little may be locked", "ulimit -l unlimited")
+
+
+def test_an_error_stops_a_launch_with_its_mends_as_hints() -> None:
+    second = found(rules.NO_NINJA, "there is no `ninja`", "pip install ninja")
+    with pytest.raises(
+        PreflightError, match=r"somebody listens on port 1 \(PF601 port-taken\)"
+    ) as e:
+        require_no_error((WARNING, ERROR, second))
+    first, other, mend, force = e.value.hints
+    assert ("choose another", "pip install ninja") == (first, mend)
+    assert other.startswith("there is no `ninja` (PF402")
+    assert "--force" in force
+
+
+def test_what_may_go_well_stops_nothing() -> None:
+    require_no_error((WARNING,))
+    require_no_error((ERROR,), force=True)
+
+
+@pytest.mark.parametrize(
+    ("findings", "force", "expected"),
+    [((WARNING, ERROR), False, 1), ((WARNING, ERROR), True, 2), ((), False, 0)],
+)
+def test_warnings_are_notes(
+    findings: tuple[Finding, ...], force: bool, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(findings, force=force)
+    notes = capsys.readouterr().err.splitlines()
+    assert expected == len(notes)
+    assert all(note.startswith("note: ") for note in notes)
+
+
+def test_the_guide_lists_every_rule() -> None:
+    page = (ROOT / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (PF\d+) \| ([a-z-]+) \|", page, re.MULTILINE)
+    assert [(rule.code, rule.name) for rule in RULES] == rows

@@ -1,0 +1,114 @@
+"""`zerowiz launch --escalate`: a job that ran out of memory goes on one rung up, from its checkpoint."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks.harness import CompletedRun, rank_environ, run
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+ZEROWIZ = (sys.executable, "-m", "zerowiz")
+# What is free of the host changes from one run to the next, so the budget is said.
+RANKS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "2GB")
+JOB = (*RANKS, "--model", str(TEMPLATES / "model"))
+STEP = ("--micro-batch", "2", "--grad-accum", "2")
+
+pytestmark = pytest.mark.deepspeed
+
+
+def launch(folder: Path, runs_out: str, *words: str | Path) -> CompletedRun:
+    """Start at ZeRO-2, in which a rank dies."""
+    environ = rank_environ(folder / "reports")
+    environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "ZEROWIZ_RANK_RUNS_OUT": runs_out}
+    options = ("--yes", "--stage", "2", "--allow-slow", "--escalate", *JOB)
+    return run([*ZEROWIZ, "launch", *options, *words], env=environ, cwd=folder)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "zerowiz-run.json").read_text()))
+
+
+def test_after_a_rank_ran_out_the_next_rung_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
+    done = launch(tmp_path, "1,5,2,raise", *STEP, *script)
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    record = read_record(tmp_path)
+    first, second = record["attempts"]
+    assert ("zero2", "cuda_oom", 1) == (
+        first["strategy"],
+        first["end"]["cause"],
+        first["end"]["rank"],
+    )
+    assert "torch.OutOfMemoryError" in first["end"]["last_lines"][-1]
+    assert ("zero3", "finished", 0) == (
+        second["strategy"],
+        second["end"]["cause"],
+        second["end"]["status"],
+    )
+    assert {"what": "checkpoint", "path": "out/checkpoint-3"} == second["goes_on_from"]
+    assert "zero2 ran out of gpu memory" in second["why"]
+    assert 0 == record["exit"]
+    losses = dict(re.findall(r"^step (\d+)  loss ([\d.]+)", done.stdout, re.MULTILINE))
+    assert {"1", "4", "5", "6"} == set(losses)
+    assert float(losses["6"]) < float(losses["4"]) < float(losses["1"])
+    for name in ("ds_config_zero2.json", "ds_config_zero3.json", "ds_config_zero3.plan.json"):
+        assert (tmp_path / name).is_file()
+    assert "goes on from the checkpoint out/checkpoint-3" in done.stderr
+
+    # What was seen is known to the next plan on this machine.
+    planned = run(
+        [
+            *ZEROWIZ,
+            "plan",
+            "--json",
+            *JOB,
+            "--micro-batch",
+            "2",
+            "--grad-accum",
+            "2",
+            "--seq-len",
+            "128",
+        ],
+        env={**rank_environ(tmp_path / "reports"), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        cwd=tmp_path,
+    )
+    seen = {each["name"]: each["ran_out"] for each in json.loads(planned.stdout)["strategies"]}
+    assert {"ddp", "zero1", "zero2"} == {name for name, ran_out in seen.items() if ran_out}
+    assert "zero2" == seen["ddp"]["strategy"]
+
+
+def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: Path) -> None:
+    script = (TEMPLATES / "train_hf.py", "--use_cpu", "--bf16", "--max_steps", "6")
+    accumulation = ("--gradient_accumulation_steps", "2")
+    schedule = ("--lr_scheduler_type", "linear", "--save_strategy", "steps", "--save_steps", "3")
+    done = launch(
+        tmp_path, "0,5,2,allocate", *script, *schedule, *accumulation, "--logging_steps", "1"
+    )
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    first, second = read_record(tmp_path)["attempts"]
+    assert ("zero2", "cuda_oom") == (first["strategy"], first["end"]["cause"])
+    assert "can't allocate memory" in "".join(first["end"]["last_lines"])
+    assert ("zero3", "checkpoint") == (second["strategy"], second["goes_on_from"]["what"])
+    state = json.loads((tmp_path / "out/checkpoint-6/trainer_state.json").read_text())
+    logged = {row["step"]: row for row in state["log_history"] if "learning_rate" in row}
+    assert [1, 2, 3, 4, 5, 6] == sorted(logged)
+    rates = [logged[step]["learning_rate"] for step in sorted(logged)]
+    # Linear to 0 over all six steps: what was taken before the restart counts.
+    assert pytest.approx([1e-3 * (6 - step) / 6 for step in range(6)]) == rates
+    assert logged[6]["loss"] < logged[4]["loss"] < logged[1]["loss"]
+
+
+def test_a_failure_of_another_kind_is_never_tried_again(tmp_path: Path) -> None:
+    script = (TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt")
+    done = launch(tmp_path, "9,9,9,raise", *STEP, *script)
+
+    assert done.returncode not in {0, 2, 3, 4, 5}
+    record = read_record(tmp_path)
+    [attempt] = record["attempts"]
+    assert ("failed", done.returncode) == (attempt["end"]["cause"], record["exit"])
+    assert not (tmp_path / "ds_config_zero3.json").exists()

@@ -1,0 +1,393 @@
+"""A supervised job ends with its own status, in order, and leaves nothing behind.
+
+The launcher here is a stand-in that starts ranks as DeepSpeed's does; `tests/kills` has the real one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kills.harness import HERE, SHIM, Ended, Job, supervised
+
+# What every rank's script begins with: who it is, and a way to say how far it has come.
+PRELUDE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+rank = int(os.environ["RANK"])
+def mark(name): Path(f"{name}-{rank}").touch()
+def on(number, does): signal.signal(number, lambda *_: does())
+"""
+
+
+@contextmanager
+def ranks(folder: Path, script: str, *, count: int = 2, **settings: Any) -> Iterator[Job]:
+    """A supervised stand-in that starts ranks of this script in a folder."""
+    path = folder / "script.py"
+    path.write_text(PRELUDE + textwrap.dedent(script))
+    command = (sys.executable, HERE / "stand_in.py", str(count), SHIM, path, "--lr", "0.1")
+    inside = ("env", f"--chdir={folder}")
+    with supervised(folder, (*inside, *command), ranks=count, **settings) as job:
+        yield job
+
+
+def run(folder: Path, script: str, **settings: Any) -> Ended:
+    """The same, to its end."""
+    with ranks(folder, script, **settings) as job:
+        return job.wait()
+
+
+def told(ended: Ended) -> tuple[int, str]:
+    """The status and the cause, as judged, where the process says the same."""
+    assert ended.end["status"] == ended.status
+    return ended.status, ended.end["cause"]
+
+
+def meet(job: Job, folder: Path, name: str, count: int = 2) -> None:
+    job.wait_for_files(*(folder / f"{name}-{rank}" for rank in range(count)))
+
+
+WAIT = """
+mark("ready")
+time.sleep(60)
+"""
+SAVES = (
+    """
+def save():
+    mark("saved")
+    os._exit({status})
+on(signal.SIGTERM, save)
+"""
+    + WAIT
+)
+STUBBORN = (
+    """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+"""
+    + WAIT
+)
+
+
+def test_a_job_whose_ranks_end_well_ends_well(tmp_path: Path) -> None:
+    ended = run(tmp_path, "print('done', sys.argv[1:])")
+    assert (0, "finished") == told(ended)
+    lines = [f"done ['--local_rank={rank}', '--lr', '0.1']" for rank in (0, 1)]
+    assert lines == sorted(ended.stdout.decode().splitlines())
+    assert () == ended.left
+
+
+def test_the_rank_that_failed_first_decides_and_not_who_ended_for_it(tmp_path: Path) -> None:
+    ended = run(tmp_path, "time.sleep(60 if rank == 0 else 0.1); sys.exit(3)")
+    assert (3, "failed") == told(ended)
+    assert 1 == ended.end["first"]["rank"]
+
+
+def test_an_error_shows_before_its_process_ends(tmp_path: Path) -> None:
+    """Rank 1 tears down slowly; rank 0 fails for the connection that it lost, and ends before it."""
+    script = """
+    if rank == 0:
+        time.sleep(0.5)
+        sys.exit("the other is gone")
+    import atexit
+    atexit.register(time.sleep, 1)
+    raise RuntimeError("mine")
+    """
+    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "3"})
+    assert (1, "failed") == told(ended)
+    assert [1, "RuntimeError: mine"] == [ended.end["first"]["rank"], ended.end["first"]["tail"][-1]]
+
+
+def test_a_rank_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
+    ended = run(tmp_path, "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)")
+    assert (137, "killed") == told(ended)
+    assert -signal.SIGKILL % 256 == ended.end["launcher_status"]
+
+
+def test_a_rank_that_ran_out_of_memory_is_the_reason_even_when_another_fails_before_it(
+    tmp_path: Path,
+) -> None:
+    script = """
+    class OutOfMemoryError(RuntimeError): __module__ = "torch"
+    if rank == 0:
+        sys.exit("the other is gone")
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    """
+    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "2"})
+    assert (1, "cuda_oom") == told(ended)
+    assert 1 == ended.end["first"]["rank"]
+
+
+def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:
+    with supervised(tmp_path, ("sh", "-c", "echo no such host >&2; exit 2")) as job:
+        ended = job.wait()
+    assert (2, "launcher") == told(ended)
+    assert b"no such host\n" == ended.stderr
+
+
+def test_a_command_that_is_not_there_is_an_error_of_the_launch(tmp_path: Path) -> None:
+    with supervised(tmp_path, (tmp_path / "nothing",)) as job:
+        ended = job.wait()
+    assert 1 == ended.status
+    assert b"PreflightError: cannot start `" in ended.stderr
+
+
+def test_a_launcher_that_vanishes_does_not_end_well_though_its_caller_says_so(
+    tmp_path: Path,
+) -> None:
+    """`deepspeed` ends with 0 when its inner launcher was killed (runner.py, 0.19.8)."""
+    (tmp_path / "script.py").write_text(
+        PRELUDE + "on(signal.SIGTERM, lambda: os._exit(0))\n" + WAIT
+    )
+    inner = f"{sys.executable} {HERE}/stand_in.py 2 {SHIM} script.py"
+    hidden = ("env", f"--chdir={tmp_path}", "sh", "-c", f"{inner}; exit 0")
+    with supervised(tmp_path, hidden) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (137, "launcher") == told(ended)
+    assert () == ended.left
+
+
+def test_a_rank_that_ends_before_it_is_finished_is_missed(tmp_path: Path) -> None:
+    """A launcher that says 0 after it has started one rank of two."""
+    (tmp_path / "script.py").write_text("")
+    command = (sys.executable, HERE / "stand_in.py", "1", SHIM, tmp_path / "script.py")
+    with supervised(tmp_path, command, ranks=2) as job:
+        ended = job.wait()
+    assert (137, "launcher") == told(ended)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_request_to_end_reaches_every_rank(number: signal.Signals, tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT) as job:
+        meet(job, tmp_path, "ready")
+        job.send(number)
+        ended = job.wait()
+    assert (128 + number, "stopped") == told(ended)
+    assert () == ended.left
+    # No launcher was needed for it, nor a grace.
+    assert ended.gone_after_s < 3
+
+
+def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
+    with ranks(tmp_path, SAVES.format(status=0)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+        meet_saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
+    assert [True, True] == meet_saved
+    assert (0, "finished") == told(ended)
+
+
+def test_a_script_may_answer_with_a_status_of_its_own(tmp_path: Path) -> None:
+    """85 asks some schedulers to run the job again."""
+    with ranks(tmp_path, SAVES.format(status=85)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (85, "stopped") == told(ended)
+
+
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=THOROUGH)])
+def test_a_signal_for_the_script_is_the_scripts_alone(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    script = f"on({number}, lambda: mark('asked'))\n" + WAIT.replace("60", "1.5")
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        job.send(number)
+        meet(job, tmp_path, "asked")
+        ended = job.wait()
+    assert (0, "finished") == told(ended)
+
+
+def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_path: Path) -> None:
+    """The ranks find it as they always do."""
+    script = "assert signal.getsignal(10) == signal.SIG_DFL\n" + WAIT.replace("60", "1")
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGUSR1, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (0, "finished") == told(ended)
+
+
+def test_who_does_not_end_in_its_grace_is_killed(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=1.5) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (143, "stopped") == told(ended)
+    assert () == ended.left
+    assert 1.5 < ended.gone_after_s < 5
+
+
+def test_a_second_request_ends_the_grace(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=60) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGINT)
+        time.sleep(0.5)
+        job.send(signal.SIGINT)
+        ended = job.wait()
+    assert (130, "stopped") == told(ended)
+    assert () == ended.left
+    assert ended.gone_after_s < 3
+
+
+def test_before_there_is_a_rank_a_request_ends_all_at_once(tmp_path: Path) -> None:
+    with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
+        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (143, "stopped") == told(ended)
+    assert () == ended.left
+    assert ended.gone_after_s < 2
+
+
+def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT.replace("60", "1"), before=("nohup",)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGHUP)
+        ended = job.wait()
+    assert (0, "finished") == told(ended)
+
+
+def test_ranks_that_hold_out_while_another_has_failed_are_killed_after_the_grace(
+    tmp_path: Path,
+) -> None:
+    ended = run(tmp_path, "if rank: sys.exit(7)\n" + STUBBORN, grace_s=1.0)
+    assert (7, "failed") == told(ended)
+    assert () == ended.left
+
+
+def test_the_end_of_the_launcher_ends_its_ranks(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=1.0) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (137, "launcher") == told(ended)
+    assert () == ended.left
+
+
+DAEMON = """
+if rank == 0:
+    command = ["{python}", "-c", "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
+    subprocess.Popen(command, start_new_session=True, env={env}, stdout=-3, stderr=-3)
+"""
+
+
+@pytest.mark.parametrize(
+    "env", [pytest.param("os.environ", marks=THOROUGH), "{}"], ids=["marked", "bare"]
+)
+def test_what_a_rank_left_behind_is_ended_too(env: str, tmp_path: Path) -> None:
+    """It has a session of its own and ignores SIGTERM; even its environment may be empty."""
+    script = DAEMON.format(python=sys.executable, env=env) + "\nmark('ready')\ntime.sleep(0.5)"
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        ended = job.wait()
+    assert (0, "finished") == told(ended)
+    assert () == ended.left
+
+
+@pytest.mark.parametrize("script", [WAIT, STUBBORN], ids=["ready to end", "stubborn"])
+def test_nothing_outlives_a_supervisor_that_was_killed(script: str, tmp_path: Path) -> None:
+    with ranks(tmp_path, script, grace_s=1.0) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+    assert -signal.SIGKILL == ended.status
+    assert () == ended.left
+
+
+def test_nothing_outlives_a_supervisor_that_was_killed_before_there_was_a_rank(
+    tmp_path: Path,
+) -> None:
+    with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
+        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+    assert () == ended.left
+
+
+def test_a_job_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    script = """
+    mark("ready")
+    while not Path("unread").exists(): time.sleep(0.02)
+    for line in range(2000): print("line", line)
+    """
+    with ranks(tmp_path, script, stdout=writer) as job:
+        os.close(writer)
+        meet(job, tmp_path, "ready")
+        os.close(reader)
+        (tmp_path / "unread").touch()
+        ended = job.wait()
+    assert (0, "finished") == told(ended)
+    # The log has all of it.
+    text = (tmp_path / "attempt" / "rank-1.log").read_text()
+    assert "line 1999" == text.splitlines()[-1]
+
+
+def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT) as job:
+        meet(job, tmp_path, "ready")
+        start = job.rank(1)
+        elsewhere = {"rank": 2, "host": "node2", "space": "another"}
+        (tmp_path / "attempt" / "rank-2.json").write_text(json.dumps({**start, **elsewhere}))
+        end = dict.fromkeys(("failed_at", "told", "accelerator", "oom_killed"))
+        end |= {**elsewhere, "status": 9, "ended_at": time.time(), "tail": ["no"]}
+        partial = tmp_path / "end.json"
+        partial.write_text(json.dumps(end))
+        partial.replace(tmp_path / "attempt" / "rank-2.end.json")
+        job.done_at = time.monotonic()
+        ended = job.wait()
+    assert (9, "failed") == told(ended)
+    assert ["node2", ["no"]] == [ended.end["first"]["host"], ended.end["first"]["tail"]]
+    assert () == ended.left
+    assert ended.gone_after_s < 5
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root sets a limit on a memory group")
+def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_such(tmp_path: Path) -> None:
+    groups = [path for path in MEMORY_GROUPS if path.parent.exists()]
+    if not groups:
+        pytest.skip("no memory controller is mounted here")
+    group = groups[0] / f"zerowiz-test-{os.getpid()}"
+    group.mkdir(parents=True)
+    limit = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
+    try:
+        (group / limit).write_text(str(200 << 20))
+        script = """
+        if rank == 0: time.sleep(60)
+        held = [b"x" * (1 << 24) for _ in range(64)]
+        """
+        enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        ended = run(tmp_path, script, before=("sh", "-c", enter, "sh"))
+    finally:
+        group.rmdir()
+    assert (137, "host_oom") == told(ended)
+
+
+MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
+
+
+def test_watching_costs_the_start_of_a_job_little(tmp_path: Path) -> None:
+    began = time.monotonic()
+    run(tmp_path, "", count=1)
+    watched_s = time.monotonic() - began
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    alone_s = time.monotonic() - began
+    # Four interpreters (supervisor, launcher, shim, rank), one after the other, and a poll.
+    assert watched_s < 4 * alone_s + 2

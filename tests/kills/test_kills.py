@@ -1,0 +1,16 @@
+"""Whatever happens to a real DeepSpeed job: its status tells it, and nothing is left of it."""
+
+import random
+from pathlib import Path
+
+import pytest
+from kills.cases import CASES, misses, run_case
+
+pytestmark = pytest.mark.deepspeed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_status_is_right_and_nothing_is_left(name: str, tmp_path: Path) -> None:
+    chance = random.Random(name)  # noqa: S311 - no secret
+    ended = run_case(CASES[name], tmp_path, chance)
+    assert [] == misses(CASES[name], ended), ended.stderr[-4000:].decode(errors="replace")

@@ -1,0 +1,53 @@
+"""Launch a script over a hostfile as `zerowiz launch` does, without the decisions before it.
+
+python driver.py HOSTFILE LAUNCHER FOLDER GRACE SCRIPT [ARGS...]
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from zerowiz.cli.ways import Run, reach_ranks
+from zerowiz.core.host import Host
+from zerowiz.core.hostlaunch import Launcher
+from zerowiz.core.launch import LaunchPlan, launch_argv
+from zerowiz.core.machine import with_nodes
+from zerowiz.emit.files import write_files
+from zerowiz.emit.supervise import supervise
+from zerowiz.probe.cpu import cpu_machine
+from zerowiz.probe.hostfile import read_hostfile
+from zerowiz.probe.programs import find_programs
+
+
+def main() -> None:
+    """Be the head."""
+    hostfile, launcher, folder, grace, *words = sys.argv[1:]
+    slots = read_hostfile(Path(hostfile))
+    machine = with_nodes(cpu_machine(next(iter(slots.values())), Host()), len(slots))
+    programs = find_programs(os.environ)
+    run = Run(
+        folder=Path(folder),
+        supervised=True,
+        grace_seconds=int(grace),
+        hostfile=Path(hostfile),
+        launcher=Launcher(launcher),
+    )
+    wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    reach = reach_ranks(run, 1, machine, programs, wanted)
+    plan = LaunchPlan(
+        files=reach.files,
+        argv=launch_argv(programs, reach.options, reach.quote(words), supervised=True),
+        env=reach.env,
+        unset=reach.unset,
+        supervised=True,
+    )
+    write_files(plan.files)
+    sys.stderr.write("".join(f"note: {note}\n" for note in reach.notes))
+    sys.stderr.flush()
+    end = supervise(plan.argv, plan.environ(os.environ), run.watch(1, machine.world_size))
+    sys.stdout.write(f"job ended: {end.status} {end.cause}\n")
+    sys.exit(end.status)
+
+
+if __name__ == "__main__":
+    main()

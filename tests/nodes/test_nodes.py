@@ -1,0 +1,212 @@
+"""Launch over a hostfile on nodes that are namespaces of this host: real sshd, pdsh, DeepSpeed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.harness import Cluster, Job, wait_for
+
+from zerowiz.core.hostlaunch import ALIVE_EVERY_S, ALIVE_TRIES, Launcher
+
+pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed]
+
+HERE = Path(__file__).parent
+ROOT, BIN = HERE.parents[1], Path(sys.executable).parent
+GRACE_S = 5
+# Until ssh gives a node up, the end of its ranks is settled, and the others have theirs written.
+LOST_S = ALIVE_EVERY_S * (ALIVE_TRIES + 1) + 5 + GRACE_S + 15
+ODD = ("a b", "", "$HOME `id` \"q\" 'r' \\ *;&|", "100% %h", "new\nline")
+
+
+def environ(cluster: Cluster, more: Mapping[str, str]) -> dict[str, str]:
+    """Of the head; its home folder holds no file of somebody's."""
+    inherited = {key: os.environ[key] for key in os.environ if key != "CUDA_VISIBLE_DEVICES"}
+    return {
+        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
+        **inherited,
+        "HOME": str(cluster.folder),
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{BIN}:/usr/sbin:{os.environ['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **more,
+    }
+
+
+def launch(
+    cluster: Cluster,
+    out: Path,
+    *words: str,
+    nodes: int = 2,
+    slots: int = 1,
+    launcher: Launcher = Launcher.PDSH,
+    env: Mapping[str, str] | None = None,
+) -> AbstractContextManager[Job]:
+    hostfile, attempt = cluster.hostfile(nodes, slots), out / "attempt"
+    head = (sys.executable, HERE / "driver.py", hostfile, launcher, attempt, str(GRACE_S))
+    script = (str(HERE / "step_together.py"), "--out", str(out), *words)
+    return cluster.start((*head, *script), environ(cluster, env or {}), out)
+
+
+def mpi(launcher: Launcher, folder: Path) -> str:
+    """A PATH whose `mpirun` is that of this launcher, where two MPIs are installed."""
+    path = f"{BIN}:/usr/sbin:{os.environ['PATH']}"
+    program = shutil.which(f"mpirun.{launcher}")
+    if launcher is Launcher.PDSH or program is None:
+        return path
+    wrapper = folder / "mpi" / "mpirun"
+    wrapper.parent.mkdir()
+    # By its own name: MPICH looks for its other programs beside it.
+    wrapper.write_text(f'#!/bin/sh\nexec {program} "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    return f"{wrapper.parent}:{path}"
+
+
+def seen(out: Path) -> list[dict[str, Any]]:
+    """What each rank saw, in their order."""
+    files = sorted(out.glob("seen-*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def all_gone(cluster: Cluster, within_s: float = GRACE_S + 5) -> None:
+    wait_for(f"the end of {cluster.left()}", lambda: not cluster.left(), within_s)
+
+
+def train(cluster: Cluster, out: Path, *, nodes: int) -> None:
+    """The template, through the command, with 2 ranks on each node."""
+    templates = shutil.copytree(ROOT / "templates", out / "templates")
+    where = ("--hostfile", cluster.hostfile(nodes, 2), "--accelerator", "cpu")
+    what = ("--model", templates / "model", "--micro-batch", "2", "--stage", "2", "--yes")
+    how = ("--output-dir", out, "--supervise", "--grace-seconds", str(GRACE_S))
+    script = (templates / "train_deepspeed.py", "--steps", "6", "--output_dir", out / "saved")
+    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *how, *script)
+    with cluster.start(argv, environ(cluster, {}), out) as job:
+        assert 0 == job.status(within_s=240), job.text()
+        text = job.text()
+        all_gone(cluster)
+    losses = [float(loss) for loss in re.findall(r"step \d+  loss ([\d.]+)", text)]
+    assert losses[-1] < losses[0], text
+    record = json.loads((out / "zerowiz-run.json").read_text(encoding="utf-8"))
+    assert 0 == record["exit"]
+    logs = Path(record["attempts"][0]["logs"])
+    ends = [json.loads(file.read_text(encoding="utf-8")) for file in logs.glob("rank-*.end.json")]
+    expected = {(rank, f"n{rank // 2 + 1}", 0) for rank in range(2 * nodes)}
+    assert expected == {(end["rank"], end["host"], end["status"]) for end in ends}
+
+
+def test_launch_trains_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    train(cluster, tmp_path, nodes=2)
+
+
+@pytest.mark.thorough
+def test_launch_trains_on_three_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    train(cluster, tmp_path, nodes=3)
+
+
+def test_ranks_of_every_node_see_the_variables_and_the_words(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / ".deepspeed_env").write_text(
+        '# mine\n\nexport WANDB_NAME="of $(hostname)"\nHF_HUB_OFFLINE=1\nno equals\n',
+        encoding="utf-8",
+    )
+    more = {"HF_HOME": "/a b/$c", "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hidden"}
+    words = [word for text in ODD for word in ("--text", text)]
+    with launch(cluster, tmp_path, *words, env=more) as job:
+        assert 0 == job.status(within_s=120), job.text()
+        all_gone(cluster)
+    ranks = seen(tmp_path)
+    assert ["n1", "n2"] == [rank["host"] for rank in ranks]
+    assert [words] * 2 == [rank["argv"][-len(words) :] for rank in ranks]
+    names = ("HF_HOME", "HF_HUB_OFFLINE", "WANDB_NAME", "HF_TOKEN")
+    assert [("/a b/$c", "1", f"of n{number}", None) for number in (1, 2)] == [
+        tuple(rank["environ"].get(name) for name in names) for rank in ranks
+    ]
+    assert "`HF_TOKEN` stays here" in job.text()
+    assert "line 5 is left out" in job.text()
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        Launcher.PDSH,
+        pytest.param(Launcher.MPICH, marks=pytest.mark.thorough),
+        pytest.param(Launcher.OPENMPI, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_node_that_vanishes_ends_the_job(
+    cluster: Cluster, tmp_path: Path, launcher: Launcher
+) -> None:
+    env = {"PATH": mpi(launcher, tmp_path)}
+    with launch(cluster, tmp_path, "--steps", "10000", launcher=launcher, env=env) as job:
+        job.says("step 3")
+        lost = cluster.nodes[1]
+        cluster.cut(lost)
+        lost.die()
+        assert 255 == job.status(within_s=LOST_S), job.text()
+        all_gone(cluster)
+
+
+@pytest.mark.thorough
+def test_a_node_that_crashes_ends_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    """The others hear of it: their connections are reset, and they fail in the collective."""
+    with launch(cluster, tmp_path, "--steps", "10000") as job:
+        job.says("step 3")
+        cluster.nodes[1].die()
+        assert 0 != job.status(within_s=LOST_S), job.text()
+        all_gone(cluster)
+
+
+def test_a_signal_to_zerowiz_reaches_the_ranks_of_every_node(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with launch(cluster, tmp_path, "--steps", "10000", "--saves") as job:
+        job.says("step 3")
+        os.kill(job.pid, signal.SIGTERM)
+        assert 128 + signal.SIGTERM == job.status(within_s=60), job.text()
+        assert {"saved-0", "saved-1"} == {file.name for file in tmp_path.glob("saved-*")}
+        all_gone(cluster)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher", Launcher)
+def test_the_status_is_that_of_the_rank_that_failed_on_another_node(
+    cluster: Cluster, tmp_path: Path, launcher: Launcher
+) -> None:
+    words, path = ("--steps", "10000", "--fails", "1"), mpi(launcher, tmp_path)
+    with launch(cluster, tmp_path, *words, launcher=launcher, env={"PATH": path}) as job:
+        assert 1 == job.status(within_s=90), job.text()
+        assert "job ended: 1 failed" in job.text()
+        all_gone(cluster)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher", [Launcher.OPENMPI, Launcher.MPICH])
+def test_mpi_starts_the_ranks_with_the_same_variables_and_words(
+    cluster: Cluster, tmp_path: Path, launcher: Launcher
+) -> None:
+    more = {
+        "HF_HOME": "/a b/$c",
+        "HF_TOKEN": "sent",
+        "MLFLOW_X": "a b",
+        "PATH": mpi(launcher, tmp_path),
+    }
+    words = [word for text in ODD for word in ("--text", text)]
+    with launch(cluster, tmp_path, *words, slots=2, launcher=launcher, env=more) as job:
+        assert 0 == job.status(within_s=120), job.text()
+        all_gone(cluster)
+    ranks = seen(tmp_path)
+    assert ["n1", "n1", "n2", "n2"] == [rank["host"] for rank in ranks]
+    assert [words] * 4 == [rank["argv"][-len(words) :] for rank in ranks]
+    names = ("HF_HOME", "HF_TOKEN", "MLFLOW_X", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    assert [("/a b/$c", "sent", "a b", str(n), str(n % 2), "4") for n in range(4)] == [
+        tuple(rank["environ"].get(name) for name in names) for rank in ranks
+    ]

@@ -1,0 +1,145 @@
+"""Checkpoints on the disk: whole or not there, and nobody else's folder is touched."""
+
+import json
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, Any]:
+    """The module as a script beside it imports it."""
+    return runpy.run_path(str(TEMPLATES / "portable_files.py"))
+
+
+@pytest.fixture
+def save(files: dict[str, Any], tmp_path: Path) -> Any:
+    def checkpoint(step: int, keep: int = 2) -> None:
+        with files["new_checkpoint"](tmp_path, step, keep) as folder:
+            (folder / "model.safetensors").write_text("weights")
+            files["write_marker"](folder, {"step": step})
+
+    return checkpoint
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+SAVED = {
+    "a.weight": torch.arange(15, dtype=torch.float32).view(3, 5),
+    "b": torch.tensor([1.5, -0.0, 2.0], dtype=torch.bfloat16),
+    "empty": torch.zeros(0, 4, dtype=torch.float16),
+    "scalar": torch.tensor(7),
+}
+
+
+def test_a_file_written_in_pieces_is_read_by_safetensors(
+    files: dict[str, Any], tmp_path: Path
+) -> None:
+    specs = [
+        files["Spec"](name=name, shape=tuple(tensor.shape), dtype=tensor.dtype)
+        for name, tensor in SAVED.items()
+    ]
+    with files["TensorWriter"].of(tmp_path, "model", specs) as writer:
+        for tensor in SAVED.values():
+            for piece in tensor.view(-1).split(2):
+                writer.write(piece)
+
+    read = load_file(tmp_path / "model.safetensors")
+
+    assert SAVED.keys() == read.keys()
+    for name, tensor in SAVED.items():
+        assert (tensor.shape, tensor.dtype) == (read[name].shape, read[name].dtype)
+        assert torch.equal(tensor, read[name])
+
+
+def test_any_part_of_a_safetensors_file_is_read(files: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(SAVED, path)
+
+    specs = files["read_specs"](path)
+
+    assert {name: tuple(tensor.shape) for name, tensor in SAVED.items()} == {
+        name: spec.shape for name, spec in specs.items()
+    }
+    with path.open("rb") as file:
+        values = files["read_values"](file, specs["a.weight"], 4, 7)
+        assert list(range(4, 11)) == values.tolist()
+        os.truncate(path, specs["a.weight"].offset_bytes + 6)
+        with pytest.raises(OSError, match=r"ends within a\.weight"):
+            files["read_values"](file, specs["a.weight"], 0, 2)
+
+
+def test_the_newest_is_the_one_saved_last_whatever_its_step(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    save(20)
+    save(5)  # the run was started again from its beginning
+    save(10)
+    assert ["checkpoint-10", "checkpoint-5"] == names(tmp_path)
+    assert "checkpoint-10" == files["whole_checkpoints"](tmp_path)[-1].name
+
+
+def test_a_step_that_was_saved_before_is_replaced(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    save(5)
+    before = files["read_marker"](tmp_path / "checkpoint-5")["saved_at_ns"]
+    save(5)
+    assert ["checkpoint-5"] == names(tmp_path)
+    assert files["read_marker"](tmp_path / "checkpoint-5")["saved_at_ns"] > before
+
+
+def test_a_folder_without_our_marker_is_neither_taken_nor_removed(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    for name in ("checkpoint-1", "checkpoint-99", "checkpoint-best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-best" / "portable.json").write_text(json.dumps({"format": 1}))
+    for step in (2, 3, 4):
+        save(step, keep=1)
+    assert ["checkpoint-1", "checkpoint-4", "checkpoint-99", "checkpoint-best"] == names(tmp_path)
+    assert "checkpoint-4" == files["whole_checkpoints"](tmp_path)[-1].name
+    with pytest.raises(FileExistsError, match="checkpoint-99 is not one of our checkpoints"):
+        save(99)
+
+
+def test_keeping_none_of_them_keeps_them_all(save: Any, tmp_path: Path) -> None:
+    for step in range(4):
+        save(step, keep=0)
+    assert [f"checkpoint-{step}" for step in range(4)] == names(tmp_path)
+
+
+def test_what_an_ended_save_left_is_not_seen_and_goes_with_the_next(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    save(1)
+    with pytest.raises(FileNotFoundError), files["new_checkpoint"](tmp_path, 2, 2) as folder:
+        (folder / "nowhere" / "model.safetensors").write_text("half")
+    assert [".checkpoint-2.partial", "checkpoint-1"] == names(tmp_path)
+    assert ["checkpoint-1"] == [path.name for path in files["whole_checkpoints"](tmp_path)]
+    save(3)
+    assert ["checkpoint-1", "checkpoint-3"] == names(tmp_path)
+
+
+def test_a_removal_that_ends_halfway_leaves_nothing_that_looks_whole(
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(1)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "unlink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(2, keep=1)
+    assert [".checkpoint-1.partial", "checkpoint-2"] == names(tmp_path)

@@ -1,0 +1,271 @@
+"""What stands beside a rank keeps all of its output and its true end, and changes neither."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kills.harness import SHIM, read_stat
+
+ALONE = {
+    key: value
+    for key, value in os.environ.items()
+    if not re.match("ZEROWIZ_|RANK$|LOCAL_RANK|OMPI_|PMI_|SLURM_", key)
+}
+
+
+def start(folder: Path, script: str, *words: str, **env: str) -> "subprocess.Popen[bytes]":
+    """Start a script as rank 3 under its watch; `ZEROWIZ_ATTEMPT=""` for none."""
+    path = folder / "script.py"
+    path.write_text("import os, sys, time\n" + textwrap.dedent(script))
+    watched = {"ZEROWIZ_ATTEMPT": str(folder / "attempt"), "RANK": "3", "LOCAL_RANK": "1", **env}
+    environ = {**ALONE, **{key: value for key, value in watched.items() if value}}
+    return subprocess.Popen(
+        [sys.executable, "-u", SHIM, *(words or ("--local_rank=1", str(path), "--lr", "0.1"))],
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def run(folder: Path, script: str, *words: str, **env: str) -> tuple[int, bytes, bytes]:
+    """The same to its end: the status, as `subprocess` has it, and what came out."""
+    with start(folder, script, *words, **env) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "attempt" / name).read_text())
+    return content
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "alone"])
+def test_the_training_is_the_command_that_it_would_be_without_it(
+    watched: bool, tmp_path: Path
+) -> None:
+    script = "print(open('/proc/self/cmdline').read().split(chr(0))[:-1], sys.path[0])"
+    status, out, err = run(tmp_path, script, **({} if watched else {"ZEROWIZ_ATTEMPT": ""}))
+    path = str(tmp_path / "script.py")
+    words = [sys.executable, "-u", path, "--local_rank=1", "--lr", "0.1"]
+    assert (0, f"{words} {tmp_path}\n", "") == (status, out.decode(), err.decode())
+    assert watched == (tmp_path / "attempt").exists()
+
+
+def test_where_mpi_started_it_no_local_rank_is_handed_on(tmp_path: Path) -> None:
+    words = (str(tmp_path / "script.py"), "--lr", "0.1")
+    mpi = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}
+    _, out, _ = run(tmp_path, "print(sys.argv[1:])", *words, **mpi)
+    assert b"['--lr', '0.1']\n" == out
+    assert [5, 2] == [read(tmp_path, "rank-5.json")[key] for key in ("rank", "local_rank")]
+
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGPIPE", "SIGXFSZ", "SIGCHLD")
+
+
+def test_the_training_finds_its_signals_as_it_would_without_it(tmp_path: Path) -> None:
+    script = f"import signal\nprint([signal.getsignal(getattr(signal, n)) for n in {SIGNALS}])"
+    path = tmp_path / "alone.py"
+    path.write_text(textwrap.dedent(script))
+    alone = subprocess.run([sys.executable, path], env=ALONE, capture_output=True, check=True)
+    _, out, _ = run(tmp_path, script)
+
+    def plain(text: bytes) -> str:
+        return re.sub("0x[0-9a-f]+", "", text.decode())
+
+    assert plain(alone.stdout) == plain(out)
+
+
+ENDS = {
+    "well": ("pass", 0, 0),
+    "with a status": ("sys.exit(85)", 85, 85),
+    "with an error": ("raise SystemExit('no')", 1, 1),
+    "killed": ("os.kill(os.getpid(), 9)", -9, 137),
+    "aborted": ("os.abort()", -6, 134),
+    "terminated": ("os.kill(os.getpid(), 15)", -15, 143),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_its_end_is_the_trainings_own(how: str, tmp_path: Path) -> None:
+    script, status, told = ENDS[how]
+    assert status == run(tmp_path, script)[0]
+    end = read(tmp_path, "rank-3.end.json")
+    assert [3, told, None] == [end["rank"], end["status"], end["told"]]
+    assert [] == [*tmp_path.glob("**/*.partial"), *tmp_path.glob("**/core*")]
+
+
+def test_both_streams_pass_in_order_and_the_log_has_both(tmp_path: Path) -> None:
+    script = """
+    for line in range(20):
+        print("out", line, file=(sys.stdout, sys.stderr)[line % 2])
+        time.sleep(0.02)
+    """
+    _, out, err = run(tmp_path, script)
+    lines = [f"out {line}" for line in range(20)]
+    assert lines[::2] == out.decode().splitlines()
+    assert lines[1::2] == err.decode().splitlines()
+    assert lines == (tmp_path / "attempt" / "rank-3.log").read_text().splitlines()
+
+
+def test_what_is_no_text_passes_as_it_is(tmp_path: Path) -> None:
+    _, out, err = run(tmp_path, r"os.write(1, b'\xff\x00\xfe'); os.write(2, b'a\xff\n')")
+    assert (b"\xff\x00\xfe", b"a\xff\n") == (out, err)
+    assert ["a\ufffd"] == read(tmp_path, "rank-3.end.json")["tail"]
+
+
+def test_a_line_that_is_not_ended_is_not_kept_back_for_long(tmp_path: Path) -> None:
+    script = "print('Loading ', end=''); time.sleep(60)"
+    with start(tmp_path, script) as process:
+        assert process.stdout is not None
+        began = time.monotonic()
+        assert b"Loading " == os.read(process.stdout.fileno(), 100)
+        assert time.monotonic() - began < 10
+        process_of_rank = read(tmp_path, "rank-3.json")["process"]["pid"]
+        os.kill(process_of_rank, signal.SIGKILL)
+
+
+def test_of_a_progress_bar_the_tail_has_its_last_state(tmp_path: Path) -> None:
+    script = r"""
+    for step in range(300): sys.stderr.write(f"\rstep {step}")
+    sys.stderr.write("\nno more\n")
+    """
+    _, _, err = run(tmp_path, script)
+    assert b"".join(b"\rstep %d" % step for step in range(300)) + b"\nno more\n" == err
+    assert ["step 299", "no more"] == read(tmp_path, "rank-3.end.json")["tail"]
+
+
+def test_of_much_output_nothing_is_lost(tmp_path: Path) -> None:
+    """64 MB, at more than 10 MB a second."""
+    line = "x" * 63
+    script = f"for _ in range(64): sys.stdout.write(({line!r} + chr(10)) * 2**14)"
+    began = time.monotonic()
+    _, out, _ = run(tmp_path, script)
+    taken_s = time.monotonic() - began
+    assert (f"{line}\n" * 2**20).encode() == out
+    assert out == (tmp_path / "attempt" / "rank-3.log").read_bytes()
+    assert taken_s < 6.4
+
+
+def test_a_rank_may_close_its_streams_and_go_on(tmp_path: Path) -> None:
+    status, out, _ = run(
+        tmp_path, "print('a'); os.close(1); os.close(2); time.sleep(0.5); os._exit(4)"
+    )
+    assert (4, b"a\n") == (status, out)
+
+
+def test_a_child_that_holds_the_streams_open_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    script = """
+    import subprocess
+    print(subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+    """
+    began = time.monotonic()
+    with start(tmp_path, script) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert 0 == process.wait(30)
+        os.kill(child, signal.SIGKILL)
+    assert time.monotonic() - began < 10
+
+
+def test_a_folder_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
+    (tmp_path / "attempt").write_text("in the way")
+    assert (0, b"a\n", b"") == run(tmp_path, "print('a')")
+
+
+def test_a_signal_to_the_whole_tree_reaches_the_rank_once_and_is_its_own_matter(
+    tmp_path: Path,
+) -> None:
+    """DeepSpeed's launcher ends its ranks so."""
+    script = """
+    import signal
+    signal.signal(signal.SIGTERM, lambda *_: print("asked"))
+    print("ready"); time.sleep(1)
+    """
+    with start(tmp_path, script) as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        rank = read(tmp_path, "rank-3.json")["process"]["pid"]
+        for pid in (rank, process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert (b"asked\n", 0) == (process.stdout.read(), process.wait())
+
+
+def test_a_rank_whose_watcher_is_killed_dies_with_it(tmp_path: Path) -> None:
+    with start(tmp_path, "time.sleep(60)") as process:
+        wait_until((tmp_path / "attempt" / "rank-3.json").exists)
+        rank = read(tmp_path, "rank-3.json")["process"]["pid"]
+        process.kill()
+        wait_until(lambda: read_stat(rank) is None)
+
+
+SAYS = """
+import signal
+def say(number, _):
+    print("signal", number)
+    if number == 15: sys.exit(5)
+for number in (10, 15): signal.signal(number, say)
+print("ready")
+time.sleep(60)
+"""
+
+
+def test_on_another_host_signals_arrive_through_the_folder(tmp_path: Path) -> None:
+    """Those that were sent before this rank was started are not for it."""
+    (tmp_path / "attempt").mkdir()
+    orders = tmp_path / "attempt" / "orders"
+    orders.write_text("12\n")
+    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        orders.write_text("12\n10\n")
+        assert b"signal 10\n" == process.stdout.readline()
+        orders.write_text("12\n10\n15\n")
+        assert (b"signal 15\n", 5) == (process.stdout.read(), process.wait())
+    assert read(tmp_path, "rank-3.end.json")["told"] is None
+
+
+def test_on_another_host_a_rank_ends_with_the_connection(tmp_path: Path) -> None:
+    """Though it writes nothing: an ssh that is gone leaves nobody to read."""
+    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        process.stderr.close()
+        assert 5 == process.wait(10)
+    assert "connection" == read(tmp_path, "rank-3.end.json")["told"]
+
+
+def test_a_rank_ends_when_it_is_ordered_and_is_killed_after_the_grace(tmp_path: Path) -> None:
+    script = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('ready')\ntime.sleep(60)"
+    with start(tmp_path, script, ZEROWIZ_GRACE_S="0.5") as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        (tmp_path / "attempt" / "orders").write_text("end\n")
+        assert -9 == process.wait(10)
+    assert "supervisor" == read(tmp_path, "rank-3.end.json")["told"]
+
+
+def test_an_error_is_dated_by_its_first_line(tmp_path: Path) -> None:
+    script = "import atexit\natexit.register(time.sleep, 0.7)\nraise ValueError('no')"
+    assert 1 == run(tmp_path, script)[0]
+    end = read(tmp_path, "rank-3.end.json")
+    assert 0.6 < end["ended_at"] - end["failed_at"] < 5

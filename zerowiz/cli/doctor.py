@@ -1,0 +1,158 @@
+"""`zerowiz doctor`: what would end a job here, before it starts."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+import typer
+
+from zerowiz import __version__
+from zerowiz.cli.checking import check_accounting, check_own_config, check_words
+from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.planning import answer, by_default, config_file, open_questions, read_reachable
+from zerowiz.cli.preflight import look, look_around
+from zerowiz.cli.usage import PlainCommand
+from zerowiz.core.launch import Programs, launch_env
+from zerowiz.core.machine import Machine
+from zerowiz.core.preflight import Finding, Rule, failures, rules
+from zerowiz.core.preflight.finding import found
+from zerowiz.core.preflight.report import encode_findings
+from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
+from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
+from zerowiz.probe.ports import said_port
+from zerowiz.probe.programs import find_programs
+from zerowiz.ui import doctor as show_found
+from zerowiz.ui import show
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sight:
+    """What is to be looked at, and what the steps of a launch refused on the way."""
+
+    options: Options
+    script: str | None
+    script_args: tuple[str, ...]
+    refused: list[Finding] = field(default_factory=list)
+
+    def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
+        """What a step of a launch gives; what it refuses is a finding, and the rest goes on.
+
+        Raises:
+            UsageError: The command line itself makes no sense.
+        """
+        try:
+            return step()
+        except UsageError:
+            raise
+        except AnswerNeededError as error:
+            self.refused.append(found(rules.NO_PLAN, error.message, *error.hints))
+        except ZerowizError as error:
+            self.refused.append(found(rule, error.message, *error.hints))
+        return None
+
+
+@takes_options
+def doctor(
+    options: Options,
+    script: Annotated[str | None, typer.Argument(help="Training script")] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+    ] = None,
+) -> None:
+    """Find what would end a job here, before it starts"""
+    check_accounting(options)
+    sight = _Sight(options=options, script=script, script_args=tuple(args or ()))
+    findings = _examine(sight)
+    if options.as_json:
+        sys.stdout.write(json.dumps(encode_findings(findings, __version__), indent=2) + "\n")
+    elif options.quiet:
+        show_found.findings(failures(findings), sys.stdout)
+    else:
+        show_found.findings(findings, sys.stdout)
+        show_found.summary(findings, sys.stdout)
+    if failures(findings):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def _examine(sight: _Sight) -> Sequence[Finding]:
+    programs = sight.attempt(rules.NO_DEEPSPEED, lambda: find_programs(os.environ))
+    machine = sight.attempt(rules.NO_MACHINE, lambda: _find_machine(sight.options))
+    facts = sight.attempt(rules.SCRIPT_REFUSED, lambda: _read_script(sight))
+    outcome = None if machine is None else _plan(sight, machine, facts)
+    program = None if programs is None else programs.deepspeed
+    environ = _job_environ(machine, programs)
+    if outcome is None or machine is None:
+        return (*sight.refused, *look_around(program, machine, environ))
+    port = said_port(os.environ) if machine.nodes > 1 else None
+    rung = require_a_rung(outcome)
+    seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
+    return (*sight.refused, *seen)
+
+
+def _find_machine(options: Options) -> Machine:
+    machine = find_machine(options, os.environ)
+    if not is_here(machine):
+        raise UsageError(
+            f"`--machine {options.machine}` is another machine; `doctor` looks at this one",
+            "drop `--machine`, or run `zerowiz doctor` there",
+        )
+    if options.hostfile is not None and not options.quiet:
+        show.note("beside the GPUs, this node alone is looked at", sys.stderr)
+    return machine
+
+
+def _read_script(sight: _Sight) -> ScriptFacts | None:
+    if sight.script is None:
+        return None
+    facts = read_reachable(sight.script, sight.script_args, sight.options)
+    check_words(facts, sight.script_args)
+    return facts
+
+
+def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outcome | None:
+    """The job as a launch without questions would have it; None where there is none."""
+    if facts is None and sight.options.model is None:
+        if sight.script is None:
+            what = "no script and no `--model`: what a job needs was not looked at"
+            sight.refused.append(found(rules.NO_PLAN, what, "zerowiz doctor train.py"))
+        return None
+    outcome = sight.attempt(rules.PLAN_REFUSED, lambda: _decide(sight, machine, facts))
+    if outcome is not None and not sight.options.quiet:
+        write_notes(outcome)
+    return outcome
+
+
+def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outcome:
+    """What a launch decides, with its checks of script and config."""
+    options, words = sight.options, sight.script_args
+    settings = ScriptSettings() if facts is None else settle(facts, words)
+    answers = open_questions(options, settings)
+    # What a person would be asked, and a plan can do without, stays at its default.
+    asked = {"model": answers["model"]}
+    outcome = weigh_options(answer(options, asked, by_default), machine, facts, words)
+    rung = require_a_rung(outcome)
+    if facts is not None:
+        check_own_config(options, machine, facts, words)
+        check_accelerator(facts, settings, machine.accelerator)
+        deliver(facts, words, config_file(options, rung))
+    return outcome
+
+
+def _job_environ(machine: Machine | None, programs: Programs | None) -> Mapping[str, str]:
+    """The environment that a launch from here gives its job."""
+    if machine is None or programs is None:
+        return os.environ
+    return {**os.environ, **launch_env(machine, programs, os.environ, {})}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command; from SCRIPT on, every word belongs to the script."""
+    settings = {"allow_interspersed_args": False}
+    app.command(name="doctor", cls=PlainCommand, context_settings=settings)(doctor)

@@ -1,0 +1,177 @@
+"""Run a job with one zerowiz on each node: node 0 decides, the others do as it says."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from zerowiz import __version__
+from zerowiz.cli.attempts import Manner, run_attempts
+from zerowiz.cli.copies import Meeting, ending_all, gather, introduce, publish
+from zerowiz.cli.following import follow, follow_on
+from zerowiz.cli.options import Options
+from zerowiz.cli.planning import config_file
+from zerowiz.cli.starting import Start, make_plan
+from zerowiz.cli.ways import Copy, Run
+from zerowiz.core.agreement import Agreement, Attempt, job_folder
+from zerowiz.core.fleet import NodeAnswer, merge_nodes
+from zerowiz.core.launch import launch_env
+from zerowiz.core.machine import Machine
+from zerowiz.core.place import Place, slots_of
+from zerowiz.core.script import deliver
+from zerowiz.emit.supervise import supervise
+from zerowiz.errors import UsageError
+from zerowiz.probe.place import require_address
+from zerowiz.probe.programs import find_programs
+from zerowiz.ui import sentences, show
+
+# Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
+_VERDICT_S = 120.0
+
+
+def lead(
+    options: Options,
+    place: Place,
+    machine: Machine,
+    start_on: Callable[[Machine, Copy], Start],
+    manner: Manner,
+) -> NoReturn:
+    """On node 0: hear what every node has, decide for the weakest, and start.
+
+    Args:
+        options: What the person said.
+        place: Of this copy.
+        machine: This node.
+        start_on: Plans the job on all nodes together.
+        manner: How often it is started.
+    """
+    require_address(place)
+    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
+    own = introduce(place, _alone(machine))
+    meeting = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
+    with ending_all(meeting):
+        start = start_on(_merge(meeting), _copy(place, meeting))
+
+        def tell(number: int, each: Start) -> None:
+            publish(meeting, number, _agreement(each))
+
+        raise typer.Exit(run_attempts(start, manner, tell))
+
+
+def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -> NoReturn:
+    """On every other node: start this node's ranks as node 0 says, and end with its status."""
+    require_address(place)
+    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
+    meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
+    number, status = 1, 0
+    while (agreed := attempt.agreement) is not None:
+        status = _run_here(agreed, place, machine, grace_seconds, number)
+        number += 1
+        # Node 0 waits as long for what its own ranks still have to save.
+        deadline_s = 2 * grace_seconds + _VERDICT_S
+        attempt = follow_on(meeting, place, number, deadline_s=deadline_s)
+    raise typer.Exit(_end(attempt, place) or status)
+
+
+def _end(attempt: Attempt, place: Place) -> int:
+    if attempt.why:
+        show.note(f"`{place.hosts[0]}` ends the job: {attempt.why}", sys.stderr)
+    return attempt.end or 0
+
+
+def _run_here(
+    agreed: Agreement, place: Place, machine: Machine, grace_seconds: int, number: int
+) -> int:
+    copy = Copy(
+        place=place,
+        slots=agreed.slots,
+        master_addr=agreed.master_addr,
+        master_port=agreed.master_port,
+    )
+    run = Run(
+        folder=Path(agreed.run_folder), supervised=True, grace_seconds=grace_seconds, copy=copy
+    )
+    programs = find_programs(os.environ)
+    reach = copy.reach(run.folder, launch_env(machine, programs, os.environ, agreed.env))
+    # Node 0 has written the hostfile.
+    plan = make_plan(
+        replace(reach, files=()),
+        programs,
+        (agreed.script, *agreed.script_args),
+        (),
+        supervised=True,
+    )
+    ranks = sum(map(len, agreed.slots))
+    return supervise(plan.argv, plan.environ(os.environ), run.watch(number, ranks)).status
+
+
+def copy_alone(place: Place, machine: Machine) -> Copy:
+    """This copy as if every node were like its own: for a dry run, which waits for nobody."""
+    return Copy(
+        place=place,
+        slots=(slots_of(machine),) * place.nodes,
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+    )
+
+
+def _copy(place: Place, meeting: Meeting) -> Copy:
+    return Copy(
+        place=place,
+        slots=tuple(slots_of(hello.machine) for hello in meeting.hellos),
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+    )
+
+
+def _alone(machine: Machine) -> Machine:
+    """What this node has, whatever a scheduler says of others."""
+    return replace(machine, nodes=1)
+
+
+def _merge(meeting: Meeting) -> Machine:
+    """The weakest of all nodes, as often as there are nodes."""
+    answers = [NodeAnswer(host=hello.host, machine=hello.machine) for hello in meeting.hellos]
+    fleet = merge_nodes(answers)
+    said = (*map(sentences.oddity, fleet.oddities), *map(sentences.node_note, fleet.notes))
+    return replace(fleet.machine.with_notes(*said), allocation=meeting.own.machine.allocation)
+
+
+def _agreement(start: Start) -> Agreement:
+    plan, copy = start.plan, start.run.copy
+    if copy is None or plan.master_port is None:
+        raise UsageError("this is no job of several copies")
+    path = config_file(start.outcome.options, start.rung)
+    delivery = deliver(start.facts, start.resume.script_args, path)
+    return Agreement(
+        zerowiz_version=__version__,
+        script=start.facts.path,
+        script_args=delivery.script_args,
+        env=delivery.env,
+        config_path=path,
+        config_sha256=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+        rung=start.rung.name,
+        master_addr=copy.master_addr,
+        master_port=plan.master_port,
+        slots=copy.slots,
+        hostfile=str(start.run.folder / "hostfile"),
+        run_folder=str(start.run.folder),
+    )
+
+
+def _tell_missing(place: Place, *, quiet: bool) -> Callable[[Sequence[str]], None]:
+    """Say once who is waited for."""
+    told: list[str] = []
+
+    def tell(missing: Sequence[str]) -> None:
+        if not told and not quiet:
+            names = ", ".join(missing[:3])
+            told.append(f"waiting for {len(missing)} of {place.nodes} nodes ({names})")
+            show.note(told[0], sys.stderr)
+
+    return tell

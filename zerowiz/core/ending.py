@@ -1,0 +1,187 @@
+"""Judge how a supervised job ended, from what its ranks and its launcher left behind."""
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+from zerowiz.core.observed import Memory
+from zerowiz.core.outofmemory import died_for, last_error
+
+_TAIL_LINES = 40
+# What a shell says of a signal.
+_SIGNALLED = 128
+_TERMINATED = _SIGNALLED + signal.SIGTERM
+_KILLED = _SIGNALLED + signal.SIGKILL
+# DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
+# 0.19.8). 255, which would be SIGHUP, is left: ssh and pdsh end so when they fail themselves.
+_WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
+# That of `ssh`, and of pdsh, when a connection breaks.
+_NODE_LOST = 255
+# Clocks of two processes, and a signal's way to the rank.
+_SLACK_S = 1.0
+
+
+class Cause(StrEnum):
+    """Why a job ended."""
+
+    FINISHED = "finished"
+    CUDA_OOM = "cuda_oom"
+    """A rank ran out of its accelerator's memory."""
+    HOST_OOM = "host_oom"
+    FAILED = "failed"
+    """A rank ended by itself, with an error."""
+    KILLED = "killed"
+    """A rank died of a signal that neither zerowiz nor DeepSpeed sent."""
+    STOPPED = "stopped"
+    """zerowiz was told to end."""
+    LAUNCHER = "launcher"
+    """DeepSpeed's launcher failed, or was killed."""
+    NODE = "node"
+    """A node no longer answers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    status: int | None
+    """128 and the number of the signal that it died of; None where who watched it died with it."""
+    ended_at: float
+    """When it ended, or when the error that it died of began to show; seconds since 1970."""
+    told: bool = False
+    """Ended for another's sake: its launcher was gone, or another rank had failed."""
+    raised: bool = False
+    """An error that nobody caught shows."""
+    cuda_oom: bool = False
+    host_oom: bool = False
+    tail: tuple[str, ...] = ()
+    """The last lines of its stderr."""
+    log: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEnd:
+    """How a job ended."""
+
+    status: int
+    cause: Cause
+    first: RankEnd | None = None
+    """The rank that the others ended for."""
+    launcher_status: int | None = None
+    """As `subprocess` has it: negative for a signal."""
+    stopped_by: int | None = None
+    """The signal that told zerowiz to end, whatever the cause."""
+
+
+def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
+    """What `worker/rank.py` wrote when its rank had ended."""
+    status = cast("int", content["status"])
+    lines = tuple(cast("Sequence[str]", content["tail"]))
+    memory = died_for(lines, status, on_cpu=content["accelerator"] == "cpu")
+    oom_killed = status == _KILLED and bool(content["oom_killed"])
+    failed_at = content["failed_at"] if 0 < status < _SIGNALLED else None
+    return RankEnd(
+        rank=cast("int", content["rank"]),
+        host=cast("str", content["host"]),
+        status=status,
+        ended_at=cast("float", failed_at or content["ended_at"]),
+        told=content["told"] is not None,
+        raised=bool(last_error(lines)),
+        cuda_oom=memory is Memory.GPU,
+        host_oom=memory is Memory.HOST or oom_killed,
+        tail=lines[-_TAIL_LINES:],
+        log=log,
+    )
+
+
+def judge(
+    ends: Sequence[RankEnd],
+    *,
+    launcher_status: int,
+    ranks: int,
+    stopped_by: int | None = None,
+    stopped_at: float | None = None,
+    lost: Collection[int] = (),
+) -> JobEnd:
+    """Why the job ended, and the status that tells it.
+
+    Args:
+        ends: Of every rank that is known to have started.
+        launcher_status: As `subprocess` has it.
+        ranks: How many ends there must be for the job to have finished.
+        stopped_by: The signal that told zerowiz to end.
+        stopped_at: When it came, in seconds since 1970.
+        lost: Ranks of nodes that no longer answer.
+    """
+    failed = sorted((end for end in ends if end.status != 0), key=lambda end: end.ended_at)
+    # SIGTERM is what a launcher sends to the others; an end by it is no news of its own.
+    own = [end for end in failed if not end.told and end.status != _TERMINATED]
+    early = [end for end in own if end.ended_at < (stopped_at or 0.0) - _SLACK_S]
+    whole = len(ends) >= ranks and not any(end.told for end in ends)
+    first = _first(own, failed)
+    if not failed and launcher_status == 0 and whole:
+        status, cause = 0, Cause.FINISHED
+    elif stopped_by is not None and not early:
+        status, cause = _status_when_stopped(own, stopped_by), Cause.STOPPED
+    elif first is not None and first.rank in lost:
+        status, cause = _NODE_LOST, Cause.NODE
+    elif own and first is not None:
+        status, cause = _of_a_rank(first, launcher_status)
+    else:
+        status, cause = _of_the_launcher(failed, launcher_status)
+    return JobEnd(
+        status=status,
+        cause=cause,
+        first=first,
+        launcher_status=launcher_status,
+        stopped_by=stopped_by,
+    )
+
+
+def plain_status(launcher_status: int) -> int:
+    """The launcher's status as a shell would have said it of the rank."""
+    if launcher_status < 0:
+        return _SIGNALLED - launcher_status
+    return _WRAPPED.get(launcher_status, launcher_status)
+
+
+def _first(own: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
+    """Who ran out of memory did not do so for another's sake; else the first in time."""
+    hungry = [end for end in own if end.cuda_oom or end.host_oom]
+    return next(iter((*hungry, *own, *failed)), None)
+
+
+def _status_when_stopped(own: Sequence[RankEnd], stopped_by: int) -> int:
+    """A script may answer the signal with a status of its own; an error is its peers' end."""
+    chosen = (
+        end.status
+        for end in own
+        if end.status is not None and 0 < end.status < _SIGNALLED and not end.raised
+    )
+    return next(chosen, _SIGNALLED + stopped_by)
+
+
+def _of_a_rank(end: RankEnd, launcher_status: int) -> tuple[int, Cause]:
+    status = end.status
+    if status is None:
+        status = plain_status(launcher_status) if launcher_status else _KILLED
+    if end.cuda_oom:
+        return status, Cause.CUDA_OOM
+    if end.host_oom:
+        return status, Cause.HOST_OOM
+    return status, Cause.KILLED if status > _SIGNALLED else Cause.FAILED
+
+
+def _of_the_launcher(failed: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
+    """No rank failed by itself."""
+    if launcher_status == 0:
+        # A signal ended the inner launcher, and `deepspeed` says 0 (runner.py, main, 0.19.8).
+        return _KILLED, Cause.LAUNCHER
+    if launcher_status > 0 and any(not end.told for end in failed):
+        # Somebody sent SIGTERM to a rank.
+        return _TERMINATED, Cause.KILLED
+    return plain_status(launcher_status), Cause.LAUNCHER

@@ -1,0 +1,147 @@
+"""Write the job script that trains on the nodes of a SLURM cluster."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_GIB = 2**30
+_WIDTH = 96
+# Without one, a job gets its partition's limit, and a queue that fills gaps passes it over.
+_TIME = "24:00:00"
+# sbatch(1), --signal: it may come up to a minute early.
+_WARNING_S = 120
+# A rank's own threads and those of its data loader; what DeepSpeed's offload takes comes on top.
+_CORES_PER_RANK = 4
+# Less than the warning, so that what is saved is saved before the time is up.
+_GRACE_S = 90
+_AGAIN = (
+    "status=$?",
+    "# FILL IN: to queue the job again once its time is up (143: told to end), take the # away",
+    '# if [ "$status" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+    'exit "$status"',
+)
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobScript:
+    """What the script has to ask for, and to start."""
+
+    nodes: int
+    ranks: int
+    """On each node: one for each of its GPUs."""
+    has_gpus: bool
+    """Without, the ranks run on the CPU."""
+    cores: int | None = None
+    """Of the job on each node; None where the nodes were not seen."""
+    memory_bytes: int | None = None
+    """Of the host, on each node; None where nothing is known of it."""
+    activate: str | None = None
+    """Sourced first: the `activate` of a virtual environment."""
+    options: tuple[str, ...] = ()
+    """Of `zerowiz launch`, beside `--stage auto --yes`."""
+    script: str
+    script_args: tuple[str, ...] = ()
+
+
+def render_job_script(job: JobScript) -> str:
+    """The text of the file, which a person can read and change."""
+    parts = (_title(job), _directives(job), _environment(job), (*_start(job), *_AGAIN))
+    return "\n".join("".join(f"{line}\n" for line in part) for part in parts)
+
+
+def _title(job: JobScript) -> Sequence[str]:
+    what = "GPU" if job.has_gpus else "CPU rank"
+    each = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
+    nodes = f"{job.nodes} nodes with {each} each" if job.nodes > 1 else f"a node with {each}"
+    return (
+        "#!/bin/bash",
+        f"# Trains {job.script} on {nodes}. Look at the lines marked FILL IN, then:",
+        "#   sbatch job.sbatch",
+    )
+
+
+def _directives(job: JobScript) -> Iterator[str]:
+    name = _NAME.sub("-", job.script.rpartition("/")[2].removesuffix(".py")) or "train"
+    yield f"#SBATCH --job-name={name}"
+    yield "# FILL IN what your site asks for (one # less): `sacctmgr show associations`, `sinfo`"
+    yield "##SBATCH --account=NAME"
+    yield "##SBATCH --partition=NAME"
+    yield f"#SBATCH --nodes={job.nodes}"
+    yield "# One zerowiz on each node; it starts the ranks of that node"
+    yield "#SBATCH --ntasks-per-node=1"
+    if job.has_gpus:
+        yield f"#SBATCH --gpus-per-node={job.ranks}"
+    yield from _cores(job)
+    yield from _memory(job)
+    yield "# FILL IN how long it may take, days-hours:minutes:seconds"
+    yield f"#SBATCH --time={_TIME}"
+    yield "# All that it prints, in the folder of `sbatch`; a restart adds to it"
+    yield "#SBATCH --output=%x-%j.out"
+    yield "#SBATCH --open-mode=append"
+    yield "# Start again after a node failed or another job took the nodes; the script goes on"
+    yield "#SBATCH --requeue"
+    yield f"# Tell the ranks {_WARNING_S} s before the time is up, so that they can save"
+    yield f"#SBATCH --signal=TERM@{_WARNING_S}"
+
+
+def _cores(job: JobScript) -> Iterator[str]:
+    if job.cores is None:
+        yield "# FILL IN the cores of a node, or your share of them; all ranks of a node use them"
+    else:
+        yield "# All ranks of a node use these cores"
+    cores = job.cores or job.ranks * _CORES_PER_RANK
+    yield f"#SBATCH --cpus-per-task={cores}"
+
+
+def _memory(job: JobScript) -> Iterator[str]:
+    if job.memory_bytes is None:
+        yield "# FILL IN the memory of a node for the job (one # less); 0 is all that it has"
+        yield "##SBATCH --mem=0"
+    else:
+        yield "# Memory of each node"
+        yield f"#SBATCH --mem={-(-job.memory_bytes // _GIB)}G"
+
+
+def _environment(job: JobScript) -> Sequence[str]:
+    if job.activate is not None:
+        return (
+            "# FILL IN the modules that your site needs; every node has to see this environment",
+            "# module load cuda",
+            "# shellcheck source=/dev/null",
+            f"source {shlex.quote(job.activate)}",
+        )
+    return (
+        "# FILL IN what makes `zerowiz` and `deepspeed` known, the same on every node",
+        "# module load cuda",
+        "# source /path/to/environment/bin/activate",
+    )
+
+
+def _start(job: JobScript) -> Iterator[str]:
+    yield "# One copy on each node; they agree in the output folder, which all have to share."
+    yield "# srun itself does not read --cpus-per-task of above (since Slurm 22.05)."
+    yield 'srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\'
+    words = ["zerowiz", "launch", "--stage", "auto", "--yes", "--grace-seconds", str(_GRACE_S)]
+    words += job.options
+    if job.script_args:
+        yield f"{_fold(words)} \\"
+        yield f"{_fold([job.script, *job.script_args])}"
+    else:
+        yield _fold([*words, job.script])
+
+
+def _fold(words: Sequence[str]) -> str:
+    """A long command over several lines; no word is cut."""
+    return " \\\n".join(_lines(words))
+
+
+def _lines(words: Sequence[str]) -> Iterator[str]:
+    line = ""
+    for word in map(shlex.quote, words):
+        if line and len(line) + len(word) > _WIDTH:
+            yield line
+            line = "   "
+        line = f"{line} {word}" if line else f"  {word}"
+    yield line

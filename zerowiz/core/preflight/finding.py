@@ -1,0 +1,48 @@
+"""Describe what stands in a job's way: what was seen, why it matters, and what mends it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from zerowiz.core.lint.finding import Severity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One kind of finding."""
+
+    code: str
+    """Stable: `PF203`."""
+    name: str
+    """The same in words: `package-missing`."""
+    severity: Severity
+    """Mostly; an error is what surely ends the job, and an unknown is never one."""
+    why: str
+    """What becomes of the job if nobody mends it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One obstacle."""
+
+    rule: Rule
+    severity: Severity
+    what: str
+    """What was seen, in one line."""
+    mends: tuple[str, ...] = ()
+    """Commands and lines that mend it; one of them is enough."""
+
+
+def found(rule: Rule, what: str, *mends: str, severity: Severity | None = None) -> Finding:
+    """A finding of this kind; as bad as its rule says, unless it is said otherwise."""
+    return Finding(rule=rule, severity=severity or rule.severity, what=what, mends=mends)
+
+
+def size(size_bytes: int) -> str:
+    """A size in a sentence: `3.1 GiB`, `64 MiB`."""
+    whole = size_bytes >= 2**30
+    return f"{size_bytes / 2**30:.1f} GiB" if whole else f"{size_bytes / 2**20:.0f} MiB"
+
+
+def failures(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that surely end the job."""
+    return tuple(each for each in findings if each.severity is Severity.ERROR)

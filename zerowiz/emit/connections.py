@@ -1,0 +1,89 @@
+"""See which nodes a launcher has lost: it waits for the others for ever, and their ranks for those.
+
+pdsh and MPICH keep one `ssh` a node, which ends when the node's command does, or when the node no
+longer answers (`core/hostlaunch.py`, KEEPALIVE). Open MPI does too, and ends the job by itself.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_LAUNCHERS = ("pdsh", "mpirun", "mpiexec")
+_LOOK_EVERY_S = 1.0
+# From the end of an `ssh` until a shared file system shows how the ranks of its node ended.
+_SETTLE_S = 5.0
+
+
+class Connections:
+    """The connections of one job.
+
+    Args:
+        launcher: The pid of DeepSpeed's runner, which starts pdsh or `mpirun`.
+        hosts: The nodes as the hostfile names them, in its order; empty where nothing is to see.
+        ranks: Of the whole job, as many on each node.
+    """
+
+    def __init__(self, launcher: int, hosts: Sequence[str], ranks: int) -> None:
+        self._launcher = launcher
+        each = ranks // max(1, len(hosts))
+        # deepspeed/launcher/launch.py (0.19.8) and Hydra: ranks go by the order of the hosts.
+        self._ranks_of = {
+            host: frozenset(range(number * each, (number + 1) * each))
+            for number, host in enumerate(hosts)
+        }
+        self._seen: set[str] = set()
+        self._gone_since: dict[str, float] = {}
+        self._look_at = 0.0
+
+    def lost(self, ended: Collection[int]) -> dict[str, frozenset[int]]:
+        """The nodes that are gone while not all of their ranks are known to have ended; those."""
+        now = time.monotonic()
+        if self._ranks_of and now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            self._look(now)
+        left = {host: self._ranks_of[host] - set(ended) for host in self._gone_since}
+        return {
+            host: ranks
+            for host, ranks in left.items()
+            if ranks and now - self._gone_since[host] >= _SETTLE_S
+        }
+
+    def _look(self, now: float) -> None:
+        for pid in _children(self._launcher):
+            # A wrapper may have become the program under a name like `mpirun.mpich`.
+            name = Path(next(iter(_words(pid)), "")).name
+            if name.startswith(_LAUNCHERS):
+                connected = _connected(pid, self._ranks_of)
+                self._seen |= connected
+                # pdsh has an `ssh` to every host; Hydra reaches its own host without.
+                expected = self._ranks_of.keys() if name.startswith("pdsh") else self._seen
+                gone = expected - connected
+                self._gone_since = {host: self._gone_since.get(host, now) for host in gone}
+
+
+def _connected(pid: int, hosts: Collection[str]) -> set[str]:
+    """The hosts that a launcher has an `ssh` to."""
+    clients = [_words(child) for child in _children(pid)]
+    # The first word that names a host: what follows is the command, which may name others.
+    named = (next((word for word in words if word in hosts), None) for words in clients)
+    return {host for host in named if host is not None}
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    # A thread of pdsh has started each.
+    # pdsh starts each from a thread of its own.
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, file.read_text(encoding="utf-8").split())
+    return found
+
+
+def _words(pid: int) -> list[str]:
+    """The command line of a process; nothing of one that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.split("\0")

@@ -1,0 +1,44 @@
+"""See what a script has saved, and which of it a restart could go on from."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerowiz.core.resume import Saved
+
+# transformers 5.23, trainer_utils.py, PREFIX_CHECKPOINT_DIR.
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
+# templates/portable_files.py, MARKER: written last.
+_PORTABLE = "portable.json"
+
+
+def read_saved(folder: Path | None) -> Saved:
+    """What lies in a script's output folder."""
+    if folder is None:
+        return Saved()
+    newest_first = [path for _, path in sorted(_checkpoints(folder), reverse=True)]
+    return Saved(
+        portable=_first(path for path in newest_first if (path / _PORTABLE).is_file()),
+        engine=_first(path for path in newest_first if any(path.glob("global_step*"))),
+        weights=_first(path for path in newest_first if _has_weights(path)),
+    )
+
+
+def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
+    try:
+        paths = list(folder.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        match = _CHECKPOINT.fullmatch(path.name)
+        if match and path.is_dir():
+            yield int(match[1]), path
+
+
+def _has_weights(path: Path) -> bool:
+    whole = any((path / f"model.safetensors{suffix}").is_file() for suffix in ("", ".index.json"))
+    return whole and (path / "config.json").is_file()
+
+
+def _first(paths: Iterator[Path]) -> str | None:
+    return next((str(path) for path in paths), None)

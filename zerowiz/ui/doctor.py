@@ -1,0 +1,52 @@
+"""Show what stands in a job's way."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TextIO
+
+from zerowiz.core.lint.finding import Severity
+from zerowiz.core.preflight import Finding
+from zerowiz.ui.fold import fold
+from zerowiz.ui.table import say
+
+# Singular and plural.
+_WORDS = {
+    Severity.ERROR: ("error", "errors"),
+    Severity.WARNING: ("warning", "warnings"),
+    Severity.INFO: ("remark", "remarks"),
+}
+_HANG = "    "
+
+
+def findings(found: Sequence[Finding], stream: TextIO) -> None:
+    """Each finding with its why and its mends; what several have in common is said once."""
+    said: set[str] = set()
+    for finding in found:
+        rule = finding.rule
+        _line(f"{finding.severity} {rule.code} {rule.name}: {finding.what}", stream)
+        if rule.code not in said:
+            _line(f"{_HANG}why: {rule.why}", stream)
+        for place, mend in enumerate(finding.mends):
+            _line(f"{_HANG}{'or' if place else 'mend'}: {mend}", stream)
+        said.add(rule.code)
+
+
+def summary(found: Sequence[Finding], stream: TextIO) -> None:
+    """How many there are, and what that means for a launch."""
+    counts = Counter(finding.severity for finding in found)
+    if not counts:
+        say(stream, "nothing stands in the way")
+        return
+    told = ", ".join(f"{counts[s]} {_WORDS[s][counts[s] > 1]}" for s in Severity if counts[s])
+    ends = "" if counts[Severity.ERROR] else ": nothing that surely ends the job"
+    say(stream, f"{told}{ends}")
+
+
+def in_short(finding: Finding) -> str:
+    """One finding as a sentence, for a command that does something else."""
+    return f"{finding.what} ({finding.rule.code} {finding.rule.name}): {finding.rule.why}"
+
+
+def _line(text: str, stream: TextIO) -> None:
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    stream.write(fold(shown, stream, hang=len(_HANG)) + "\n")

@@ -1,0 +1,47 @@
+"""Tell how an attempt ended, and what follows it."""
+
+from collections.abc import Mapping
+from typing import TextIO
+
+from zerowiz.core.ending import Cause, JobEnd
+from zerowiz.core.resume import GoesOn, Resume
+from zerowiz.core.strategy import Strategy
+from zerowiz.ui.table import say
+
+_CAUSES: Mapping[Cause, str] = {
+    Cause.FINISHED: "it finished",
+    Cause.CUDA_OOM: "it ran out of GPU memory",
+    Cause.HOST_OOM: "the host ran out of memory",
+    Cause.FAILED: "it failed",
+    Cause.KILLED: "it was killed",
+    Cause.STOPPED: "it was told to end",
+    Cause.LAUNCHER: "DeepSpeed's launcher ended before its ranks",
+    Cause.NODE: "a node no longer answers",
+}
+
+# The log has them all.
+_SHOWN_LINES = 15
+
+_GOES_ON: Mapping[GoesOn, str] = {
+    GoesOn.CHECKPOINT: "goes on from the checkpoint",
+    GoesOn.WEIGHTS: "starts from the saved weights, with a new optimizer and schedule:",
+    GoesOn.START: "starts from the beginning",
+}
+
+
+def failure(end: JobEnd, rung: Strategy, number: int, stream: TextIO) -> None:
+    """Which rank failed first, why, and the last that it said."""
+    said = f"attempt {number} ({rung.name}) ended with status {end.status}: {_CAUSES[end.cause]}"
+    first = end.first
+    if first is None:
+        say(stream, "", said)
+        return
+    say(stream, "", f"{said}; rank {first.rank} on {first.host} was first, its log is {first.log}")
+    stream.writelines(f"  | {line}\n" for line in first.tail[-_SHOWN_LINES:])
+
+
+def following(rung: Strategy, resume: Resume, number: int, stream: TextIO) -> None:
+    """What is tried next, and from where the script goes on."""
+    where = f" {resume.path}" if resume.path else ""
+    words = f"attempt {number}: {rung.name}, at the same global batch; the script"
+    say(stream, "", f"{words} {_GOES_ON[resume.goes_on]}{where}", "")
