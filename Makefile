@@ -11,7 +11,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all truth cluster check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test test-all truth cluster test-slurm test-kills check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -69,6 +69,15 @@ truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer
 
 cluster: $(STAMP)  ## many nodes over a real sshd, pdsh and SLURM (Debian's packages, as root)
 	$(BIN)/python -m pytest --cluster tests/cluster
+
+test-slurm: $(STAMP)  ## train under a real SLURM on this host (installs Debian's, as root)
+	tests/slurm/install.sh
+	$(BIN)/python -m pytest --slurm tests/slurm
+
+REPEAT ?= 50
+
+test-kills: $(STAMP)  ## kill real jobs in every way, REPEAT times each, and print a table
+	$(BIN)/python tests/kills/repeat.py $(REPEAT)
 
 check: $(STAMP) lint types rooms test truth demo  ## what CI runs
 

@@ -24,6 +24,8 @@ from recorded import library
 
 RANK_PROGRAM = str(ROOT / "zerowiz" / "worker" / "rank.py")
 CPU = ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
+# The torch of the tests is built for the CPU, which would stop a launch on GPUs.
+ON_GPUS = ("--model", "1b", "--force")
 Install = Callable[[object], None]
 
 
@@ -204,12 +206,12 @@ def test_a_cuda_job_names_its_gpus_by_nvmls_indices(
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     driver(library("h200-x4"))
-    every = dry(here, "--model", "1b", "train.py")
+    every = dry(here, *ON_GPUS, "train.py")
     assert ("--include", "localhost:0,1,2,3") == every.options
     assert "PCI_BUS_ID" == every.env["CUDA_DEVICE_ORDER"]
     assert "expandable_segments:True" == every.env["PYTORCH_CUDA_ALLOC_CONF"]
     assert "DS_ACCELERATOR" not in every.env
-    some = dry(here, "--model", "1b", "--gpus", "1,3", "train.py")
+    some = dry(here, *ON_GPUS, "--gpus", "1,3", "train.py")
     assert ("--include", "localhost:1,3") == some.options
 
 
@@ -232,9 +234,9 @@ def test_what_a_person_set_in_the_environment_stays(
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     driver(library("h200-x2"))
-    before = dry(here, "--model", "1b", "train.py").env
+    before = dry(here, *ON_GPUS, "train.py").env
     monkeypatch.setenv(name, "mine")
-    after = dry(here, "--model", "1b", "train.py").env
+    after = dry(here, *ON_GPUS, "train.py").env
     assert set(before) - {gone} == set(after)
 
 

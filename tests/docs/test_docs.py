@@ -48,7 +48,7 @@ def test_there_are_plans_in_the_documents() -> None:
 def test_every_option_in_the_documents_exists() -> None:
     known = {
         option
-        for command in ("init", "plan", "launch", "machine", "measure", "check")
+        for command in ("init", "plan", "launch", "machine", "measure", "check", "doctor")
         for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
     }
     own = [c.split(".py")[0] for c in COMMANDS if c.startswith("zerowiz")]

@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+from zerowiz.cli.starting import make_plan
 from zerowiz.cli.ways import Run, reach_ranks
 from zerowiz.core.host import Host
 from zerowiz.core.hostlaunch import Launcher
-from zerowiz.core.launch import LaunchPlan, launch_argv
 from zerowiz.core.machine import with_nodes
 from zerowiz.emit.files import write_files
 from zerowiz.emit.supervise import supervise
@@ -34,13 +34,7 @@ def main() -> None:
     )
     wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     reach = reach_ranks(run, 1, machine, programs, wanted)
-    plan = LaunchPlan(
-        files=reach.files,
-        argv=launch_argv(programs, reach.options, reach.quote(words), supervised=True),
-        env=reach.env,
-        unset=reach.unset,
-        supervised=True,
-    )
+    plan = make_plan(reach, programs, words, (), supervised=True)
     write_files(plan.files)
     sys.stderr.write("".join(f"note: {note}\n" for note in reach.notes))
     sys.stderr.flush()

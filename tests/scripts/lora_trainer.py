@@ -28,7 +28,7 @@ class ScriptArguments:
 
 
 @dataclass
-class Arguments(TrainingArguments):
+class Arguments(TrainingArguments):  # type: ignore[misc]
     output_dir: str = "out"
     use_cpu: bool = True
     bf16: bool = True

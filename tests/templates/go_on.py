@@ -14,10 +14,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "templates"))
 
-import train_deepspeed as template
+import train_deepspeed as template  # type: ignore[import-not-found]
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 from peft import LoraConfig, get_peft_model
-from portable_checkpoint import load, save
+from portable_checkpoint import load, save  # type: ignore[import-not-found]
 from transformers.integrations import HfDeepSpeedConfig
 
 

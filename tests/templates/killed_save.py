@@ -9,6 +9,7 @@ import signal
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 
@@ -16,10 +17,10 @@ flush = os.fsync
 calls = count(1)
 
 
-def flush_or_die(handle: int) -> None:
+def flush_or_die(fd: Any) -> None:
     if next(calls) == int(os.environ["KILL_AT"]):
         os.kill(os.getpid(), signal.SIGKILL)
-    flush(handle)
+    flush(fd)
 
 
 os.fsync = flush_or_die

@@ -55,6 +55,7 @@ LOOSER_MOMENTS = 10
 OFFLOAD = {"zero2-offload", "zero3-offload-optimizer", "zero3-offload"}
 
 Job = Callable[[str, str], Path]
+Options = tuple[str | Path, ...]
 Tensors = dict[str, dict[str, torch.Tensor]]
 
 
@@ -111,12 +112,12 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def options(small_model: Path) -> tuple[str | Path, ...]:
+def options(small_model: Path) -> Options:
     return ("--model_config", small_model, "--seq_len", "32", "--steps", "4", "--save_steps", "2")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, options: tuple[str, ...]) -> Job:
+def saved(tmp_path_factory: pytest.TempPathFactory, options: Options) -> Job:
     """Four steps of a rung that are not interrupted, saved after two and at the end."""
     base = tmp_path_factory.mktemp("saved")
 
@@ -149,7 +150,7 @@ def test_a_run_goes_on_under_another_rung_as_if_it_had_never_stopped(
     rung: str,
     sources: tuple[str, ...],
     saved: Job,
-    options: tuple[str, ...],
+    options: Options,
     tmp_path: Path,
 ) -> None:
     others_first = sorted(sources, key=lambda source: source == rung)
@@ -189,7 +190,7 @@ def assert_deepspeed_sees(path: Path, here: Tensors) -> None:
 
 @pytest.mark.thorough
 def test_adapters_go_on_under_another_stage_on_the_frozen_weights_that_they_had(
-    options: tuple[str, ...], tmp_path: Path
+    options: Options, tmp_path: Path
 ) -> None:
     pytest.importorskip("peft")
     saved_at = tmp_path / "saved"
@@ -220,9 +221,11 @@ def test_adapters_go_on_under_another_stage_on_the_frozen_weights_that_they_had(
 def test_a_trainer_goes_on_at_a_lower_stage_with_its_schedule_and_its_data(
     small_model: Path, tmp_path: Path
 ) -> None:
-    words = ("--use_cpu", "--bf16", "--lr_scheduler_type", "linear", "--max_steps", "6")
-    words += ("--per_device_train_batch_size", "2", "--save_steps", "3", "--logging_steps", "1")
-    words += ("--seq_len", "32", "--output_dir", "out", "--learning_rate", "1e-2")
+    words = [
+        *("--use_cpu", "--bf16", "--lr_scheduler_type", "linear", "--max_steps", "6"),
+        *("--per_device_train_batch_size", "2", "--save_steps", "3", "--logging_steps", "1"),
+        *("--seq_len", "32", "--output_dir", "out", "--learning_rate", "1e-2"),
+    ]
 
     def train(stage: int, *more: str) -> None:
         config = write_config(
@@ -268,21 +271,23 @@ FILES = ("model", "master", "exp_avg", "exp_avg_sq", "others", "portable", "fold
     ids=FILES,
 )
 def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
-    at: int, options: tuple[str, ...], tmp_path: Path
+    at: int, options: Options, tmp_path: Path
 ) -> None:
     config = write_rung(tmp_path, "bf16", "zero2")
-    words = (*options, "--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
+    words: Options = ("--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
     second_save = len(FILES) + 1  # and the folder that it is put into
     env = {"KILL_AT": str(second_save + at + 1)}
 
-    killed, _ = launch(tmp_path, HERE / "killed_save.py", *words, env=env, ends_well=False)
+    killed, _ = launch(
+        tmp_path, HERE / "killed_save.py", *options, *words, env=env, ends_well=False
+    )
 
     assert "-9" in killed.stdout + killed.stderr
     seen = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert [".checkpoint-4.partial", "checkpoint-2"] == seen
     if at != FILES.index("exp_avg"):
         return
-    resumed, _ = launch(tmp_path, RAW, *words, "--resume")
+    resumed, _ = launch(tmp_path, RAW, *options, *words, "--resume")
     assert "step 3  loss" in resumed.stdout
     assert "step 2  loss" not in resumed.stdout
     seen = sorted(path.name for path in (tmp_path / "out").iterdir())
@@ -291,14 +296,14 @@ def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
 
 @pytest.mark.thorough
 def test_another_models_checkpoint_is_refused_in_one_line(
-    saved: Job, options: tuple[str, ...], tmp_path: Path
+    saved: Job, options: Options, tmp_path: Path
 ) -> None:
     shutil.copytree(saved("bf16", "zero2"), tmp_path / "out")
     config = write_rung(tmp_path, "bf16", "zero2")
-    words = (*options, "--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
+    words: Options = ("--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
     model = ("--model_config", TEMPLATES / "model")
 
-    refused, _ = launch(tmp_path, RAW, *words, *model, "--resume", ends_well=False)
+    refused, _ = launch(tmp_path, RAW, *options, *words, *model, "--resume", ends_well=False)
 
     said = refused.stdout + refused.stderr
     assert 1 == said.count("error: out/checkpoint-4 is of another model: ")

@@ -12,6 +12,7 @@ import typer
 from zerowiz.cli.asking import asker
 from zerowiz.cli.checking import check_accounting
 from zerowiz.cli.deciding import decide_with, require_a_rung
+from zerowiz.cli.jobfile import plan_job_file
 from zerowiz.cli.launch import answer_for
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, as_words, takes_options
@@ -118,6 +119,9 @@ def _tell_next(script: str, options: Options, *, here: bool) -> None:
 def init(
     options: Options,
     script: Annotated[str | None, typer.Argument(help="Training script; default: train.py")] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Write job.sbatch too, for a SLURM cluster")
+    ] = False,
 ) -> None:
     """Ask what cannot be detected, decide, write the config"""
     check_accounting(options)
@@ -135,6 +139,9 @@ def init(
     # Refuse now what the launch would refuse later.
     deliver(facts, (), config_file(options, rung))
     files = plan_files(outcome, rung, facts.path, ())
+    if slurm:
+        # The config stays the last: it is what all others are written for.
+        files = (plan_job_file(outcome, facts), *files)
     record = encode_record(path, options)
     if not options.dry_run and files:
         _write(files, record, options, asking=asking)

@@ -39,7 +39,8 @@ class Resume:
     path: str | None = None
 
 
-_RESUME = "--resume"
+RESUME = "--resume"
+"""The switch by which a script of the templates goes on from its newest checkpoint."""
 _RESUME_FROM = "--resume_from_checkpoint"
 # deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state that was saved at one of these
 # loads at the other; from 2 to 3 and from 0 to 2 it raises.
@@ -72,8 +73,8 @@ def plan_resume(
         after: The one that comes next.
     """
     words = tuple(script_args)
-    if facts.saves_portably and _is_switch(facts, _RESUME):
-        again = words if _says(facts, words, _RESUME) else (*words, _RESUME)
+    if facts.saves_portably and _is_switch(facts, RESUME):
+        again = words if _says(facts, words, RESUME) else (*words, RESUME)
         goes_on = GoesOn.START if saved.portable is None else GoesOn.CHECKPOINT
         return Resume(goes_on=goes_on, script_args=again, path=saved.portable)
     trainer = facts.convention is Convention.HF_PARSER

@@ -1,0 +1,50 @@
+"""Plan the file that trains the decided job on a SLURM cluster."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.cli.deciding import Outcome
+from zerowiz.cli.options import as_words
+from zerowiz.core.jobscript import JobScript, render_job_script
+from zerowiz.core.launch import PlannedFile
+from zerowiz.core.machine import Accelerator, MachineSource
+from zerowiz.core.resume import RESUME
+from zerowiz.core.script import ScriptFacts
+
+_NAME = "job.sbatch"
+# Of the templates: a job that is queued again goes on, and saves when its time is up.
+_GOES_ON = (RESUME, "--save_on_signal")
+
+
+def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
+    """The job script: the nodes of the plan, the answers that were given, the script.
+
+    Args:
+        outcome: What was decided.
+        facts: What the script shows.
+    """
+    machine, options = outcome.brief.job.machine, outcome.options
+    has_gpus = machine.accelerator is Accelerator.CUDA
+    # Each copy sees its own node; a CPU has as many ranks as it is told.
+    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None)
+    if has_gpus:
+        on_node = replace(on_node, gpus=None, gpus_per_node=None)
+    else:
+        on_node = replace(
+            on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
+        )
+    seen = machine.source in {MachineSource.NVML, MachineSource.CPU}
+    virtual = sys.prefix != sys.base_prefix
+    job = JobScript(
+        nodes=machine.nodes,
+        ranks=len(machine.gpus),
+        has_gpus=has_gpus,
+        cores=machine.host.cores if seen else None,
+        activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
+        options=tuple(as_words(on_node)),
+        script=facts.path,
+        script_args=tuple(flag for flag in _GOES_ON if facts.parser.spells(flag)),
+    )
+    folder = options.output_dir or Path()
+    return PlannedFile(path=str(folder / _NAME), text=render_job_script(job))
