@@ -164,7 +164,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     deepspeed.init_distributed()
     if args.memory_fraction and torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
+        device = int(os.environ["LOCAL_RANK"])  # not set yet: `initialize` does
+        torch.cuda.set_per_process_memory_fraction(args.memory_fraction, device)
     ds_config = HfDeepSpeedConfig(args.deepspeed_config)
     model = build_model(args, ds_config)
     optimizer = build_optimizer(model, ds_config, args.lr)

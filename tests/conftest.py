@@ -4,12 +4,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import hypothesis
 import pynvml
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 Install = Callable[[object], None]
+
+# A slow machine breaks no law.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd, pdsh and SLURM",

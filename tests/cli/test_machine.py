@@ -21,6 +21,10 @@ NAMES = sorted(
 NO_DRIVER = {"nvmlInitWithFlags(0)": {"err": 12}}
 
 
+# The torch of the tests is built for the CPU, which would stop a launch on GPUs.
+FORCED = ("--yes", "--force")
+
+
 def file_of(name: str) -> str:
     return str(MACHINES / f"{name}.json")
 
@@ -157,7 +161,7 @@ def test_a_scheduler_tells_how_many_nodes_there_are(
     assert 1 == planned(here, "--nodes", "1")["nodes"]
 
 
-def test_a_launch_in_a_job_of_many_nodes_asks_which(
+def test_a_launch_in_a_job_of_many_nodes_without_srun_says_so(
     here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
@@ -166,8 +170,8 @@ def test_a_launch_in_a_job_of_many_nodes_asks_which(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     result = here("launch", "--dry-run", "--model", "1b", "train.py")
     assert 2 == result.code
-    assert "SLURM gives the job 3 nodes: which hosts?" == result.problem
-    assert "--hostfile" in result.hints
+    assert "SLURM gives the job 3 nodes, and zerowiz is started without `srun`" == result.problem
+    assert "srun --nodes=3" in result.hints
     assert "--nodes 1" in result.hints
 
 
@@ -200,7 +204,7 @@ def test_uuids_are_launched_by_number(
     driver(Replay(calls))
     uuids = [calls[f"nvmlDeviceGetUUID(gpu{index})"]["ok"] for index in (2, 1)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuids))
-    result = here("launch", "--dry-run", "--json", "--yes", "--model", "1b", "train.py")
+    result = here("launch", "--dry-run", "--json", *FORCED, "--model", "1b", "train.py")
     plan = json.loads(result.stdout)
     assert "localhost:2,1" in plan["command"]
     assert "PCI_BUS_ID" == plan["env"]["CUDA_DEVICE_ORDER"]
@@ -211,7 +215,7 @@ def test_a_lost_gpu_shifts_cudas_numbers_and_the_launch_follows(
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     driver(library("synthetic/a100-x8-lost-gpu"))
-    words = ("launch", "--dry-run", "--json", "--yes", "--model", "1b", "--gpus", "2,4", "train.py")
+    words = ("launch", "--dry-run", "--json", *FORCED, "--model", "1b", "--gpus", "2,4", "train.py")
     assert "localhost:2,3" in json.loads(here(*words).stdout)["command"]
 
 

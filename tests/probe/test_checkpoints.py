@@ -30,6 +30,13 @@ def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
     assert Saved(portable=portable, engine=engine, weights=sharded) == read_saved(tmp_path)
 
 
+def test_the_newest_portable_one_is_the_last_that_was_saved(tmp_path: Path) -> None:
+    for step, saved_at_ns in ((3, 20), (9, 10)):
+        folder = Path(save(tmp_path / f"checkpoint-{step}", "portable.json"))
+        (folder / "portable.json").write_text(f'{{"saved_at_ns": {saved_at_ns}}}')
+    assert str(tmp_path / "checkpoint-3") == read_saved(tmp_path).portable
+
+
 def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     save(tmp_path / "checkpoint-2", "model.safetensors")
     save(tmp_path / "checkpoint-3", "pytorch_model.bin", "config.json")

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,14 +25,17 @@ from zerowiz.core.launch import launch_env
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import Place, slots_of
 from zerowiz.core.script import deliver
+from zerowiz.emit.late_signals import ignore_signals, noted_signals
 from zerowiz.emit.supervise import supervise
-from zerowiz.errors import UsageError
+from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.place import require_address
 from zerowiz.probe.programs import find_programs
 from zerowiz.ui import sentences, show
 
 # Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
 _VERDICT_S = 120.0
+# What a shell says of a signal.
+_SIGNALLED = 128
 
 
 def lead(
@@ -60,22 +64,36 @@ def lead(
         def tell(number: int, each: Start) -> None:
             publish(meeting, number, _agreement(each))
 
-        raise typer.Exit(run_attempts(start, manner, tell))
+        status = run_attempts(start, manner, tell)
+        ignore_signals()
+        raise typer.Exit(status)
 
 
 def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -> NoReturn:
     """On every other node: start this node's ranks as node 0 says, and end with its status."""
     require_address(place)
+    # What is missing here shows before node 0 counts on this node.
+    find_programs(os.environ)
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
     meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
-    number, status = 1, 0
+    number = 1
     while (agreed := attempt.agreement) is not None:
         status = _run_here(agreed, place, machine, grace_seconds, number)
         number += 1
-        # Node 0 waits as long for what its own ranks still have to save.
-        deadline_s = 2 * grace_seconds + _VERDICT_S
-        attempt = follow_on(meeting, place, number, deadline_s=deadline_s)
-    raise typer.Exit(_end(attempt, place) or status)
+        # Ranks of node 0 may go on alone after a good end, for as long as they like; else node 0
+        # waits as long for what its own ranks still have to save.
+        deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
+        with noted_signals() as told:
+            try:
+                attempt = follow_on(
+                    meeting, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
+                )
+            except ZerowizError as error:
+                # Node 0 is gone; how this node's ranks ended is known.
+                show.error(error.message, error.hints, sys.stderr)
+                raise typer.Exit(status or _SIGNALLED + told[0]) from None
+    ignore_signals()
+    raise typer.Exit(_end(attempt, place))
 
 
 def _end(attempt: Attempt, place: Place) -> int:

@@ -1,7 +1,8 @@
 """See what a script has saved, and which of it a restart could go on from."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zerowiz.core.resume import Saved
@@ -17,8 +18,10 @@ def read_saved(folder: Path | None) -> Saved:
     if folder is None:
         return Saved()
     newest_first = [path for _, path in sorted(_checkpoints(folder), reverse=True)]
+    portable = {path: _saved_at(path) for path in newest_first if (path / _PORTABLE).is_file()}
     return Saved(
-        portable=_first(path for path in newest_first if (path / _PORTABLE).is_file()),
+        # Whatever its step: a run that was started again saves lower ones.
+        portable=_first(sorted(portable, key=lambda path: portable[path], reverse=True)),
         engine=_first(path for path in newest_first if any(path.glob("global_step*"))),
         weights=_first(path for path in newest_first if _has_weights(path)),
     )
@@ -35,10 +38,19 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(match[1]), path
 
 
+def _saved_at(path: Path) -> int:
+    """When a portable checkpoint was saved, in nanoseconds; 0 where it does not tell."""
+    try:
+        content = json.loads((path / _PORTABLE).read_bytes())
+        return int(content["saved_at_ns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def _has_weights(path: Path) -> bool:
     whole = any((path / f"model.safetensors{suffix}").is_file() for suffix in ("", ".index.json"))
     return whole and (path / "config.json").is_file()
 
 
-def _first(paths: Iterator[Path]) -> str | None:
-    return next((str(path) for path in paths), None)
+def _first(paths: Iterable[Path]) -> str | None:
+    return next(map(str, paths), None)
