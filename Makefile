@@ -57,8 +57,13 @@ demo: $(STAMP)  ## train a small model twice: with room, and under a budget that
 	$(SUMMARY) demo/tight.log
 
 test: $(STAMP)  ## the tests (the end-to-end ones start real DeepSpeed ranks)
-	@echo "==> tests, with real DeepSpeed on 2 CPU ranks where one is needed"
-	$(BIN)/python -m pytest
+	@echo "==> tests that start no ranks, two at a time"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ($(ALONE))"
+	@echo "==> tests with real DeepSpeed ranks, and with nodes made of namespaces"
+	$(BIN)/python -m pytest -m "$(ALONE)"
+
+# They take all cores of a small machine.
+ALONE := deepspeed or nodes or package
 
 test-all: $(STAMP)  ## the same, the whole of what `make test` samples, and `make truth`
 	$(BIN)/python -m pytest --thorough

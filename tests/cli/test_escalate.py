@@ -81,6 +81,7 @@ def test_after_a_rank_ran_out_the_next_rung_goes_on_from_the_checkpoint(tmp_path
     assert "zero2" == seen["ddp"]["strategy"]
 
 
+@pytest.mark.thorough
 def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_hf.py", "--use_cpu", "--bf16", "--max_steps", "6")
     accumulation = ("--gradient_accumulation_steps", "2")

@@ -2,11 +2,13 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, Run
+from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, ROOT, Run
 
+TEMPLATES = ROOT / "templates"
 CPU = ("--machine", "cpu", "--model", "10m")
 
 
@@ -134,3 +136,39 @@ def test_a_script_with_another_config_in_it_is_refused_before_anything_is_writte
     assert result.code in {1, 5}
     assert "ds_config_zero0.json" in result.problem
     assert [script] == list(script.parent.iterdir())
+
+
+def test_slurm_writes_a_job_script_for_the_nodes_of_the_plan(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = ("--machine", "4xH100-80GB-SXM", "--nodes", "2", "--interconnect", "infiniband:400Gb/s")
+    result = here("init", "--yes", "--slurm", *words, "--model", "1b", "--stage", "2", "train.py")
+    assert 0 == result.code, result.stderr
+    text = (folder / "job.sbatch").read_text()
+    for line in ("#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4", "#SBATCH --ntasks-per-node=1"):
+        assert line in text
+    start = text.partition("srun ")[2]
+    assert "zerowiz launch --stage auto --yes" in start
+    assert "--model 1b" in start
+    # A job looks for its machine and its nodes by itself, and this script cannot resume.
+    assert not {"--machine", "--nodes", "--gpus-per-node", "--resume"} & set(start.split())
+    assert (folder / "ds_config_zero2.json").is_file()
+
+
+def test_a_job_script_for_cpus_says_how_many_ranks_a_node_has(here: Run, folder: Path) -> None:
+    shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
+    words = ("--machine", "cpu", "--gpus-per-node", "2", "--micro-batch", "2", "--model", "10m")
+    result = here("init", "--yes", "--slurm", *words, "train.py")
+    assert 0 == result.code, result.stderr
+    text = (folder / "job.sbatch").read_text()
+    assert "--gpus-per-node=" not in text
+    start = text.partition("srun ")[2].split()
+    assert {"--accelerator", "--gpus-per-node", "--resume", "--save_on_signal"} <= set(start)
+
+
+def test_a_job_script_that_somebody_changed_is_not_overwritten(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "job.sbatch").write_text("mine\n")
+    result = here("init", "--yes", "--slurm", "--machine", "1xH100-80GB-SXM", "--model", "1b")
+    assert 1 == result.code
+    assert "job.sbatch" in result.problem
+    assert ["job.sbatch", "train.py"] == sorted(path.name for path in folder.iterdir())

@@ -248,3 +248,14 @@ def test_racing_jobs_with_two_files_never_refuse_each_other(tmp_path: Path) -> N
     assert [0, 0] == [job.exitcode for job in jobs]
     assert seen
     assert seen <= whole
+
+
+def test_a_file_of_one_run_alone_is_private_and_replaced_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "1" / "deepspeed_env"
+    for text in ("A=1\n", "A=2\n"):
+        file = PlannedFile(path=str(path), text=text, own_folder=True)
+        assert () == find_losses((file,))
+        write_files((file,))
+        assert text == path.read_text()
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert not (tmp_path / "runs" / "1" / ".zerowiz").exists()

@@ -96,7 +96,9 @@ class Job:
         """
         until = time.monotonic() + PATIENCE_S
         while not holds():
-            if time.monotonic() > until or self.process.poll() is not None:
+            # What it did before it ended is still so.
+            is_over = time.monotonic() > until or self.process.poll() is not None
+            if is_over and not holds():
                 raise TimeoutError(f"no {what}\n{self.said()[-4000:]}")
             time.sleep(0.02)
         self.look()

@@ -207,6 +207,7 @@ def test_a_rank_that_fails_on_the_second_node_ends_the_step_with_its_status(
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
 
 
+@pytest.mark.thorough
 def test_a_copy_that_is_killed_ends_the_others(submit: Callable[..., Job]) -> None:
     job = submit("--steps", str(FOREVER))
     job.wait_for("\nstep 5 ")
@@ -217,6 +218,7 @@ def test_a_copy_that_is_killed_ends_the_others(submit: Callable[..., Job]) -> No
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
 
 
+@pytest.mark.thorough
 def test_a_job_whose_time_is_up_is_queued_again_where_the_script_says_so(
     submit: Callable[..., Job],
 ) -> None:
