@@ -1,7 +1,11 @@
 """What died for want of memory is not planned again; nothing else changes."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,7 @@ from zerowiz.core.weigh import Job
 from zerowiz.core.workload import StateDtype, Workload
 from zerowiz.probe.gpu_table import read_gpu_table
 
+ROOT = Path(__file__).parents[2]
 TABLE = read_gpu_table()
 HOST = Host(total_bytes=10**12, available_bytes=10**12)
 FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)
@@ -116,6 +121,27 @@ def test_optimizer_states_in_another_format_are_another_job() -> None:
     seen = died(decide(JOB, Wish()), ZERO2)
     other = replace(JOB, state_dtype=StateDtype.BF16, ran_out=(seen,))
     assert other.key != JOB.key
+
+
+KEY = """
+from zerowiz.core.observed import job_key
+from zerowiz.core.sizes import model_from_size
+from zerowiz.core.spec import parse_spec
+from zerowiz.core.workload import Workload
+from zerowiz.probe.gpu_table import read_gpu_table
+machine = parse_spec("4xA100-40GB", read_gpu_table())
+print(job_key(machine, model_from_size("1b", 1_000_000_000), Workload(), None))
+"""
+
+
+def test_a_job_has_the_same_key_in_every_process() -> None:
+    keys = set()
+    for seed in range(4):
+        environ = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
+        argv = [sys.executable, "-c", KEY]
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+        keys.add(done.stdout)
+    assert 1 == len(keys)
 
 
 def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:

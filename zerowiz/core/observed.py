@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
 from zerowiz.core.machine import Machine
-from zerowiz.core.model import Model
+from zerowiz.core.model import Architecture, Model
 from zerowiz.core.workload import StateDtype, Workload
 
 # What is free on a device differs by some hundred MB from one run to the next.
@@ -55,11 +55,20 @@ def job_key(
     held = {
         "gpus": sorted((gpu.name, gpu.total_bytes) for gpu in machine.gpus),
         "nodes": machine.nodes,
-        "model": [model.params, model.name, repr(model.architecture)],
-        "step": {field.name: str(getattr(step, field.name)) for field in fields(step)},
+        "model": [model.params, model.name, _fields(model.architecture)],
+        "step": _fields(step),
         "states": str(state_dtype),
     }
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _fields(value: Architecture | Workload) -> dict[str, str]:
+    """Each field as text; a set in one order, which Python changes from run to run."""
+    told: dict[str, str] = {}
+    for field in fields(value):
+        held = getattr(value, field.name)
+        told[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
+    return told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
