@@ -120,6 +120,7 @@ def test_the_walk_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Pat
     assert fallen[-1] < fallen[0] - 1
 
 
+@pytest.mark.thorough
 def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
     planned = run(
@@ -160,6 +161,7 @@ def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> No
         assert "DeepSpeedCPUAdam" in report["optimizer_classes"]
 
 
+@pytest.mark.thorough
 def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
     launch(tmp_path, script, "--stage", "2")

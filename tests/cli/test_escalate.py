@@ -104,6 +104,7 @@ def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: 
     assert logged[6]["loss"] < logged[4]["loss"] < logged[1]["loss"]
 
 
+@pytest.mark.thorough
 def test_a_failure_of_another_kind_is_never_tried_again(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt")
     done = launch(tmp_path, "9,9,9,raise", *STEP, *script)

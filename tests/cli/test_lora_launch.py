@@ -15,6 +15,7 @@ MODEL = TESTS.parent / "templates" / "model"
 pytestmark = pytest.mark.deepspeed
 
 
+@pytest.mark.thorough
 def test_a_launched_script_trains_its_adapters_and_saves_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     reports = tmp_path / "reports"

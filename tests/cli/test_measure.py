@@ -195,6 +195,7 @@ def test_the_sizes_of_an_unknown_family_are_guessed_for_each_case(here: Run, fol
     assert 1 == done.stderr.count("`abacus` has no formulas yet, so this is a guess")
 
 
+@pytest.mark.thorough
 @pytest.mark.deepspeed
 def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: Path) -> None:
     # Without `architectures`: the class that trains is the one that is counted.

@@ -111,6 +111,7 @@ def test_launch_trains_on_three_nodes(cluster: Cluster, tmp_path: Path) -> None:
     train(cluster, tmp_path, nodes=3)
 
 
+@pytest.mark.thorough
 def test_ranks_of_every_node_see_the_variables_and_the_words(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_node_that_crashes_ends_the_job(cluster: Cluster, tmp_path: Path) -> N
         all_gone(cluster)
 
 
+@pytest.mark.thorough
 def test_a_signal_to_zerowiz_reaches_the_ranks_of_every_node(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_adapters_go_on_under_another_stage_on_the_frozen_weights_that_they_had(
     assert_deepspeed_sees(went_on / "deepspeed.pt", here)
 
 
+@pytest.mark.thorough
 def test_a_trainer_goes_on_at_a_lower_stage_with_its_schedule_and_its_data(
     small_model: Path, tmp_path: Path
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_trainer_goes_on_at_a_lower_stage_with_its_schedule_and_its_data(
 FILES = ("model", "master", "exp_avg", "exp_avg_sq", "others", "portable", "folder")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "at",
     [

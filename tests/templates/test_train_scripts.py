@@ -56,6 +56,7 @@ def test_bf16_states_are_bf16_in_memory(tmp_path: Path) -> None:
         assert ["bfloat16"] == report["master_dtypes"] == report["state_dtypes"]
 
 
+@pytest.mark.thorough
 def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Path) -> None:
     config = write_config(
         tmp_path,
@@ -80,6 +81,7 @@ def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Pat
     assert eval_loss(done.stdout) < 4
 
 
+@pytest.mark.thorough
 def test_arguments_built_in_code_take_the_config_from_the_environment(tmp_path: Path) -> None:
     config = write_config(tmp_path, 2)
     _, reports = launch(tmp_path, IN_CODE, env=by_environment(config))
