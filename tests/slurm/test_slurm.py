@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +37,14 @@ def slurm() -> Iterator[Slurm]:
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"needs root, and {', '.join(missing) or 'nothing else'}")
+    trial = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if trial.returncode != 0:
+        pytest.skip(f"no namespaces can be made here: {trial.stderr.strip()}")
     with (
         tempfile.TemporaryDirectory(prefix="zw", dir="/tmp") as folder,
         running_slurm(Path(folder)) as running,
