@@ -2,7 +2,8 @@
 
 Run it with `deepspeed train_deepspeed.py --deepspeed --deepspeed_config ds_config.json`: the config
 decides the ZeRO stage, the batch, the precision; the options below decide the rest.
-Copy it with `portable_*.py`, and put your own model and data in `build_model` and `read_tokens`.
+Copy it with `portable_checkpoint/`, and put your own model and data in `build_model` and
+`read_tokens`.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import deepspeed
 import torch
 from deepspeed import comm as dist
 from portable_checkpoint import load, save
-from portable_signals import SaveSignals
+from portable_checkpoint.signals import SaveSignals
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations import HfDeepSpeedConfig
 

@@ -2,7 +2,8 @@
 
 Run it with `deepspeed train_hf.py --deepspeed ds_config.json --bf16`, or without DeepSpeed with
 `python train_hf.py`; every option of TrainingArguments works here.
-Copy it with `portable_*.py`, and put your own model and data in `build_model` and `read_windows`.
+Copy it with `portable_checkpoint/`, and put your own model and data in `build_model` and
+`read_windows`.
 """
 
 import json
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import torch
 from portable_checkpoint import Loaded, load, newest, save
-from portable_signals import SaveSignals
-from portable_state import restore_randoms
+from portable_checkpoint.signals import SaveSignals
+from portable_checkpoint.state import restore_randoms
 from torch import distributed as dist
 from transformers import (
     AutoConfig,

@@ -185,6 +185,12 @@ def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str])
     assert () == failures(look(found=found))
 
 
+def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
+    script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
+    (finding,) = failures(look(found=Found(installed=install(), script=script)))
+    assert "copy the folder `portable_checkpoint`" in finding.mends[0]
+
+
 def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
     script = Script(path="train.py", missing=(Import(name="datasets", line=3),))
     (finding,) = failures(look(found=Found(installed=install(), script=script)))

@@ -16,7 +16,7 @@ TEMPLATES = Path(__file__).parents[2] / "templates"
 @pytest.fixture(scope="module")
 def files() -> dict[str, Any]:
     """The module as a script beside it imports it."""
-    return runpy.run_path(str(TEMPLATES / "portable_files.py"))
+    return runpy.run_path(str(TEMPLATES / "portable_checkpoint" / "files.py"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from zerowiz.core.resume import Saved
 
 # transformers 5.23, trainer_utils.py, PREFIX_CHECKPOINT_DIR.
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
-# templates/portable_files.py, MARKER: written last.
+# templates/portable_checkpoint/files.py, MARKER: written last.
 _PORTABLE = "portable.json"
 
 

@@ -1,7 +1,7 @@
 """Check the Python that the ranks run with, its libraries, and the script's own imports."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.finding import Finding, found
@@ -88,6 +88,12 @@ def _age(s: Situation) -> Iterator[Finding]:
         )
 
 
+# No package has it.
+_OURS: Mapping[str, str] = {
+    "portable_checkpoint": "copy the folder `portable_checkpoint` of zerowiz's templates beside it"
+}
+
+
 def _imports(s: Situation) -> Iterator[Finding]:
     script, installed = s.found.script, s.found.installed
     if script is None or installed is None:
@@ -96,7 +102,7 @@ def _imports(s: Situation) -> Iterator[Finding]:
         yield found(
             rules.IMPORT_MISSING,
             f"{script.path} line {each.line} imports `{each.name}`, which is not installed",
-            f"{_pip(installed)} install {each.name}",
+            _OURS.get(each.name, f"{_pip(installed)} install {each.name}"),
         )
     for path in script.shadowing:
         yield found(

@@ -8,8 +8,7 @@ parameter's name, the optimizer's steps, learning rates, schedule, loss scale, r
     save(engine, output_dir, step=step)
 
 All ranks call both. Rank 0 alone writes and reads, 64 MiB at a time: the other nodes need not see
-its file system, and no GPU and no host holds more of it. Copy the files `portable_*.py` beside your
-script.
+its file system, and no GPU and no host holds more of it. Copy this folder beside your script.
 """
 
 import sys
@@ -21,7 +20,9 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 from deepspeed import DeepSpeedEngine
-from portable_files import (
+from torch import distributed as dist
+
+from portable_checkpoint.files import (
     FORMAT,
     Spec,
     TensorWriter,
@@ -33,7 +34,7 @@ from portable_files import (
     write_marker,
     write_others,
 )
-from portable_layout import (
+from portable_checkpoint.layout import (
     Held,
     counts,
     elementwise_states,
@@ -45,7 +46,7 @@ from portable_layout import (
     shape_of,
     stepped,
 )
-from portable_state import (
+from portable_checkpoint.state import (
     read_counts,
     read_randoms,
     read_steps,
@@ -53,7 +54,6 @@ from portable_state import (
     restore_randoms,
     restore_steps,
 )
-from torch import distributed as dist
 
 # The files that are not named for a moment of the optimizer, as `exp_avg` is.
 _WEIGHTS, _MASTERS = "model", "master"

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
-from portable_layout import Pieces
 from torch import distributed as dist
+
+from portable_checkpoint.layout import Pieces
 
 # What DeepSpeed's engine counts (deepspeed 0.19.8, runtime/engine.py, load_checkpoint).
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
