@@ -90,6 +90,8 @@ class Job:
             numbers = os.read(self.inbox, 1024)
         except BlockingIOError:
             return
+        # A rank that has begun since the last look gets them too.
+        self.folder.look()
         for number in numbers:
             if number in ENDING:
                 self.stop(number)
@@ -100,7 +102,6 @@ class Job:
 
     def stop(self, number: int) -> None:
         """Give the ranks time to end, the first time; the second time, none."""
-        self.folder.look()
         if self.stopped_by is not None or not self.folder.ranks:
             self.kill_at = 0.0
         self.stopped_by = self.stopped_by or number
