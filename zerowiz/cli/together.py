@@ -59,7 +59,7 @@ def lead(
     own = introduce(place, _alone(machine))
     meeting = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
     with ending_all(meeting):
-        start = start_on(_merge(meeting), _copy(place, meeting))
+        start = start_on(_merge(meeting), _copy(place, [hello.machine for hello in meeting.hellos]))
 
         def tell(number: int, each: Start) -> None:
             publish(meeting, number, _agreement(each))
@@ -130,18 +130,13 @@ def _run_here(
 
 def copy_alone(place: Place, machine: Machine) -> Copy:
     """This copy as if every node were like its own: for a dry run, which waits for nobody."""
-    return Copy(
-        place=place,
-        slots=(slots_of(machine),) * place.nodes,
-        master_addr=place.master_addr,
-        master_port=place.master_port,
-    )
+    return _copy(place, [machine] * place.nodes)
 
 
-def _copy(place: Place, meeting: Meeting) -> Copy:
+def _copy(place: Place, machines: Sequence[Machine]) -> Copy:
     return Copy(
         place=place,
-        slots=tuple(slots_of(hello.machine) for hello in meeting.hellos),
+        slots=tuple(map(slots_of, machines)),
         master_addr=place.master_addr,
         master_port=place.master_port,
     )

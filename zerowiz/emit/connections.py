@@ -6,8 +6,9 @@ longer answers (`core/hostlaunch.py`, KEEPALIVE). Open MPI does too, and ends th
 
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
+
+from zerowiz.emit.processes import read_children
 
 _LAUNCHERS = ("pdsh", "mpirun", "mpiexec")
 _LOOK_EVERY_S = 1.0
@@ -50,7 +51,7 @@ class Connections:
         }
 
     def _look(self, now: float) -> None:
-        for pid in _children(self._launcher):
+        for pid in read_children(self._launcher):
             # A wrapper may have become the program under a name like `mpirun.mpich`.
             name = Path(next(iter(_words(pid)), "")).name
             if name.startswith(_LAUNCHERS):
@@ -64,20 +65,10 @@ class Connections:
 
 def _connected(pid: int, hosts: Collection[str]) -> set[str]:
     """The hosts that a launcher has an `ssh` to."""
-    clients = [_words(child) for child in _children(pid)]
+    clients = [_words(child) for child in read_children(pid)]
     # The first word that names a host: what follows is the command, which may name others.
     named = (next((word for word in words if word in hosts), None) for words in clients)
     return {host for host in named if host is not None}
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    # A thread of pdsh has started each.
-    # pdsh starts each from a thread of its own.
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, file.read_text(encoding="utf-8").split())
-    return found
 
 
 def _words(pid: int) -> list[str]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerowiz.emit.attempt import AttemptFolder
-from zerowiz.emit.processes import end_job, read_space
+from zerowiz.emit.processes import FORWARDED, PATIENCE_S, end_job, read_space
 
 _POLL_S = 0.1
-_ASKED_S, _KILLED_S = 3.0, 30.0
 _ALL_IS_WELL = b"."
 
 
@@ -49,7 +48,7 @@ def _inherit(lifeline: int, mark: str, folder: Path, grace_s: float) -> NoReturn
     """Wait for the end of the parent, and end its job unless it had done so."""
     try:
         os.setsid()
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        for each in FORWARDED:
             signal.signal(each, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         said = b""
@@ -72,4 +71,4 @@ def _end(launcher: int | None, mark: str, path: Path, grace_s: float) -> None:
             break
         time.sleep(_POLL_S)
         folder.look()
-    end_job(mark, launcher, {signal.SIGTERM: _ASKED_S, signal.SIGKILL: _KILLED_S})
+    end_job(mark, launcher, PATIENCE_S)

@@ -11,18 +11,14 @@ from pathlib import Path
 from zerowiz.core.ending import JobEnd, RankEnd, judge
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
-from zerowiz.emit.processes import end_job, read_space, send
+from zerowiz.emit.processes import ENDING, FORWARDED, PATIENCE_S, end_job, read_space, send
 
 _POLL_S = 0.2
-# What was told to end, or lost its launcher, and what holds out against that.
-_ASKED_S, _KILLED_S = 3.0, 30.0
 # Between the end of a rank and what who stood beside it writes of it.
 _WRITTEN_S = 1.0
 # Another node's ranks, and a file system that shows their files late.
 _ELSEWHERE_S = 5.0
 _REFRESH_S = 2.0
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +74,11 @@ class Job:
             self.tell_newcomers()
             if is_gone and not self.ranks_here():
                 return
-            if is_gone or self.is_bad():
+            is_bad = self.is_bad()
+            if is_gone or is_bad:
                 self.give_grace()
             # The launcher of one host ends the other ranks of that host alone.
-            if is_gone or (self.is_bad() and self.is_elsewhere()):
+            if is_gone or (is_bad and self.is_elsewhere()):
                 self.folder.tell_to_end()
 
     def receive(self) -> None:
@@ -155,10 +152,10 @@ class Job:
 
     def end(self) -> None:
         """Leave nothing of the job on this host."""
-        asked = {} if time.monotonic() >= self.kill_at else {signal.SIGTERM: _ASKED_S}
-        if not asked:
+        patience_s = dict(PATIENCE_S)
+        if time.monotonic() >= self.kill_at:
             self.kill_ranks()
-        patience_s = {**asked, signal.SIGKILL: _KILLED_S}
+            del patience_s[signal.SIGTERM]
         end_job(self.mark, self.launcher.pid, patience_s, self.others)
         self.launcher.wait()
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from zerowiz.emit.processes import ENDING
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def noted_signals() -> Iterator[list[int]]:
     def note(number: int, _frame: object) -> None:
         told.append(number)
 
-    before = {each: signal.signal(each, note) for each in _ENDING}
+    before = {each: signal.signal(each, note) for each in ENDING}
     try:
         yield told
     finally:
@@ -29,5 +29,5 @@ def noted_signals() -> Iterator[list[int]]:
 
 def ignore_signals() -> None:
     """From here to the exit: the status is known, and is not to become another."""
-    for each in _ENDING:
+    for each in ENDING:
         signal.signal(each, signal.SIG_IGN)

@@ -14,6 +14,11 @@ _PROC = Path("/proc")
 # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
+# What was told to end, or lost its launcher, and what holds out against that.
+PATIENCE_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 30.0}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
@@ -81,10 +86,10 @@ def _carries(pid: int, mark: bytes) -> bool:
         return False
 
 
-def read_children() -> frozenset[int]:
-    """The pids of this process's children."""
+def read_children(parent: int) -> frozenset[int]:
+    """The pids of a process's children."""
     rows = (_read_row(int(e.name)) for e in os.scandir(_PROC) if e.name.isdigit())
-    return frozenset(r.process.pid for r in rows if r is not None and r.parent == os.getpid())
+    return frozenset(r.process.pid for r in rows if r is not None and r.parent == parent)
 
 
 def find_job(mark: str, launcher: int | None, apart: Iterable[int] = ()) -> set[Process]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from zerowiz.core.ending import JobEnd
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.heir import heir
-from zerowiz.emit.job import FORWARDED, Job, Watch
-from zerowiz.emit.processes import adopt_orphans, read_children, read_space
+from zerowiz.emit.job import Job, Watch
+from zerowiz.emit.processes import FORWARDED, adopt_orphans, read_children, read_space
 from zerowiz.errors import PreflightError
 
 __all__ = ["Watch", "supervise", "watched_env"]
@@ -43,7 +43,7 @@ def supervise(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> 
     AttemptFolder(watch.folder).open()
     mark = f"ZEROWIZ_ATTEMPT={watch.folder}"
     with _signals() as inbox, heir(mark, watch.folder, watch.grace_s) as will:
-        others = read_children()
+        others = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch)})
         will.name(launcher.pid)
         job = Job(watch, launcher, inbox, mark, others)

@@ -11,6 +11,7 @@ from zerowiz.core.model import Model
 from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.core.stored import settle
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.cache import cache_folder
 from zerowiz.probe.safetensors import read_stored
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
@@ -115,8 +116,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     """Where Hugging Face keeps its things."""
     if home := environ.get("HF_HOME"):
         return Path(home).expanduser()
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
-    return Path(cache).expanduser() / "huggingface"
+    return cache_folder(environ) / "huggingface"
 
 
 def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from zerowiz.core.codec import decode
 from zerowiz.core.observed import History
 from zerowiz.errors import UsageError
+from zerowiz.probe.cache import cache_folder
 
 
 def history_path(key: str, environ: Mapping[str, str]) -> Path:
     """Where the history of the jobs with this key lies, or will lie."""
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
-    return Path(cache).expanduser() / "zerowiz" / "ran_out" / f"{key}.json"
+    return cache_folder(environ) / "zerowiz" / "ran_out" / f"{key}.json"
 
 
 def read_history(path: Path) -> History:

@@ -6,7 +6,6 @@ from typing import TextIO
 
 from zerowiz.core.lint.finding import Severity
 from zerowiz.core.preflight import Finding
-from zerowiz.ui.fold import fold
 from zerowiz.ui.table import say
 
 # Singular and plural.
@@ -23,11 +22,11 @@ def findings(found: Sequence[Finding], stream: TextIO) -> None:
     said: set[str] = set()
     for finding in found:
         rule = finding.rule
-        _line(f"{finding.severity} {rule.code} {rule.name}: {finding.what}", stream)
+        say(stream, f"{finding.severity} {rule.code} {rule.name}: {finding.what}", hang=len(_HANG))
         if rule.code not in said:
-            _line(f"{_HANG}why: {rule.why}", stream)
+            say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))
         for place, mend in enumerate(finding.mends):
-            _line(f"{_HANG}{'or' if place else 'mend'}: {mend}", stream)
+            say(stream, f"{_HANG}{'or' if place else 'mend'}: {mend}", hang=len(_HANG))
         said.add(rule.code)
 
 
@@ -45,8 +44,3 @@ def summary(found: Sequence[Finding], stream: TextIO) -> None:
 def in_short(finding: Finding) -> str:
     """One finding as a sentence, for a command that does something else."""
     return f"{finding.what} ({finding.rule.code} {finding.rule.name}): {finding.rule.why}"
-
-
-def _line(text: str, stream: TextIO) -> None:
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    stream.write(fold(shown, stream, hang=len(_HANG)) + "\n")

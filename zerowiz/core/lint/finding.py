@@ -29,6 +29,11 @@ class Rule:
     """What happens if nobody mends it."""
 
 
+def rule(code: str, name: str, severity: Severity, why: str) -> Rule:
+    """A row of a list of rules: `check`'s and `doctor`'s."""
+    return Rule(code=code, name=name, severity=severity, why=why)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
     """The characters from `start` up to `end` of the text, and what stands there afterwards."""

@@ -1,8 +1,9 @@
 """Find what would end a launch, from facts that the probes gathered."""
 
+from zerowiz.core.lint.finding import Rule
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.checks import examine
-from zerowiz.core.preflight.finding import Finding, Rule, failures
+from zerowiz.core.preflight.finding import Finding, failures
 from zerowiz.core.preflight.found import Found
 from zerowiz.core.preflight.situation import Planned, Situation
 

@@ -3,21 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerowiz.core.lint.finding import Severity
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """One kind of finding."""
-
-    code: str
-    """Stable: `PF203`."""
-    name: str
-    """The same in words: `package-missing`."""
-    severity: Severity
-    """Mostly; an error is what surely ends the job, and an unknown is never one."""
-    why: str
-    """What becomes of the job if nobody mends it."""
+from zerowiz.core.lint.finding import Rule, Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from zerowiz.core.lint.finding import Rule
 from zerowiz.core.machine import Machine
 from zerowiz.core.margins import expands_segments
 from zerowiz.core.network import NetworkKind
 from zerowiz.core.preflight import rules
-from zerowiz.core.preflight.finding import Finding, Rule, found
+from zerowiz.core.preflight.finding import Finding, found
 from zerowiz.core.preflight.situation import Situation
 
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})

@@ -18,6 +18,7 @@ from zerowiz.core.codec import decode
 from zerowiz.core.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.cache import cache_folder
 from zerowiz.probe.libraries import read_version
 from zerowiz.probe.trace.build import (
     build_model,
@@ -50,8 +51,7 @@ def cache_path(
         "versions": [_FORMAT, __version__, *map(read_version, _NEEDED)],
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
-    return Path(cache).expanduser() / "zerowiz" / "trace" / f"{name}.json"
+    return cache_folder(environ) / "zerowiz" / "trace" / f"{name}.json"
 
 
 def read_cached(path: Path) -> Traced | None:
