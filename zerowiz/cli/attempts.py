@@ -96,12 +96,11 @@ def _following(start: Start, end: JobEnd, manner: Manner, number: int) -> Start 
 
 def _attempt(start: Start, logs: Path) -> Attempt:
     path = config_file(start.outcome.options, start.rung)
-    written = bool(start.plan.files)
     return Attempt(
         strategy=start.rung.name,
         why=start.why,
         config_path=path,
-        plan_path=plan_path(path) if written else None,
+        plan_path=plan_path(path) if start.outcome.options.config is None else None,
         command=hide_secrets(start.plan.argv),
         env=start.plan.env,
         logs=str(logs),
