@@ -80,9 +80,10 @@ test-slurm: $(STAMP)  ## train under a real SLURM on this host (installs Debian'
 	$(BIN)/python -m pytest --slurm tests/slurm
 
 REPEAT ?= 50
+AT_ONCE ?= 1
 
-test-kills: $(STAMP)  ## kill real jobs in every way, REPEAT times each, and print a table
-	$(BIN)/python tests/kills/repeat.py $(REPEAT)
+test-kills: $(STAMP)  ## kill real jobs in every way, REPEAT times each, AT_ONCE side by side
+	$(BIN)/python tests/kills/repeat.py $(REPEAT) --at-once $(AT_ONCE)
 
 check: $(STAMP) lint types rooms test truth demo  ## what CI runs
 

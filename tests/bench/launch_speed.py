@@ -29,7 +29,9 @@ def main() -> None:
         spy = folder / "bin" / "deepspeed"
         spy.write_text(SPY)
         spy.chmod(0o755)
-        paths = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+        paths = os.pathsep.join(
+            filter(None, [str(ROOT), sysconfig.get_path("purelib"), os.environ.get("PYTHONPATH")])
+        )
         environ = {**os.environ, "PYTHONPATH": paths, "STARTED": str(folder / "started")}
         launch: list[str | Path] = [
             python,
@@ -64,7 +66,9 @@ def main() -> None:
 def start(argv: list[str | Path], environ: dict[str, str], folder: Path) -> float:
     """Seconds until the stand-in was started."""
     began_ns = time.time_ns()
-    subprocess.run(argv, env=environ, cwd=folder, capture_output=True, check=False)
+    ended = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, check=False)
+    if not (folder / "started").exists():
+        sys.exit(f"deepspeed was not started:\n{ended.stderr.decode()}")
     return (int((folder / "started").read_text()) - began_ns) / 1e9
 
 

@@ -29,6 +29,9 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "two failed, the first counts": ((end(0, 1, at=6), end(1, 3, at=5)), 1, None, None, (3, "failed")),
     "killed from outside": ((TERMINATED, end(1, 137, at=5)), 247, None, None, (137, "killed")),
     "killed for memory": ((TERMINATED, end(1, 137, at=5, host_oom=True)), 247, None, None, (137, "host_oom")),
+    "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4), end(1, 137, at=5)), 247, None, None, (137, "killed")),
+    "killed after the grace, for another's error": ((end(0, 1, at=6, failed_at=5), end(1, 137, at=7)), 1, None, None, (1, "failed")),
+    "aborted, for a peer's error": ((end(0, 1, at=6, failed_at=4), end(1, 134, at=5)), 1, None, None, (1, "failed")),
     "aborted": ((TERMINATED, end(1, 134, at=5)), 250, None, None, (134, "killed")),
     "memory, after another lost its peer": ((end(0, 1, at=4), end(1, 1, at=5, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
     "killed with its watcher": ((TERMINATED, end(1, None, at=9)), 247, None, None, (137, "killed")),
@@ -137,9 +140,9 @@ def parsed(**changes: object) -> RankEnd:
 
 
 def test_an_end_is_dated_by_the_error_that_it_came_of() -> None:
-    assert 10.0 == parsed().ended_at
-    assert 20.0 == parsed(status=137).ended_at
-    assert 20.0 == parsed(failed_at=None).ended_at
+    assert 10.0 == parsed().since
+    assert 20.0 == parsed(status=137).since
+    assert 20.0 == parsed(failed_at=None).since
 
 
 def test_a_kill_is_for_memory_where_the_kernel_counted_one() -> None:

@@ -68,6 +68,7 @@ CASES = {
     "a rank raises": Case(way="raise", meet="step", happens=nothing, status=1, cause="failed"),
     "a rank is killed": Case(way="go", meet="step", happens=kill_rank, status=137, cause="killed"),
     "a rank runs out of memory": Case(way="memory", meet="step", happens=nothing, status=1, cause="cuda_oom"),
+    "a rank's allocation fails": Case(way="allocate", meet="step", happens=nothing, status=1, cause="cuda_oom"),
     "deepspeed is killed": Case(way="go", meet="step", happens=kill_runner, status=137, cause="launcher"),
     "launch.py is killed": Case(way="go", meet="step", happens=kill_inner_launcher, status=137, cause="launcher"),
     "TERM at the start": Case(way="go", meet=None, happens=told(signal.SIGTERM), status=143, cause="stopped"),

@@ -266,3 +266,13 @@ def test_an_error_is_dated_by_its_first_line(tmp_path: Path) -> None:
     assert 1 == run(tmp_path, script)[0]
     end = read(tmp_path, "rank-3.end.json")
     assert 0.6 < end["ended_at"] - end["failed_at"]
+
+
+def test_a_rank_is_gone_when_it_is_and_not_when_its_children_fall_silent(tmp_path: Path) -> None:
+    child = "for _ in range(30): print('.', flush=True); time.sleep(0.05)"
+    script = (
+        f"import subprocess\nsubprocess.Popen([sys.executable, '-c', 'import time\\n' {child!r}])"
+    )
+    assert 0 == run(tmp_path, script)[0]
+    written_at = (tmp_path / "attempt" / "rank-3.end.json").stat().st_mtime
+    assert 1 < written_at - read(tmp_path, "rank-3.end.json")["ended_at"]

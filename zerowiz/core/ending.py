@@ -21,6 +21,11 @@ _WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each
 _NODE_LOST = 255
 # Clocks of two processes, and a signal's way to the rank.
 _SLACK_S = 1.0
+# A peer's failure brings none of these before that peer is gone; SIGABRT it can, by NCCL's watchdog.
+_OUT_OF_NOWHERE = {
+    _SIGNALLED + each
+    for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+}
 
 
 class Cause(StrEnum):
@@ -51,7 +56,9 @@ class RankEnd:
     status: int | None
     """128 and the number of the signal that it died of; None where who watched it died with it."""
     ended_at: float
-    """When it ended, or when the error that it died of began to show; seconds since 1970."""
+    """When it was gone, in seconds since 1970."""
+    failed_at: float | None = None
+    """When the error that it died of began to show; None where there is none."""
     told: bool = False
     """Ended for another's sake: its launcher was gone, or another rank had failed."""
     raised: bool = False
@@ -61,6 +68,11 @@ class RankEnd:
     tail: tuple[str, ...] = ()
     """The last lines of its stderr."""
     log: str = ""
+
+    @property
+    def since(self) -> float:
+        """From when on it had failed."""
+        return self.ended_at if self.failed_at is None else self.failed_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,12 +95,13 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     lines = tuple(cast("Sequence[str]", content["tail"]))
     memory = died_for(lines, status, on_cpu=content["accelerator"] == "cpu")
     oom_killed = status == _KILLED and bool(content["oom_killed"])
-    failed_at = content["failed_at"] if 0 < status < _SIGNALLED else None
+    failed_at = cast("float | None", content["failed_at"])
     return RankEnd(
         rank=cast("int", content["rank"]),
         host=cast("str", content["host"]),
         status=status,
-        ended_at=cast("float", failed_at or content["ended_at"]),
+        ended_at=cast("float", content["ended_at"]),
+        failed_at=failed_at if 0 < status < _SIGNALLED else None,
         told=content["told"] is not None,
         raised=bool(last_error(lines)),
         cuda_oom=memory is Memory.GPU,
@@ -117,10 +130,10 @@ def judge(
         stopped_at: When it came, in seconds since 1970.
         lost: Ranks of nodes that no longer answer.
     """
-    failed = sorted((end for end in ends if end.status != 0), key=lambda end: end.ended_at)
+    failed = _in_order([end for end in ends if end.status != 0])
     # SIGTERM is what a launcher sends to the others; an end by it is no news of its own.
     own = [end for end in failed if not end.told and end.status != _TERMINATED]
-    early = [end for end in own if end.ended_at < (stopped_at or 0.0) - _SLACK_S]
+    early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and not any(end.told for end in ends)
     first = _first(own, failed)
     if not failed and launcher_status == 0 and whole:
@@ -147,6 +160,19 @@ def plain_status(launcher_status: int) -> int:
     if launcher_status < 0:
         return _SIGNALLED - launcher_status
     return _WRAPPED.get(launcher_status, launcher_status)
+
+
+def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
+    """By when they failed; but who was killed while nobody was gone was killed for nobody's sake.
+
+    Its peers' connections break, and their errors show, before it is known to be dead.
+    """
+    first_gone = min((end.ended_at for end in failed), default=0.0)
+
+    def place(end: RankEnd) -> tuple[bool, float]:
+        return end.status not in _OUT_OF_NOWHERE or end.ended_at > first_gone, end.since
+
+    return sorted(failed, key=place)
 
 
 def _first(own: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:

@@ -274,11 +274,11 @@ class Rank:
             if not ready:
                 return
 
-    def report(self, status: int) -> None:
+    def report(self, status: int, ended_at: float) -> None:
         """Write how the rank ended: an exit status, or 128 and the signal."""
         content = {
             "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
-            "ended_at": time.time(),
+            "ended_at": ended_at,
             "failed_at": self.stderr.failed_at,
             "told": self.told,
             "oom_killed": oom_kills() > self.oom_kills,
@@ -357,9 +357,9 @@ def main() -> NoReturn:
     if folder is None:
         become(rank_command(words))
     rank = Rank(words, Path(folder))
-    status = rank.watch()
+    status, ended_at = rank.watch(), time.time()
     rank.drain()
-    rank.report(status)
+    rank.report(status, ended_at)
     leave(status)
 
 
