@@ -21,7 +21,7 @@ _WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each
 _NODE_LOST = 255
 # Clocks of two processes, and a signal's way to the rank.
 _SLACK_S = 1.0
-# A peer's failure brings none of these before that peer is gone; SIGABRT it can, by NCCL's watchdog.
+# A failing peer brings none of these before it is gone; SIGABRT it can, by NCCL's watchdog.
 _OUT_OF_NOWHERE = {
     _SIGNALLED + each
     for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
