@@ -49,8 +49,18 @@ def test_without_a_script_the_machine_is_looked_at_alone(here: Run) -> None:
     assert "error" not in severities.values()
 
 
-def test_a_model_alone_makes_a_plan(here: Run) -> None:
-    assert "no-plan" not in found_by(here, *CPU, *MODEL)
+def test_without_a_script_it_is_the_one_that_launch_would_take(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text("def")
+    assert "error" == found_by(here, *CPU)["script-refused"]
+    (folder / "other.py").write_text(HF_PARSER)
+    assert 0 == here("init", "--yes", *CPU, *MODEL, "other.py").code
+    severities = found_by(here, *CPU)
+    assert not {"script-refused", "no-plan"} & severities.keys()
+
+
+def test_a_model_alone_makes_a_plan(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text("def")
+    assert not {"script-refused", "no-plan"} & found_by(here, *CPU, *MODEL).keys()
 
 
 def test_a_model_that_nobody_names_leaves_the_rest_looked_at(here: Run, folder: Path) -> None:

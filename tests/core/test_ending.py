@@ -143,6 +143,9 @@ def test_an_end_is_dated_by_the_error_that_it_came_of() -> None:
     assert 10.0 == parsed().since
     assert 20.0 == parsed(status=137).since
     assert 20.0 == parsed(failed_at=None).since
+    assert 10.0 == parsed(status=134).since
+    died = ["terminate called after throwing an instance of 'c10::DistBackendError'"]
+    assert 20.0 == parsed(status=134, tail=died).since
 
 
 def test_a_kill_is_for_memory_where_the_kernel_counted_one() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from recorded import play, recording
 
+from zerowiz.core.finding import Severity
 from zerowiz.core.host import UNLIMITED_BYTES, Host
-from zerowiz.core.lint.finding import Severity
 from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource, with_nodes
 from zerowiz.core.network import Network, NetworkKind, Nic
 from zerowiz.core.preflight import Finding, Found, Planned, Situation, examine, failures

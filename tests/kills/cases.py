@@ -13,6 +13,8 @@ from ranks.harness import drop_shared_memory, free_port, rank_environ
 
 DEEPSPEED = Path(sys.executable).with_name("deepspeed")
 RANKS = 2
+# Threads of torch's can abort a Python that ends with an error, in one run of a hundred.
+AN_ERROR = (1, 128 + signal.SIGABRT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,7 @@ class Case:
     meet: str | None
     """How far every rank has come before it happens; None for a job that has just been started."""
     happens: Callable[[Job], None]
-    status: int
+    status: int | tuple[int, ...]
     cause: str
 
 
@@ -65,10 +67,10 @@ def save_then_stop(job: Job) -> None:
 
 # fmt: off
 CASES = {
-    "a rank raises": Case(way="raise", meet="step", happens=nothing, status=1, cause="failed"),
+    "a rank raises": Case(way="raise", meet="step", happens=nothing, status=AN_ERROR, cause="failed"),
     "a rank is killed": Case(way="go", meet="step", happens=kill_rank, status=137, cause="killed"),
-    "a rank runs out of memory": Case(way="memory", meet="step", happens=nothing, status=1, cause="cuda_oom"),
-    "a rank's allocation fails": Case(way="allocate", meet="step", happens=nothing, status=1, cause="cuda_oom"),
+    "a rank runs out of memory": Case(way="memory", meet="step", happens=nothing, status=AN_ERROR, cause="cuda_oom"),
+    "a rank's allocation fails": Case(way="allocate", meet="step", happens=nothing, status=AN_ERROR, cause="cuda_oom"),
     "deepspeed is killed": Case(way="go", meet="step", happens=kill_runner, status=137, cause="launcher"),
     "launch.py is killed": Case(way="go", meet="step", happens=kill_inner_launcher, status=137, cause="launcher"),
     "TERM at the start": Case(way="go", meet=None, happens=told(signal.SIGTERM), status=143, cause="stopped"),
@@ -119,7 +121,8 @@ def _all_words(job: Job) -> str:
 def misses(case: Case, ended: Ended) -> list[str]:
     """What is not as it must be; empty where all is well."""
     found = []
-    if ended.status != case.status or ended.end.get("status") != case.status:
+    allowed = case.status if isinstance(case.status, tuple) else (case.status,)
+    if ended.status not in allowed or ended.end.get("status") != ended.status:
         found.append(f"status {ended.status} (judged {ended.end.get('status')}), not {case.status}")
     if ended.end.get("cause") != case.cause:
         found.append(f"cause {ended.end.get('cause')}, not {case.cause}")

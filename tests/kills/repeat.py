@@ -30,7 +30,7 @@ def run_once(name: str, turn: int) -> tuple[Ended, list[str]]:
         ended = run_case(CASES[name], Path(folder), chance)
     found = misses(CASES[name], ended)
     if found:
-        say(f"{name}, run {turn}: {found}\n{ended.stderr[-2000:]!r}")
+        say(f"{name}, run {turn}: {found}\n{ended.stderr[-4000:]!r}")
     return ended, found
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("repeat", type=int, help="runs of each case")
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side; 3 cores each")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
-    said = parser.parse_args()
+    said = parser.parse_intermixed_args()
     say(f"{'case':32} {'runs':>5} {'right':>6} {'left':>5} {'median s':>9}")
     wrong = 0
     with ThreadPoolExecutor(said.at_once) as pool:

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from lint.cases import BROKEN, BROKEN_CASES, GOOD_CASES, SEVERITIES, Case
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint import lint
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import RULES
 from zerowiz.probe.ds_schema import read_ds_schema
 

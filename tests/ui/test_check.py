@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.lint.finding import Finding, Rule, Severity
+from zerowiz.core.finding import Finding, Rule, Severity
 from zerowiz.core.lint.report import FileReport
 from zerowiz.ui import check
 

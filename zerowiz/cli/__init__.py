@@ -1,5 +1,6 @@
 """The commands, and the one place that prints an error and chooses an exit code."""
 
+import gc
 import io
 import os
 import sys
@@ -69,7 +70,11 @@ def _fail(error: ZerowizError) -> NoReturn:
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
-        code = build_app(sys.argv[1:])(standalone_mode=False, prog_name="zerowiz")
+        app = build_app(sys.argv[1:])
+        # `__main__.py` put it off until everything is loaded.
+        gc.freeze()
+        gc.enable()
+        code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
     except ZerowizError as error:
         _fail(error)

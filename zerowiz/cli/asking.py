@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zerowiz.cli.machines import find_machine
+from zerowiz.cli.models import check_model
 from zerowiz.cli.options import Options
 from zerowiz.cli.planning import Ask, read_reachable
-from zerowiz.cli.tracing import check_model
 from zerowiz.ui.ask import ask
 
 

@@ -16,6 +16,7 @@ from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.planning import answer, by_default, config_file, open_questions, read_reachable
 from zerowiz.cli.preflight import look, look_around
+from zerowiz.cli.scripts import find_script
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import Programs, launch_env
 from zerowiz.core.machine import Machine
@@ -61,13 +62,17 @@ class _Sight:
 @takes_options
 def doctor(
     options: Options,
-    script: Annotated[str | None, typer.Argument(help="Training script")] = None,
+    script: Annotated[
+        str | None, typer.Argument(help="Training script; default: as launch")
+    ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,
 ) -> None:
     """Find what would end a job here, before it starts"""
     check_accounting(options)
+    if script is None and options.model is None:
+        script, options = find_script(None, options) or (None, options)
     sight = _Sight(options=options, script=script, script_args=tuple(args or ()))
     findings = _examine(sight)
     if options.as_json:

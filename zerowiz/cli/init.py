@@ -13,13 +13,13 @@ from zerowiz.cli.asking import asker
 from zerowiz.cli.checking import check_accounting
 from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.jobfile import plan_job_file
-from zerowiz.cli.launch import answer_for
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import Ask, by_default, config_file, read_reachable
 from zerowiz.cli.provenance import losses_shown
 from zerowiz.cli.record import encode_record
+from zerowiz.cli.scripts import answer_for
 from zerowiz.cli.starting import plan_files
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile

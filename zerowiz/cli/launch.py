@@ -18,88 +18,46 @@ from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.planning import (
-    Ask,
-    answer,
-    by_default,
-    open_questions,
     read_reachable,
 )
 from zerowiz.cli.preflight import check_start
 from zerowiz.cli.provenance import losses_shown
-from zerowiz.cli.record import recall
+from zerowiz.cli.scripts import DEFAULT_SCRIPT, answer_for, find_script
 from zerowiz.cli.starting import Start, plan_launch
-from zerowiz.cli.together import copy_alone, heed, lead
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.cli.ways import Copy, Run
 from zerowiz.core.decide import Decision
 from zerowiz.core.hostlaunch import Launcher
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import Place
-from zerowiz.core.questions import Question
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.resume import GoesOn, Resume
-from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import LADDER
 from zerowiz.core.supervision import why_supervised
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
-from zerowiz.errors import AnswerNeededError, InterruptedByUserError, PreflightError, UsageError
+from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.files import HostFiles
 from zerowiz.probe.place import read_place
-from zerowiz.probe.record import read_record
 from zerowiz.probe.surroundings import read_surroundings
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import can_ask, confirm
 from zerowiz.ui.planned import files as show_files
 
-_DEFAULT_SCRIPT = "train.py"
-
-
-def _find_script(script: str | None, options: Options) -> tuple[str, Options]:
-    """The script to run, and the options that `init` recorded for it."""
-    if script is not None:
-        return script, options
-    record = read_record(options.output_dir or Path())
-    if record is not None:
-        recalled = recall(options, record)
-        if recalled.machine != CPU_MACHINE:
-            # A job starts where it is, and a dry run shows that job.
-            recalled = replace(recalled, machine=options.machine)
-        return record.script, recalled
-    if Path(_DEFAULT_SCRIPT).is_file():
-        return _DEFAULT_SCRIPT, options
-    raise PreflightError(
-        f"no script to launch: none was named, `init` recorded none, no `./{_DEFAULT_SCRIPT}`",
-        "name it: `zerowiz launch train.py`",
-    )
-
-
-def _must_say(question: Question) -> str:
-    """Nobody is asked, and what the run is bound to is never guessed."""
-    if question.key == "micro_batch":
-        raise AnswerNeededError(
-            "the script's micro-batch cannot be seen, and nobody can be asked",
-            "say it with `--micro-batch`",
-        )
-    return by_default(question)
-
-
-def answer_for(
-    options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
-) -> Options:
-    """Close the open questions of this script: by a person, else by defaults where safe."""
-    answers = open_questions(options, settle(facts, tuple(script_args)))
-    if ask_person is None:
-        answers.pop("gradient_checkpointing")
-        answers.pop("seq_len")
-    if facts.micro_batch.from_config:
-        # The script asks the config, so zerowiz decides.
-        answers["micro_batch"] = answers["micro_batch"] or "1"
-    return answer(options, answers, ask_person or _must_say)
-
 
 def _run_option(*names: str, text: str, least: int | None = None) -> typer.models.OptionInfo:
     return typer.Option(*names, help=text, rich_help_panel="Run", min=least)  # type: ignore[no-any-return]
+
+
+def _require_script(script: str | None, options: Options) -> tuple[str, Options]:
+    found = find_script(script, options)
+    if found is None:
+        raise PreflightError(
+            f"no script to launch: none was named, `init` recorded none, no `./{DEFAULT_SCRIPT}`",
+            "name it: `zerowiz launch train.py`",
+        )
+    return found
 
 
 def _check_options(options: Options, *, supervise: bool | None, escalate: bool) -> None:
@@ -225,7 +183,7 @@ def launch(
     _check_options(options, supervise=supervise, escalate=escalate)
     check_accounting(options)
     script_args = tuple(args or ())
-    path, options = _find_script(script, options)
+    path, options = _require_script(script, options)
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
     place = _find_place(options)
@@ -248,7 +206,10 @@ def launch(
         asking = can_ask(os.environ, yes=options.yes or options.as_json)
         start = start_on(machine, asking=asking)
         _show_or_start(start, manner, asking=asking)
-    elif options.dry_run:
+        return
+    from zerowiz.cli.together import copy_alone, heed, lead  # noqa: PLC0415 - takes long to load
+
+    if options.dry_run:
         _show_or_start(start_on(machine, copy_alone(place, machine)), manner, asking=False)
     elif place.node_rank == 0:
         lead(options, place, machine, start_on, manner)

@@ -23,7 +23,7 @@ from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine_file import DESCRIPTION
 from zerowiz.probe.recording import Recorder
-from zerowiz.ui import sentences, show
+from zerowiz.ui import oddities, show
 from zerowiz.ui.machine import machine as show_machine
 
 
@@ -90,10 +90,7 @@ def machine(
 
 
 def _fleet_notes(fleet: Fleet | None) -> tuple[str, ...]:
-    if fleet is None:
-        return ()
-    odd = map(sentences.oddity, fleet.oddities)
-    return (*odd, *map(sentences.node_note, fleet.notes))
+    return () if fleet is None else tuple(oddities.notes(fleet))
 
 
 def _read_fleet(options: Options, deadline_s: int) -> Fleet:
@@ -114,7 +111,7 @@ def _refuse_lack(fleet: Fleet) -> None:
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(sentences.oddity, fleet.short),
+            *map(oddities.oddity, fleet.short),
         )
 
 

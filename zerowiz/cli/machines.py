@@ -4,24 +4,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from zerowiz.cli.fleet import read_fleet
+from zerowiz.cli.gpucounts import refuse_gpus, with_count
 from zerowiz.cli.options import Options
-from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_gpus, with_nodes
+from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.origins import tell_origins
 from zerowiz.core.remarks import remarks
-from zerowiz.core.selection import select_gpus
-from zerowiz.core.spec import parse_spec
-from zerowiz.core.spec import with_count as spec_of
 from zerowiz.core.stated import stated_places, with_interconnect
-from zerowiz.errors import PreflightError, UsageError
+from zerowiz.errors import UsageError
 from zerowiz.probe.cpu import cpu_machine
 from zerowiz.probe.files import HostFiles
-from zerowiz.probe.gpu_table import read_gpu_table
 from zerowiz.probe.hostfile import read_hostfile
 from zerowiz.probe.machine import read_here, read_machine
-from zerowiz.probe.machine_file import read_machine_file
 from zerowiz.probe.world import World
-from zerowiz.ui import sentences
 
 CPU_MACHINE = "cpu"
 """The value of `--machine` that means this host without a GPU."""
@@ -111,11 +105,15 @@ def with_hostfile(options: Options) -> Options:
 
 def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine:
     if options.hostfile is not None and options.machine is None:
-        return _read_nodes(options, environ)
+        from zerowiz.cli.elsewhere import read_nodes  # noqa: PLC0415 - as below
+
+        return read_nodes(options, environ)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     named = options.machine not in {None, CPU_MACHINE}
     if named:
-        machine = _read_named(options)
+        from zerowiz.cli.elsewhere import read_named  # noqa: PLC0415 - takes long to load
+
+        machine = read_named(options)
         if options.accelerator not in {None, machine.accelerator}:
             raise UsageError(
                 f"`--accelerator {options.accelerator}` disagrees with `--machine"
@@ -123,53 +121,6 @@ def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine
             )
         return machine
     if options.machine == CPU_MACHINE or asked == Accelerator.CPU:
-        _refuse_gpus(options)
+        refuse_gpus(options)
         return cpu_machine(options.gpus_per_node or 1, read_here(world))
     return with_count(read_machine(world, gpus=options.gpus), options)
-
-
-def _read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
-    """The weakest of the hostfile's nodes, every one of which has to answer."""
-    fleet = read_fleet(options, environ)
-    for short in fleet.short:
-        raise PreflightError(
-            sentences.oddity(short), f"give it that many slots in `{options.hostfile}`"
-        )
-    for failure in fleet.failures:
-        raise PreflightError(
-            f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
-            f" `{failure.host}`: {failure.why}",
-            f"`zerowiz machine --hostfile {options.hostfile}` shows them all",
-            "`--machine FILE|SPEC` plans without asking the nodes",
-        )
-    said = (*map(sentences.oddity, fleet.oddities), *map(sentences.node_note, fleet.notes))
-    return with_count(fleet.machine.with_notes(*said), options)
-
-
-def _read_named(options: Options) -> Machine:
-    """The machine of a file or a spec."""
-    text, count = options.machine or "", options.gpus_per_node
-    path = Path(text)
-    if not path.is_file() and path.suffix != ".json":
-        spec = text if count is None else spec_of(text, count)
-        return select_gpus(parse_spec(spec, read_gpu_table()), {}, options.gpus)
-    machine = read_machine_file(path, gpus=options.gpus)
-    if machine.accelerator is Accelerator.CPU:
-        _refuse_gpus(options)
-        ranks = count or len(machine.gpus)
-        return replace(cpu_machine(ranks, machine.host), source=machine.source)
-    return with_count(machine, options)
-
-
-def with_count(machine: Machine, options: Options) -> Machine:
-    """The machine with as many of its GPUs as `--gpus-per-node` says."""
-    count = options.gpus_per_node
-    return machine if count is None else with_gpus(machine, count)
-
-
-def _refuse_gpus(options: Options) -> None:
-    if options.gpus is not None:
-        raise UsageError(
-            f"`--gpus {options.gpus}`: the CPU accelerator has ranks, not GPUs",
-            "`--gpus-per-node N` says how many",
-        )

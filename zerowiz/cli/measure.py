@@ -14,9 +14,9 @@ import typer
 from zerowiz import __version__
 from zerowiz.cli.deciding import require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.cli.models import Read, count_or_trace, read_and_trace
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.planning import answer, by_default, open_questions
-from zerowiz.cli.tracing import Read, count_or_trace, read_and_trace
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.comparison import Comparison, compare, encode_comparison, make_row
 from zerowiz.core.contract import SCHEMA_VERSION

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from zerowiz.cli.models import Read, read_and_trace
 from zerowiz.cli.options import Options
-from zerowiz.cli.tracing import Read, read_and_trace
 from zerowiz.core.amounts import parse_budget, solve_accumulation
 from zerowiz.core.attention import runs_eager
 from zerowiz.core.decide import Wish
@@ -39,7 +39,6 @@ from zerowiz.core.workload import (
     parse_modules,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.config_file import read_config_file
 from zerowiz.probe.libraries import read_transformers_release
 from zerowiz.probe.observed import history_path, read_history
 from zerowiz.probe.script import read_script
@@ -295,6 +294,14 @@ def _falls_back(job: Job) -> str | None:
     return ".".join(map(str, w.transformers_version))
 
 
+def _own_config(options: Options, reader: Integration | None) -> OwnConfig:
+    if options.config is None:
+        return OwnConfig()
+    from zerowiz.probe.config_file import read_config_file  # noqa: PLC0415 - takes long to load
+
+    return read_config_file(options.config, reader)
+
+
 def make_brief(
     options: Options,
     machine: Machine,
@@ -314,7 +321,7 @@ def make_brief(
     environ = os.environ
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     reader = options.integration or (facts.integration if facts else None)
-    own = OwnConfig() if options.config is None else read_config_file(options.config, reader)
+    own = _own_config(options, reader)
     named = _said("--model", options.model, settings.model) or ""
     workload = _workload(options, settings, own, machine)
     if _unfused_adam(facts) is not None:

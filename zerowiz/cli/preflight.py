@@ -7,9 +7,8 @@ from pathlib import Path
 
 from zerowiz.cli.deciding import Outcome
 from zerowiz.core.dsconfig import write_config
-from zerowiz.core.jsontext import Dialect, JsonTextError, Object, parse, plain
+from zerowiz.core.finding import Severity
 from zerowiz.core.launch import LaunchPlan
-from zerowiz.core.lint.finding import Severity
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.core.preflight import Finding, Planned, Situation, examine, failures
 from zerowiz.core.preflight.ops import list_ops
@@ -18,7 +17,6 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import PreflightError
-from zerowiz.probe.config_file import read_config_text
 from zerowiz.probe.files import HostFiles
 from zerowiz.probe.preflight import read_found
 from zerowiz.ui import doctor, show
@@ -143,12 +141,9 @@ def _config(outcome: Outcome, rung: Strategy) -> Mapping[str, object]:
     if own is None:
         job, handover = outcome.brief.job, outcome.brief.handover
         return write_config(job, outcome.decision.of(rung), handover)
-    try:
-        root = parse(read_config_text(own).text, Dialect.HJSON)
-    except JsonTextError:
-        return {}
-    members = root.members if isinstance(root, Object) else ()
-    return {member.key.name: plain(member.value) for member in members}
+    from zerowiz.probe.config_file import read_config_values  # noqa: PLC0415 - takes long to load
+
+    return read_config_values(own)
 
 
 def _output_folder(outcome: Outcome, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:

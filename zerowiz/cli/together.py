@@ -30,7 +30,7 @@ from zerowiz.emit.supervise import supervise
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.place import require_address
 from zerowiz.probe.programs import find_programs
-from zerowiz.ui import sentences, show
+from zerowiz.ui import oddities, show
 
 # Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
 _VERDICT_S = 120.0
@@ -151,8 +151,8 @@ def _merge(meeting: Meeting) -> Machine:
     """The weakest of all nodes, as often as there are nodes."""
     answers = [NodeAnswer(host=hello.host, machine=hello.machine) for hello in meeting.hellos]
     fleet = merge_nodes(answers)
-    said = (*map(sentences.oddity, fleet.oddities), *map(sentences.node_note, fleet.notes))
-    return replace(fleet.machine.with_notes(*said), allocation=meeting.own.machine.allocation)
+    noted = fleet.machine.with_notes(*oddities.notes(fleet))
+    return replace(noted, allocation=meeting.own.machine.allocation)
 
 
 def _agreement(start: Start) -> Agreement:

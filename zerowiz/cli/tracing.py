@@ -1,19 +1,18 @@
-"""Read a model; trace it where that was asked for or where nothing else can count it."""
+"""Trace a model where that was asked for, or where nothing else can count it; else guess."""
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
+from zerowiz.cli.models import Read
 from zerowiz.core.codec import encode
 from zerowiz.core.guess import is_unknown
 from zerowiz.core.hfconfig import read_architecture
-from zerowiz.core.model import Model
 from zerowiz.core.traced import Traced
 from zerowiz.core.workload import Workload
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.hf import Named, model_of, read_config
+from zerowiz.probe.hf import Named, model_of
 from zerowiz.probe.trace import cache_path, can_trace, read_cached, trace_model
 from zerowiz.probe.trace.build import is_buildable
 from zerowiz.ui import sentences
@@ -21,51 +20,20 @@ from zerowiz.ui import sentences
 _NEEDS = "`pip install 'zerowiz[train]'` brings torch and transformers"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Read:
-    """A model, and the trace of it if there was one."""
-
-    model: Model
-    traced: Traced | None = None
-    notes: tuple[str, ...] = ()
-
-
-def read_and_trace(
-    text: str, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
-) -> Read:
-    """The model that `--model` names.
-
-    Args:
-        text: What was said.
-        workload: The micro-step that a trace takes.
-        environ: Where caches and the hub are told.
-        trace: Whether to trace; None traces what is not known otherwise, if that is possible.
-
-    Raises:
-        ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
-    """
-    named = read_config(text, environ=environ)
-    if named is None:
-        notes = (sentences.size_untraced(text),) if trace else ()
-        return Read(model=model_of(text, None), notes=notes)
-    return count_or_trace(text, named, workload, environ, trace=trace)
-
-
-def count_or_trace(
+def trace_or_guess(
     text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
 ) -> Read:
-    """The same for a model whose config.json was read already.
+    """A model of an unknown family, or any that `trace` asks for.
 
     Raises:
-        ZerowizError: It can be neither counted, traced nor guessed.
+        ZerowizError: It can be neither traced nor guessed.
     """
     name, config = named
     unknown = is_unknown(config)
     if trace and not can_trace():
         raise PreflightError("`--trace` needs torch and transformers", _NEEDS)
-    wanted = unknown if trace is None else trace
-    if not (wanted and can_trace()):
-        return _guess(text, named, _exact(trace)) if unknown else Read(model=model_of(text, named))
+    if trace is False or not can_trace():
+        return _guess(text, named, _exact(trace))
     try:
         traced = _trace(config, workload, environ)
     except UsageError as error:
@@ -81,16 +49,12 @@ def count_or_trace(
     )
 
 
-def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) -> None:
-    """Whether `read_and_trace` would take this answer, as far as that is known without a trace.
+def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
+    """As `models.check_model`, for a model of an unknown family.
 
     Raises:
-        ZerowizError: It would not.
+        ZerowizError: It can be neither traced nor guessed.
     """
-    named = read_config(text, environ=environ)
-    if named is None or not is_unknown(named[1]):
-        model_of(text, named)
-        return
     try:
         _guess(text, named, _exact(trace))
     except UsageError:

@@ -7,13 +7,15 @@ from enum import StrEnum
 from typing import cast
 
 from zerowiz.core.observed import Memory
-from zerowiz.core.outofmemory import died_for, last_error
+from zerowiz.core.outofmemory import died_for, is_pythons, last_error
 
 _TAIL_LINES = 40
 # What a shell says of a signal.
 _SIGNALLED = 128
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _KILLED = _SIGNALLED + signal.SIGKILL
+# Threads of C++ can abort a Python that ends with an error.
+_ABORTED = _SIGNALLED + signal.SIGABRT
 # DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
 # 0.19.8). 255, which would be SIGHUP, is left: ssh and pdsh end so when they fail themselves.
 _WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
@@ -95,15 +97,16 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     lines = tuple(cast("Sequence[str]", content["tail"]))
     memory = died_for(lines, status, on_cpu=content["accelerator"] == "cpu")
     oom_killed = status == _KILLED and bool(content["oom_killed"])
-    failed_at = cast("float | None", content["failed_at"])
+    error, failed_at = last_error(lines), cast("float | None", content["failed_at"])
+    raised_and_ended = 0 < status < _SIGNALLED or (status == _ABORTED and is_pythons(error))
     return RankEnd(
         rank=cast("int", content["rank"]),
         host=cast("str", content["host"]),
         status=status,
         ended_at=cast("float", content["ended_at"]),
-        failed_at=failed_at if 0 < status < _SIGNALLED else None,
+        failed_at=failed_at if raised_and_ended else None,
         told=content["told"] is not None,
-        raised=bool(last_error(lines)),
+        raised=bool(error),
         cuda_oom=memory is Memory.GPU,
         host_oom=memory is Memory.HOST or oom_killed,
         tail=lines[-_TAIL_LINES:],

@@ -16,8 +16,10 @@ _DEVICE = re.compile(
 _CPU = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 _HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
 
-# An error that nobody caught opens so, in Python and in C++.
-_UNCAUGHT = re.compile(r"Traceback \(most recent call last\)|^terminate called")
+# An error that nobody caught opens so, in Python and in C++; being "called without an active
+# exception" is no error, but a thread that still ran when Python had ended for its own.
+_TRACEBACK = "Traceback (most recent call last)"
+_UNCAUGHT = re.compile(rf"{re.escape(_TRACEBACK)}|^terminate called after")
 # One that came of another says so, and the other was the reason (traceback.py of Python).
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
@@ -37,6 +39,11 @@ def last_error(lines: Sequence[str]) -> tuple[str, ...]:
             start = place if start is None or not chained else start
             chained = False
     return () if start is None else tuple(lines[start:])
+
+
+def is_pythons(error: Sequence[str]) -> bool:
+    """Whether an error of `last_error` is one of Python's."""
+    return any(_TRACEBACK in line for line in error[:1])
 
 
 def died_for(lines: Sequence[str], status: int, *, on_cpu: bool) -> Memory | None:

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.decide import OffloadChoice
-from zerowiz.core.lint.config import TRUTHS
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 
+# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
+TRUTHS: Mapping[object, bool] = {
+    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
+}
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
 # As many digits as Python turns into a number without a look at the limit.

@@ -15,7 +15,6 @@ not the wire, and is not counted.
 """
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import NamedTuple
 
 from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
@@ -71,4 +70,4 @@ def wire_bytes_per_step(
     gathered_bytes = micro_steps * _gathered_bytes(rank) if passes.gathers_weights else 0
     ring_bytes = times * rank.weight_bytes * rank.trainable + gathered_bytes
     # Patarasuk and Yuan 2009, section 3: all but the rank's own share.
-    return int(ring_bytes * Fraction(world_size - 1, world_size))
+    return ring_bytes * (world_size - 1) // world_size

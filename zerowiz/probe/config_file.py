@@ -33,10 +33,23 @@ def read_config_file(path: Path, integration: Integration | None = None) -> OwnC
         raise UsageError(f"config `{path}` is not JSON: {where}", _HINT) from None
     if not isinstance(root, Object):
         raise UsageError(f"config `{path}` holds no JSON object", _HINT)
-    names = {member.key.name for member in root.members}
-    if {"machine", "schema_version"} <= names:
+    values = _values(root)
+    if {"machine", "schema_version"} <= values.keys():
         raise UsageError(f"`{path}` is a machine, not a config", f"say `--machine {path}`")
-    return read_own_config({member.key.name: plain(member.value) for member in root.members})
+    return read_own_config(values)
+
+
+def read_config_values(path: Path) -> dict[str, object]:
+    """What it holds, as DeepSpeed by itself reads it; nothing where that is no object.
+
+    Raises:
+        UsageError: There is no such file, or it cannot be read.
+    """
+    try:
+        root = parse(read_config_text(path).text, Dialect.HJSON)
+    except JsonTextError:
+        return {}
+    return _values(root) if isinstance(root, Object) else {}
 
 
 def read_config_text(path: Path) -> ConfigText:
@@ -51,3 +64,7 @@ def read_config_text(path: Path) -> ConfigText:
         raise UsageError(f"config `{path}` does not exist", _HINT) from None
     except OSError as error:
         raise UsageError(f"config `{path}` cannot be read: {error}", _HINT) from None
+
+
+def _values(root: Object) -> dict[str, object]:
+    return {member.key.name: plain(member.value) for member in root.members}

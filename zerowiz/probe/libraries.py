@@ -1,19 +1,22 @@
 """Read which release of a library is installed, without loading it."""
 
 import re
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 
 from zerowiz.core.workload import NEWEST_TRANSFORMERS
 
+_VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 
 
 def read_version(package: str) -> str | None:
-    """As its metadata says; None where it is not installed."""
+    """As its metadata says; None where it is not installed, or does not say it."""
     try:
-        return version(package)
+        # `metadata.version` parses all of it as an e-mail: for torch, a long one.
+        found = _VERSION.search(distribution(package).read_text("METADATA") or "")
     except PackageNotFoundError:
         return None
+    return found[1] if found else None
 
 
 def read_transformers_release() -> tuple[int, int]:

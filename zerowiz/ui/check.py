@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.lint.finding import Finding, Severity
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.report import FileReport
 from zerowiz.ui.fold import fold
 from zerowiz.ui.show import note

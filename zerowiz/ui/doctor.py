@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.lint.finding import Severity
+from zerowiz.core.finding import Severity
 from zerowiz.core.preflight import Finding
 from zerowiz.ui.table import say
 

@@ -4,13 +4,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decide import Answer, Decision, Question, Reason
-from zerowiz.core.fleet import NodeNote
 from zerowiz.core.interval import Assumption, Interval
 from zerowiz.core.links import Interconnect, LinkClass
 from zerowiz.core.machine import Machine, MachineSource
 from zerowiz.core.network import Network, NetworkKind
 from zerowiz.core.observed import Memory
-from zerowiz.core.oddities import Oddity, OddityKind, Said
 from zerowiz.core.remedies import Remedy
 from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
@@ -133,46 +131,6 @@ def links(machine: Machine) -> str:
     """Every link that a job crosses: inside a node, and between nodes when there are several."""
     inside = link(machine.interconnect)
     return inside if machine.nodes == 1 else f"{inside}; between nodes {network(machine.network)}"
-
-
-_ODDITIES: Mapping[OddityKind, str] = {
-    OddityKind.FEWER_GPUS: "has fewer GPUs",
-    OddityKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
-    OddityKind.GPU_MODEL: "has another GPU",
-    OddityKind.BUSY_GPU: "is busy, with little memory free",
-    OddityKind.DRIVER: "has another driver",
-    OddityKind.SLOWER_LINK: "has a slower link",
-    OddityKind.SLOWER_NETWORK: "has a slower network",
-    OddityKind.LESS_HOST_MEMORY: "has less host memory available",
-}
-
-_IN_BYTES = frozenset({OddityKind.BUSY_GPU, OddityKind.LESS_HOST_MEMORY})
-
-
-def oddity(value: Oddity) -> str:
-    """In what a node is the odd one out."""
-    where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
-    said, usual = (_said(value.what, each) for each in (value.said, value.usual))
-    if value.what is OddityKind.FEWER_THAN_SLOTS:
-        return f"{where} {_ODDITIES[value.what]}: {said} of {usual}"
-    return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
-
-
-def node_note(value: NodeNote) -> str:
-    """What one node of many noted."""
-    return f"node `{value.host}`: {value.note}"
-
-
-def _said(what: OddityKind, value: Said) -> str:
-    match value:
-        case int():
-            return gib(value) if what in _IN_BYTES else str(value)
-        case str():
-            return value
-        case Interconnect():
-            return link(value)
-        case Network():
-            return network(value)
 
 
 def answer(decision: Decision, value: Answer) -> str:

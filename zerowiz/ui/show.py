@@ -1,7 +1,7 @@
 """Show a decision: the walk, the table of rungs, the remedies, the launch."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.costs import buffer_costs
@@ -57,14 +57,16 @@ _TOLD_LEGEND = (
 )
 
 
-def _walk_table(decision: Decision) -> "Table":
-    from rich.table import Table
+def _walk_lines(decision: Decision) -> Iterator[str]:
+    asked = _even([sentences.question(step.question) for step in decision.walk])
+    answered = _even(["yes" if step.answer else "no" for step in decision.walk])
+    for step, question, answer in zip(decision.walk, asked, answered, strict=True):
+        yield f"{question}  {answer}  {sentences.answer(decision, step)}"
 
-    table = Table.grid(padding=(0, 2))
-    for step in decision.walk:
-        words = sentences.answer(decision, step)
-        table.add_row(sentences.question(step.question), "yes" if step.answer else "no", words)
-    return table
+
+def _even(words: Sequence[str]) -> list[str]:
+    width = max(map(len, words), default=0)
+    return [f"{word:{width}}" for word in words]
 
 
 def _rung_row(weighed: Weighed) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
 def walk(decision: Decision, stream: TextIO) -> None:
     """The job, and the flowchart as it was walked."""
     say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
-    print_table(_walk_table(decision), stream)
+    say(stream, *_walk_lines(decision), hang=_LABEL_COLUMNS)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
     say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from zerowiz.core.finding import Severity
 from zerowiz.core.lint import Context, lint
-from zerowiz.core.lint.finding import Severity
 from zerowiz.core.lint.optimizer_arguments import (
     CPU_ARGUMENTS,
     DEEPSPEED_ARGUMENTS,

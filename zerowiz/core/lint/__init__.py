@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerowiz.core.dsschema import Schema
+from zerowiz.core.finding import Finding, Rule, Severity
 from zerowiz.core.jsontext import Dialect, JsonTextError, Node, Object, parse, repeated
 from zerowiz.core.lint.against_script import check_against_script
 from zerowiz.core.lint.auto import check_autos
@@ -13,7 +14,6 @@ from zerowiz.core.lint.config import Config, read_config, shown
 from zerowiz.core.lint.context import Context
 from zerowiz.core.lint.danger import check_danger
 from zerowiz.core.lint.effects import check_effects
-from zerowiz.core.lint.finding import Finding, Rule, Severity
 from zerowiz.core.lint.keys import check_keys, is_no_config, no_config
 from zerowiz.core.lint.offload import check_offload
 from zerowiz.core.lint.optimizer import check_optimizer

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, Config, shown
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import SCRIPT_DISAGREES
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Precision

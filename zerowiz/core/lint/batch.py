@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, Config
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import BATCH_EQUATION, BATCH_MISSING
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a

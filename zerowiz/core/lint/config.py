@@ -5,17 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.dsschema import Key, Kind, Schema, kind_of
+from zerowiz.core.finding import Edit, Finding, Rule, Severity
 from zerowiz.core.jsontext import Member, Object, plain
 from zerowiz.core.lint.context import Context
-from zerowiz.core.lint.finding import Edit, Finding, Rule, Severity
+from zerowiz.core.ownconfig import TRUTHS
 from zerowiz.core.workload import Integration
 
 AUTO = "auto"
-# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
-TRUTHS: Mapping[object, bool] = {
-    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
-    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
-}
 _SHOWN_CHARACTERS = 40
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import Config, Entry
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import (
     BUCKET_TOO_LARGE,
     KEPT_WHOLE,

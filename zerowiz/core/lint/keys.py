@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from zerowiz.core.dsschema import Key, Unknown
+from zerowiz.core.finding import Edit, Finding, Severity
 from zerowiz.core.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.lint.edits import drop, put, rename
-from zerowiz.core.lint.finding import Edit, Finding, Severity
 from zerowiz.core.lint.rules import (
     DEPRECATED_KEY,
     KEY_DOES_NOTHING,

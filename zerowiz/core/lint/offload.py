@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import (
     NVME_WITHOUT_PATH,
     NVME_WITHOUT_STAGE_3,

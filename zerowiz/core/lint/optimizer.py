@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core.dsschema import Kind, release
+from zerowiz.core.finding import Finding, Rule
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
-from zerowiz.core.lint.finding import Finding, Rule
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     CLIPPING_IN_OPTIMIZER,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, Config, shown
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import UNKNOWN_KEY
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.lint.finding import Finding, Severity
+from zerowiz.core.finding import Finding, Severity
 
 SCHEMA_VERSION = 1
 

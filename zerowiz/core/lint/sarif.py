@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from zerowiz.core.lint.finding import Finding, Rule, Severity
+from zerowiz.core.finding import Finding, Rule, Severity
 from zerowiz.core.lint.report import FileReport
 
 # OASIS, Static Analysis Results Interchange Format 2.1.0.

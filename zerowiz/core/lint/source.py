@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.jsontext import Array, JsonTextError, Node, Object, Place, Scalar
-from zerowiz.core.lint.finding import Finding, Severity
 from zerowiz.core.lint.rules import UNREADABLE
 from zerowiz.core.workload import Integration
 

@@ -1,6 +1,6 @@
 """Find what would end a launch, from facts that the probes gathered."""
 
-from zerowiz.core.lint.finding import Rule
+from zerowiz.core.finding import Rule
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.checks import examine
 from zerowiz.core.preflight.finding import Finding, failures

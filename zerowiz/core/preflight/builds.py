@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from zerowiz.core.lint.finding import Severity
+from zerowiz.core.finding import Severity
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.finding import Finding, found
 from zerowiz.core.preflight.found import Toolchain

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from zerowiz.core.finding import Severity
 from zerowiz.core.host import UNLIMITED_BYTES
-from zerowiz.core.lint.finding import Severity
 from zerowiz.core.network import NetworkKind
 from zerowiz.core.nvme import offload_to_nvme
 from zerowiz.core.preflight import rules

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from zerowiz.core.lint.finding import Rule
+from zerowiz.core.finding import Rule
 from zerowiz.core.machine import Machine
 from zerowiz.core.margins import expands_segments
 from zerowiz.core.network import NetworkKind

@@ -1,0 +1,54 @@
+"""Find the script of a job, and answer what it leaves open."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.cli.machines import CPU_MACHINE
+from zerowiz.cli.options import Options
+from zerowiz.cli.planning import Ask, answer, by_default, open_questions
+from zerowiz.cli.record import recall
+from zerowiz.core.questions import Question
+from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.errors import AnswerNeededError
+from zerowiz.probe.record import read_record
+
+DEFAULT_SCRIPT = "train.py"
+
+
+def find_script(script: str | None, options: Options) -> tuple[str, Options] | None:
+    """The script that is meant, and the options that `init` recorded for it; None where none is."""
+    if script is not None:
+        return script, options
+    record = read_record(options.output_dir or Path())
+    if record is not None:
+        recalled = recall(options, record)
+        if recalled.machine != CPU_MACHINE:
+            # A job starts where it is, and a dry run shows that job.
+            recalled = replace(recalled, machine=options.machine)
+        return record.script, recalled
+    return (DEFAULT_SCRIPT, options) if Path(DEFAULT_SCRIPT).is_file() else None
+
+
+def _must_say(question: Question) -> str:
+    """Nobody is asked, and what the run is bound to is never guessed."""
+    if question.key == "micro_batch":
+        raise AnswerNeededError(
+            "the script's micro-batch cannot be seen, and nobody can be asked",
+            "say it with `--micro-batch`",
+        )
+    return by_default(question)
+
+
+def answer_for(
+    options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
+) -> Options:
+    """Close the open questions of this script: by a person, else by defaults where safe."""
+    answers = open_questions(options, settle(facts, tuple(script_args)))
+    if ask_person is None:
+        answers.pop("gradient_checkpointing")
+        answers.pop("seq_len")
+    if facts.micro_batch.from_config:
+        # The script asks the config, so zerowiz decides.
+        answers["micro_batch"] = answers["micro_batch"] or "1"
+    return answer(options, answers, ask_person or _must_say)
