@@ -28,6 +28,7 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.cli.ways import Copy, Run
 from zerowiz.core.decide import Decision
 from zerowiz.core.hostlaunch import Launcher
+from zerowiz.core.launch import LaunchPlan
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import Place
 from zerowiz.core.remedies import Remedy
@@ -105,10 +106,14 @@ def _do(start: Start, manner: Manner, *, asking: bool) -> NoReturn:
 
 def show_start(start: Start, stream: TextIO) -> None:
     """What is about to run."""
-    for note in start.plan.notes:
-        show.note(note, stream)
+    _note(start.plan)
     stream.write("\n")
     show.launch(start.plan, stream)
+
+
+def _note(plan: LaunchPlan) -> None:
+    for note in plan.notes:
+        show.note(note, sys.stderr)
 
 
 def _find_place(options: Options) -> Place | None:
@@ -258,6 +263,8 @@ def _show_or_start(start: Start, manner: Manner, *, asking: bool) -> None:
     outcome, plan = start.outcome, start.plan
     if not outcome.options.dry_run:
         _do(start, manner, asking=asking)
+    if not outcome.options.quiet:
+        _note(plan)
     if outcome.options.as_json:
         write_json(outcome, plan.argv, plan.env)
     else:

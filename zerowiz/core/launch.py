@@ -64,13 +64,19 @@ def launcher_options(machine: Machine) -> tuple[str, ...]:
     """
     if machine.accelerator is Accelerator.CPU:
         return ("--num_gpus", str(len(machine.gpus)))
-    _refuse_slices(machine)
+    refuse_slices(machine)
     slots = ",".join(str(gpu.cuda_ordinal) for gpu in machine.gpus)
     return ("--include", f"localhost:{slots}")
 
 
-def _refuse_slices(machine: Machine) -> None:
-    """DeepSpeed's launcher takes whole numbers alone, and CUDA gives a process one slice."""
+def refuse_slices(machine: Machine) -> None:
+    """See that the launcher can name every GPU.
+
+    It takes whole numbers alone, and CUDA gives a process one slice.
+
+    Raises:
+        UsageError: One is a MIG slice.
+    """
     slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
     if slices:
         raise UsageError(

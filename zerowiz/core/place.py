@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zerowiz.core.launch import refuse_slices
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.errors import UsageError
 
@@ -112,9 +113,13 @@ def slots_of(machine: Machine) -> tuple[int, ...]:
 
     In rising order, as `--include` sorts them (deepspeed/launcher/runner.py,
     parse_node_config_list, 0.19.8).
+
+    Raises:
+        UsageError: One is a MIG slice.
     """
     if machine.accelerator is Accelerator.CPU:
         return tuple(range(len(machine.gpus)))
+    refuse_slices(machine)
     return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn, cast
 
 from zerowiz.core.comparison import RankEnd
+from zerowiz.emit.processes import PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 
 # The ranks are started as a module by its name: no room imports that one.
@@ -22,7 +23,9 @@ _POLL_S = 0.05
 # A rank ends its own case at the deadline; this is for ranks that no longer answer.
 _GRACE_S = 15.0
 # What a build of an op, and torch's lock on it, need to unwind.
-_UNWIND_S = 5.0
+_PATIENCE_S = {**PATIENCE_S, signal.SIGTERM: 5.0}
+# By its value a process of the job is known.
+_MARK = "ZEROWIZ_MEASURE"
 _TAIL_LINES = 12
 
 
@@ -110,39 +113,21 @@ def _has_ended(folder: Path, place: int, ranks: int) -> bool:
     return all((case / f"end-{rank}.json").exists() for rank in range(ranks))
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End all of the launcher's group: asked first, so that builds unlock, then killed."""
-    for request, patience_s in ((signal.SIGTERM, _UNWIND_S), (signal.SIGKILL, _UNWIND_S)):
-        try:
-            os.killpg(process.pid, request)
-        except ProcessLookupError:
-            break
-        _wait_for_group(process, patience_s)
-
-
-def _wait_for_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    until = time.monotonic() + patience_s
-    while time.monotonic() < until:
-        process.poll()
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(_POLL_S)
-
-
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
 @contextmanager
-def _ending_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """However this block is left, a request to end included, the launcher's group ends with it."""
+def _ending_with_us(
+    process: subprocess.Popen[bytes], folder: Path, others: frozenset[int]
+) -> Iterator[None]:
+    """However this block is left, a request to end included, all of the job ends with it."""
     before = {each: signal.signal(each, _interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        _end_group(process)
+        end_job(f"{_MARK}={folder}", process.pid, _PATIENCE_S, others)
+        process.wait()
         for each, handler in before.items():
             signal.signal(each, handler)
 
@@ -165,7 +150,7 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
         with (folder / "launcher.log").open("wb") as log:
             return subprocess.Popen(  # noqa: S603 - no shell is wanted
                 argv,
-                env={**environ, **batch.env, "PYTHONPATH": paths},
+                env={**environ, **batch.env, "PYTHONPATH": paths, _MARK: str(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -199,8 +184,10 @@ def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[Ended, None
     """
     with tempfile.TemporaryDirectory(prefix="zerowiz-measure-") as name:
         folder = Path(name)
+        adopt_orphans()
+        others = read_children(os.getpid())
         process = _start(batch, folder, environ)
-        with _ending_with_us(process):
+        with _ending_with_us(process, folder, others):
             yield from _follow(batch, folder, process)
             if not (_case_folder(folder, 0) / "start.json").exists():
                 _refuse_launch(process, folder)
