@@ -107,6 +107,36 @@ def test_launch_trains_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_rank_of_another_node_runs_out_and_the_next_rung_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / ".deepspeed_env").write_text(
+        "ZEROWIZ_RANK_RUNS_OUT=2,5,2,raise\n", encoding="utf-8"
+    )
+    env = {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'ranks'}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    where = ("--hostfile", cluster.hostfile(2, 2), "--accelerator", "cpu")
+    what = ("--model", ROOT / "templates/model", "--micro-batch", "2", "--stage", "2", "--yes")
+    how = ("--output-dir", tmp_path, "--allow-slow", "--escalate")
+    script = (ROOT / "templates/train_deepspeed.py", "--steps", "6", "--save_steps", "3")
+    saved = ("--output_dir", tmp_path / "saved")
+    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *how, *script, *saved)
+    with cluster.start(argv, environ(cluster, env), tmp_path) as job:
+        assert 0 == job.status(within_s=300), job.text()
+        all_gone(cluster)
+    first, second = json.loads((tmp_path / "zerowiz-run.json").read_text())["attempts"]
+    ended, went_on = first["end"], second["goes_on_from"]["what"]
+    assert ("zero2", "cuda_oom", "n2") == (first["strategy"], ended["cause"], ended["host"])
+    assert ("zero3", "finished", "checkpoint") == (
+        second["strategy"],
+        second["end"]["cause"],
+        went_on,
+    )
+
+
+@pytest.mark.thorough
 def test_launch_trains_on_three_nodes(cluster: Cluster, tmp_path: Path) -> None:
     train(cluster, tmp_path, nodes=3)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,19 +129,22 @@ def submit(slurm: Slurm, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         *words: str,
         script: Path = TEMPLATES / "train_deepspeed.py",
         edit: Callable[[str], str] = lambda text: text,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Job:
         job = JobScript(
             nodes=2,
             ranks=2,
             has_gpus=False,
             cores=2,
-            options=(*OPTIONS, "--output-dir", "out"),
+            options=(*OPTIONS, "--output-dir", "out", *options),
             script=str(script),
             script_args=("--output_dir", "out", "--seq_len", "32", *words, "--resume"),
         )
         path = tmp_path / "job.sbatch"
         path.write_text(edit(render_job_script(job)), encoding="utf-8")
-        own = replace(slurm, environ={**slurm.environ, "PATH": environment_path(slurm)})
+        environ = {**slurm.environ, "PATH": environment_path(slurm), **(env or {})}
+        own = replace(slurm, environ=environ)
         number = own.submit(path, cwd=tmp_path)
         jobs.append(Job(slurm=slurm, number=number, folder=tmp_path))
         return jobs[-1]
@@ -214,6 +217,30 @@ def test_a_rank_that_fails_on_the_second_node_ends_the_step_with_its_status(
     assert ("FAILED", "7:0") == (told["JobState"], told["ExitCode"]), job.output
     assert "rank 2 on n2 was first" in job.output
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
+
+
+@pytest.mark.thorough
+def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_rung_up(
+    submit: Callable[..., Job], tmp_path: Path
+) -> None:
+    env = {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'ranks'}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "ZEROWIZ_RANK_RUNS_OUT": "2,5,2,raise",
+    }
+    options = ("--stage", "2", "--allow-slow", "--escalate")
+    job = submit("--steps", "6", "--save_steps", "3", options=options, env=env)
+    told = job.wait()
+    assert ("COMPLETED", "0:0") == (told["JobState"], told["ExitCode"]), job.output
+    first, second = json.loads((tmp_path / "out/zerowiz-run.json").read_text())["attempts"]
+    assert ("zero2", "cuda_oom", "n2") == (
+        first["strategy"],
+        first["end"]["cause"],
+        first["end"]["host"],
+    )
+    assert ("zero3", "finished") == (second["strategy"], second["end"]["cause"])
+    assert "checkpoint" == second["goes_on_from"]["what"]
+    assert [1, 4, 5, 6] == sorted({*job.steps()})
 
 
 @pytest.mark.thorough
