@@ -31,6 +31,7 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "killed for memory": ((TERMINATED, end(1, 137, at=5, host_oom=True)), 247, None, None, (137, "host_oom")),
     "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4), end(1, 137, at=5)), 247, None, None, (137, "killed")),
     "killed after the grace, for another's error": ((end(0, 1, at=6, failed_at=5), end(1, 137, at=7)), 1, None, None, (1, "failed")),
+    "aborted, as it ended for its error": ((end(0, 1, at=6, failed_at=5.1), end(1, 134, at=5, failed_at=4)), 250, None, None, (134, "failed")),
     "aborted, for a peer's error": ((end(0, 1, at=6, failed_at=4), end(1, 134, at=5)), 1, None, None, (1, "failed")),
     "aborted": ((TERMINATED, end(1, 134, at=5)), 250, None, None, (134, "killed")),
     "memory, after another lost its peer": ((end(0, 1, at=4), end(1, 1, at=5, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -139,6 +140,43 @@ def test_a_rank_of_another_node_runs_out_and_the_next_rung_goes_on(
 @pytest.mark.thorough
 def test_launch_trains_on_three_nodes(cluster: Cluster, tmp_path: Path) -> None:
     train(cluster, tmp_path, nodes=3)
+
+
+# What starts zerowiz on each node, after `rank` was set there.
+COPIES = {
+    "torchrun": "exec torchrun --nnodes 2 --nproc-per-node 1 --node-rank $rank"
+    " --master-addr n1 --master-port 29411 --no-python",
+    "a pod of a TrainJob": "export PET_NNODES=2 PET_NODE_RANK=$rank PET_NPROC_PER_NODE=2"
+    " PET_MASTER_ADDR=n1 PET_MASTER_PORT=23456 RANK=$rank WORLD_SIZE=2; exec",
+    "a pod of a PyTorchJob": "export RANK=$rank WORLD_SIZE=2 MASTER_ADDR=n1 MASTER_PORT=23456; exec",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_on_each_node_trains_with_the_others(
+    name: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    names = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+    told = environ(cluster, own)
+    what = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", ROOT / "templates/model")
+    script = (ROOT / "templates/train_deepspeed.py", "--steps", "4", "--output_dir", "saved")
+    launched = (sys.executable, "-m", "zerowiz", "launch", "--stage", "2", *what, "--yes")
+    words = shlex.join(map(str, (*launched, "--micro-batch", "2", *script)))
+    lines = [f"export {key}={shlex.quote(told[key])}" for key in names]
+    lines += [f"cd {tmp_path}", "rank=$(($(hostname | tr -d n) - 1))", f"{COPIES[name]} {words}"]
+    (tmp_path / "copy.sh").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    argv = ("pdsh", "-S", "-R", "ssh", "-w", "n1,n2", f"sh {tmp_path}/copy.sh")
+    with cluster.start(argv, told, tmp_path) as job:
+        assert 0 == job.status(within_s=240), job.text()
+        all_gone(cluster)
+    record = json.loads((tmp_path / "zerowiz-run.json").read_text(encoding="utf-8"))
+    assert 0 == record["exit"]
+    logs = Path(record["attempts"][0]["logs"])
+    ends = [json.loads(file.read_text(encoding="utf-8")) for file in logs.glob("rank-*.end.json")]
+    expected = {(rank, f"n{rank // 2 + 1}", 0) for rank in range(4)}
+    assert expected == {(end["rank"], end["host"], end["status"]) for end in ends}
 
 
 @pytest.mark.thorough

@@ -202,7 +202,9 @@ def _of_a_rank(end: RankEnd, launcher_status: int) -> tuple[int, Cause]:
         return status, Cause.CUDA_OOM
     if end.host_oom:
         return status, Cause.HOST_OOM
-    return status, Cause.KILLED if status > _SIGNALLED else Cause.FAILED
+    # One that was aborted as it ended for an error has failed.
+    killed = status > _SIGNALLED and end.failed_at is None
+    return status, Cause.KILLED if killed else Cause.FAILED
 
 
 def _of_the_launcher(failed: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
