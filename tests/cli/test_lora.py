@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli.harness import ENTER, Result, Run, Terminal
 from ranks.harness import rank_environ, read_reports, run
+from safetensors.torch import load_file
 
 TESTS = Path(__file__).parents[1]
 SCRIPTS = TESTS / "probe" / "scripts"
@@ -156,11 +157,13 @@ def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folde
 
 
 @pytest.mark.deepspeed
-def test_the_ranks_train_the_adapters_that_were_planned(tmp_path: Path) -> None:
+def test_the_ranks_train_the_adapters_that_were_planned_and_save_them_alone(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     reports = tmp_path / "reports"
     words = (*CPU, "--stage", "2", "--seq-len", "32")
-    script = (SCRIPTS / "lora_tiny.py", "--model_config", MODEL)
+    learning = ("--max_steps", "6", "--learning_rate", "2e-2", "--lr_scheduler_type", "constant")
+    saving = ("--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "6")
+    script = (SCRIPTS / "lora_tiny.py", "--model_config", MODEL, *learning, *saving)
     planned = run(
         [sys.executable, "-m", "zerowiz", "launch", "--dry-run", "--json", *words, *script],
         env=rank_environ(tmp_path / "planned"),
@@ -182,3 +185,11 @@ def test_the_ranks_train_the_adapters_that_were_planned(tmp_path: Path) -> None:
         (report["stage"], report["micro_batch"], report["state_elements"])
         for report in read_reports(reports)
     ]
+    [checkpoint] = (tmp_path / "out").glob("checkpoint-*")
+    logged = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in logged if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.1
+    tensors = load_file(checkpoint / "adapter_model.safetensors")
+    assert trained == sum(tensor.numel() for tensor in tensors.values())
+    assert all(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)
+    assert not list(checkpoint.glob("model*.safetensors"))
