@@ -537,7 +537,7 @@ def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
     return replace(H200, host=host)
 
 
-PLAIN = Script(path="train.py")
+PLAIN = Script(path="train.py", builds_on_host=True)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ PLAIN = Script(path="train.py")
     [
         (with_host(100 * GIB, 50 * GIB), PLAIN, "warning"),
         (with_host(40 * GIB, 30 * GIB), PLAIN, "error"),
-        (with_host(40 * GIB, 30 * GIB), replace(PLAIN, places_model=True), "warning"),
+        (with_host(40 * GIB, 30 * GIB), replace(PLAIN, builds_on_host=False), "warning"),
         (with_host(40 * GIB, 30 * GIB), None, "warning"),
         (with_host(None, 30 * GIB), PLAIN, "warning"),
         (with_host(100 * GIB, None), PLAIN, None),

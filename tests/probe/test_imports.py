@@ -55,17 +55,19 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("m = AutoModel.from_pretrained('x', device_map={'': 0})\n", True),
-        ("with torch.device(0):\n    m = f()\n", True),
-        ("m = AutoModel.from_pretrained('x')\n", False),
+        ("m = AutoModel.from_pretrained('x', device_map={'': 0})\n", False),
+        ("with torch.device(0):\n    m = AutoModel.from_config(c)\n", False),
+        ("torch.set_default_device('cuda')\nm = AutoModel.from_config(c)\n", False),
+        ("m = build_model()\n", False),
+        ("m = AutoModel.from_pretrained('x')\n", True),
     ],
 )
-def test_a_script_that_chooses_where_its_model_is_built_is_seen(
+def test_a_script_that_builds_its_model_in_host_memory_is_seen(
     tmp_path: Path, text: str, expected: bool
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert expected is read_script_text(script, lambda _: True).places_model
+    assert expected is read_script_text(script, lambda _: True).builds_on_host
 
 
 def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from zerowiz.core.preflight.found import Import, Script
@@ -11,8 +11,12 @@ from zerowiz.core.preflight.found import Import, Script
 # Whose place a file beside the script must not take.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
-# Where a script says so, it may never build the model in host memory.
-_PLACES = ("device_map", "torch.device(", "init_empty_weights", '"meta"', "'meta'")
+# How a model is built in host memory, and where else a script may say that it is to be.
+_BUILDS = (".from_pretrained(", ".from_config(")
+_PLACES = (
+    *("device_map", "torch.device", "init_empty_weights", "set_default_device", "cuda"),
+    *('"meta"', "'meta'"),
+)
 
 
 def read_script_text(path: Path, is_there: Callable[[str], bool | None]) -> Script:
@@ -34,8 +38,12 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None]) -> Scri
         path=str(path),
         missing=missing,
         shadowing=tuple(_list_shadowing(path)),
-        places_model=any(word in text for word in _PLACES),
+        builds_on_host=_has(text, _BUILDS) and not _has(text, _PLACES),
     )
+
+
+def _has(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
 
 
 def _list_missing(

@@ -111,8 +111,8 @@ class Script:
     """Imported at the top of it, and not to be found."""
     shadowing: tuple[str, ...] = ()
     """Files beside it that have a library's name."""
-    places_model: bool = False
-    """It may build its model on the GPU, or on no device at all."""
+    builds_on_host: bool = False
+    """It shows how its model is built, and no word of another place than host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -148,8 +148,8 @@ def _load(s: Situation) -> Iterator[Finding]:
     free_bytes, all_bytes = host.available_bytes, host.total_bytes
     if free_bytes is None or load_bytes <= free_bytes:
         return
-    placed = s.found.script is None or s.found.script.places_model
-    never = all_bytes is not None and load_bytes > all_bytes and not placed
+    on_host = s.found.script is not None and s.found.script.builds_on_host
+    never = all_bytes is not None and load_bytes > all_bytes and on_host
     yield found(
         rules.HOST_MEMORY,
         f"{len(machine.gpus)} ranks build the model at once: {size(load_bytes)} of host memory, of"
