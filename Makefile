@@ -72,10 +72,10 @@ test-all: $(STAMP)  ## the same, the whole of what `make test` samples, and `mak
 truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer and Accelerate
 	$(BIN)/python -m pytest --truth tests/lint
 
-cluster: $(STAMP)  ## many nodes over a real sshd, pdsh and SLURM (Debian's packages, as root)
+cluster: $(STAMP)  ## many nodes over a real sshd and pdsh (Debian's packages, as root)
 	$(BIN)/python -m pytest --cluster tests/cluster
 
-test-slurm: $(STAMP)  ## train under a real SLURM on this host (installs Debian's, as root)
+test-slurm: $(STAMP)  ## train and ask nodes under a real SLURM on this host (installs Debian's, as root)
 	tests/slurm/install.sh
 	$(BIN)/python -m pytest --slurm tests/slurm
 

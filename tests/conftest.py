@@ -17,8 +17,8 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 _APART: Mapping[str, str] = {
-    "cluster": "with a real sshd, pdsh and SLURM",
-    "slurm": "that train under a real SLURM",
+    "cluster": "with a real sshd and pdsh",
+    "slurm": "under a real SLURM",
     "truth": "that train every config of tests/lint",
 }
 

@@ -1,15 +1,13 @@
-"""Ask nodes through a real sshd, a real pdsh and a real SLURM, all on this host.
+"""Ask nodes through a real sshd and a real pdsh, all on this host.
 
-Needs root, openssh-server, pdsh, slurm-wlm and munge; run with `make cluster`.
+Needs root, openssh-server and pdsh; run with `make cluster`. A real SLURM is asked in `tests/slurm/`.
 """
 
 import getpass
-import json
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -179,94 +177,3 @@ def test_words_reach_the_node_as_they_are(transport: Transport) -> None:
     words = ("sh", "-c", 'echo "error: $1" >&2; exit 1', "sh", "a  'b' \"c\" $HOME %h ; &")
     [answer] = ask(transport, ["n1"], words)
     assert "a  'b' \"c\" $HOME %h ; &" == why(answer)
-
-
-IN_A_JOB = """
-import json, os, sys
-from zerowiz.core.codec import encode_machine
-from zerowiz.core.fleet import merge_nodes
-from zerowiz.probe.fleet import ask_nodes
-from zerowiz.probe.transports import argv_for, node_command, pick_transport
-transport = pick_transport(os.environ)
-argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60), os.environ)
-fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, at_once=3, deadline_s=60, told=lambda _: None))
-print(json.dumps({
-    "transport": transport,
-    "machine": encode_machine(fleet.machine),
-    "failures": {failure.host: failure.why for failure in fleet.failures},
-}))
-"""
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The configuration of a SLURM whose nodes n1 and n2 are this host."""
-    folder = tmp_path_factory.mktemp("slurm")
-    key = folder / "munge.key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o400)
-    name, config = socket.gethostname().partition(".")[0], folder / "slurm.conf"
-    nodes = "".join(
-        f"NodeName={node} NodeHostname={name} NodeAddr=127.0.0.1 Port={free_port()}"
-        " CPUs=2 RealMemory=2000\n"
-        for node in ("n1", "n2")
-    )
-    config.write_text(
-        f"ClusterName=zerowiz\nSlurmctldHost={name}(127.0.0.1)\nSlurmctldPort={free_port()}\n"
-        f"AuthType=auth/munge\nAuthInfo=socket={folder}/munge.socket\nCredType=cred/munge\n"
-        "SlurmUser=root\nSlurmdUser=root\nProctrackType=proctrack/linuxproc\n"
-        "TaskPlugin=task/none\nMpiDefault=none\nSelectType=select/cons_tres\n"
-        "SelectTypeParameters=CR_CPU\nReturnToService=2\n"
-        f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool-%n\n"
-        f"SlurmctldPidFile={folder}/slurmctld.pid\nSlurmdPidFile={folder}/slurmd-%n.pid\n"
-        f"SlurmctldLogFile={folder}/slurmctld.log\nSlurmdLogFile={folder}/slurmd-%n.log\n"
-        f"{nodes}PartitionName=all Nodes=n1,n2 Default=YES OverSubscribe=FORCE State=UP\n",
-        encoding="utf-8",
-    )
-    munge = ("socket", "key-file", "pid-file", "log-file", "seed-file")
-    places = [f"--{word}={folder}/munge.{word.partition('-')[0]}" for word in munge]
-    daemons = (
-        ("munged", "--foreground", "--force", *places),
-        ("slurmctld", "-D", "-f", str(config)),
-        ("slurmd", "-D", "-f", str(config), "-N", "n1"),
-        ("slurmd", "-D", "-f", str(config), "-N", "n2"),
-    )
-    seen = ("munge.socket", "slurmctld.pid", "slurmd-n1.pid", "slurmd-n2.pid")
-    path = f"/usr/sbin:{os.environ['PATH']}"
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for argv, file in zip(daemons, seen, strict=True):
-            output = (folder / f"{file}.out").open("wb")
-            with output:
-                running.append(
-                    subprocess.Popen(
-                        argv, env={**os.environ, "PATH": path}, stdout=output, stderr=output
-                    )
-                )
-            wait_for(argv[0], folder / file)
-        yield config
-    finally:
-        for daemon in reversed(running):
-            daemon.terminate()
-            daemon.wait(timeout=30)
-
-
-@pytest.mark.parametrize(
-    "memory", [(), ("--mem-per-cpu=100",), ("--mem=200",)], ids=["plain", "per CPU", "per node"]
-)
-def test_a_slurm_job_asks_its_own_nodes_with_srun(slurm: Path, memory: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *memory]
-        + [sys.executable, "-c", IN_A_JOB, *CPU],
-        env={**os.environ, "SLURM_CONF": str(slurm), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr
-    told = json.loads(done.stdout)
-    assert "srun" == told["transport"]
-    assert (2, 2) == (told["machine"]["nodes"], len(told["machine"]["gpus"]))
-    assert ["n9"] == list(told["failures"])
-    assert "node" in told["failures"]["n9"].lower()

@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from slurm.one_host import Slurm, running_slurm
+from slurm.one_host import Slurm
 
 from zerowiz.core.jobscript import JobScript, render_job_script
 
@@ -25,31 +23,8 @@ pytestmark = pytest.mark.slurm
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = ROOT / "templates"
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
 FOREVER = 100_000
 OPTIONS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", str(TEMPLATES / "model"))
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Slurm]:
-    """In a folder with a short path: that of a socket may have 107 characters."""
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
-    if os.geteuid() != 0 or missing:
-        pytest.skip(f"needs root, and {', '.join(missing) or 'nothing else'}")
-    trial = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "true"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if trial.returncode != 0:
-        pytest.skip(f"no namespaces can be made here: {trial.stderr.strip()}")
-    with (
-        tempfile.TemporaryDirectory(prefix="zw", dir="/tmp") as folder,
-        running_slurm(Path(folder)) as running,
-    ):
-        yield running
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
