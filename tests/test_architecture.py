@@ -124,6 +124,11 @@ HEAVY = {
     "prompt_toolkit",
     "pynvml",
 }
+# Most launches need none of these.
+SELDOM = {
+    f"zerowiz.{name}"
+    for name in ("core.lint", "core.fleet", "probe.trace", "cli.elsewhere", "cli.together")
+}
 PLAN = ("plan", "--machine", "4xA100-40GB", "--model", "7b")
 
 RUN = """
@@ -156,7 +161,7 @@ def loaded_by(*words: str) -> set[str]:
         ((*PLAN, "--json"), HEAVY | {"rich"}),
         (PLAN, HEAVY),
         (("--help",), HEAVY),
-        (("launch", "--help"), HEAVY),
+        (("launch", "--help"), HEAVY | SELDOM),
         (("--version",), HEAVY | {"rich"}),
     ],
     ids=["import", "plan --json", "plan", "--help", "launch --help", "--version"],

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_environ
+from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, UNREACHABLE, Result, Run, clean_environ
 
 from zerowiz.probe.nvml.tape import Replay
 
@@ -286,3 +286,14 @@ def test_no_combination_of_options_ends_in_a_traceback(here: Run, scripts: Path,
         _check(here(*words), words)
     assert before == sorted(scripts.rglob("*"))
     assert os.getcwd() == str(scripts)  # noqa: PTH109 - nothing changed the folder
+
+
+def test_a_ctrl_c_while_it_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "zerowiz", "plan"],
+        env={**clean_environ(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        check=False,
+    )
+    assert (130, b"", b"") == (done.returncode, done.stdout, done.stderr)
