@@ -1,0 +1,626 @@
+"""What a script settles, by its defaults and by the words after it."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
+
+from zerowiz.core.script import (
+    Convention,
+    Setting,
+    settle,
+)
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision
+from zerowiz.probe.script import parse_script, read_script
+
+
+def values(name: str, *words: str) -> dict[str, object]:
+    settings = settle(facts_of(name), words)
+    said = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {name: each.value for name, each in said.items() if isinstance(each, Setting)}
+
+
+ALL_DEFAULT: dict[str, object] = {
+    "use_cpu": False,
+    "loss": Loss.PLAIN,
+    "micro_batch": 8,
+    "accumulation_steps": 1,
+    "precision": Precision.FP32,
+    "gradient_checkpointing": False,
+    "optimizer": Optimizer.ADAMW,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "hf_parser",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 1024,
+                "attention": Attention.SDPA,
+                "model": "gpt2-medium",
+            },
+        ),
+        (
+            "hf_parser_subclass",
+            {
+                **ALL_DEFAULT,
+                "micro_batch": 2,
+                "precision": Precision.BF16,
+                "sequence_tokens": 512,
+                "model": "facebook/opt-125m",
+            },
+        ),
+        (
+            "hf_parser_trl",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+            },
+        ),
+        ("hf_parser_elsewhere", {}),
+        (
+            "hf_in_code",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 4,
+                "accumulation_steps": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "attention": Attention.FLASH,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_in_code_trl",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
+                "micro_batch": 2,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_in_code_packed",
+            {
+                "use_cpu": False,
+                "loss": Loss.LIGER,
+                "packing": True,
+                "micro_batch": 4,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-0.5B",
+            },
+        ),
+        (
+            "hf_kwargs",
+            {
+                **ALL_DEFAULT,
+                "micro_batch": 16,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": True,
+            },
+        ),
+        ("hf_hidden", {"micro_batch": 2}),
+        ("hf_arguments_elsewhere", {}),
+        (
+            "hf_two_arguments",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "optimizer": Optimizer.ADAMW,
+            },
+        ),
+        (
+            "hf_own_flag",
+            {**ALL_DEFAULT, "gradient_checkpointing": True, "model": "google/flan-t5-xl"},
+        ),
+        (
+            "raw_add_config_arguments",
+            {"gradient_checkpointing": False, "sequence_tokens": 2048, "model": "gpt2-medium"},
+        ),
+        (
+            "raw_positional",
+            {
+                "micro_batch": 4,
+                "gradient_checkpointing": True,
+                "optimizer": Optimizer.ADAMW,
+                "model": "huggyllama/llama-7b",
+            },
+        ),
+        ("raw_own_flag", {"gradient_checkpointing": True}),
+        ("raw_own_flag_opened", {}),
+        ("raw_literal", {"micro_batch": 2, "sequence_tokens": 1024}),
+        (
+            "accelerate_bare",
+            {
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "optimizer": Optimizer.ADAMW,
+                "model": "gpt2",
+            },
+        ),
+        ("accelerate_plugin_stage", {}),
+        (
+            "lora_accelerate",
+            {
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 128,
+                "optimizer": Optimizer.ADAMW,
+                "model": "google/flan-t5-base",
+                "method": Method.LORA,
+                "lora_rank": 16,
+            },
+        ),
+        (
+            "lora_dataclasses",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 512,
+                "model": "lmsys/vicuna-7b-v1.5",
+                "method": Method.LORA,
+                "lora_rank": 8,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_fire",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 256,
+                "optimizer": Optimizer.ADAMW,
+                "model": "huggyllama/llama-7b",
+                "method": Method.LORA,
+                "lora_rank": 8,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_optional",
+            {
+                **ALL_DEFAULT,
+                "sequence_tokens": 1024,
+                "model": "Qwen/Qwen2.5-0.5B",
+                "method": Method.FULL,
+                "lora_rank": 16,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_qlora_tutorial",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 1,
+                "accumulation_steps": 4,
+                "precision": Precision.FP16,
+                "gradient_checkpointing": True,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "model": "EleutherAI/gpt-neox-20b",
+                "method": Method.QLORA,
+                "lora_rank": 8,
+                "lora_target_modules": "query_key_value",
+            },
+        ),
+        (
+            "lora_raw",
+            {
+                "micro_batch": 4,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "model": "facebook/opt-1.3b",
+                "method": Method.LORA,
+                "lora_rank": 64,
+                "lora_target_modules": "q_proj,k_proj,v_proj,o_proj",
+            },
+        ),
+        (
+            "lora_recipe_parser",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "micro_batch": 2,
+                "accumulation_steps": 4,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "sequence_tokens": 4096,
+                "optimizer": Optimizer.ADAMW_8BIT,
+                "model": "NousResearch/Llama-2-7b-hf",
+                "method": Method.LORA,
+                "lora_rank": 32,
+                "lora_target_modules": "q_proj,k_proj,v_proj",
+            },
+        ),
+        (
+            "lora_tiny",
+            {
+                **ALL_DEFAULT,
+                "use_cpu": True,
+                "micro_batch": 2,
+                "precision": Precision.BF16,
+                "model": "model",
+                "method": Method.LORA,
+                "lora_rank": 4,
+                "lora_target_modules": "q_proj,v_proj",
+            },
+        ),
+        (
+            "lora_trl_parser",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": False,
+                "micro_batch": 8,
+                "accumulation_steps": 1,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 1024,
+                "optimizer": Optimizer.ADAMW,
+                "method": Method.FULL,
+                "lora_rank": 16,
+            },
+        ),
+        (
+            "lora_trl_sft",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "packing": True,
+                "micro_batch": 2,
+                "accumulation_steps": 8,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": True,
+                "sequence_tokens": 2048,
+                "optimizer": Optimizer.ADAMW,
+                "model": "Qwen/Qwen2.5-7B",
+                "method": Method.LORA,
+                "lora_rank": 32,
+                "lora_target_modules": "all-linear",
+            },
+        ),
+        (
+            "lora_yaml",
+            {
+                "use_cpu": False,
+                "loss": Loss.PLAIN,
+                "accumulation_steps": 1,
+                "precision": Precision.BF16,
+                "gradient_checkpointing": False,
+                "method": Method.LORA,
+            },
+        ),
+    ],
+)
+def test_a_script_settles_what_it_shows_and_nothing_more(
+    name: str, expected: dict[str, object]
+) -> None:
+    assert expected == values(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "field", "expected"),
+    [
+        ("hf_parser", ("--block-size", "256"), "sequence_tokens", 256),
+        ("hf_parser", ("--model_name", "gpt2"), "model", "gpt2"),
+        ("hf_parser_subclass", ("--no_bf16",), "precision", Precision.FP32),
+        ("hf_parser_trl", ("--bf16", "true"), "precision", Precision.BF16),
+        ("hf_parser_trl", ("--max_seq_length", "4096"), "sequence_tokens", 4096),
+        ("hf_own_flag", ("-b2",), "micro_batch", 2),
+        ("hf_own_flag", ("--bf16",), "precision", Precision.BF16),
+        # argparse's type=bool: the word False is true.
+        ("hf_own_flag", ("--gradient_checkpointing", "False"), "gradient_checkpointing", True),
+        ("raw_add_config_arguments", ("--gradient_checkp",), "gradient_checkpointing", True),
+        ("raw_add_config_arguments", ("--seq_len=512",), "sequence_tokens", 512),
+        ("raw_positional", ("--batch", "2"), "micro_batch", 4),  # allow_abbrev=False
+        ("raw_own_flag", ("--no-gradient-checkpointing",), "gradient_checkpointing", False),
+        ("accelerate_bare", ("--gradient_acc", "4"), "accumulation_steps", 4),
+        ("lora_dataclasses", ("--q_lora", "true"), "method", Method.QLORA),
+        (
+            "lora_dataclasses",
+            ("--lora_target_modules", "k_proj", "o_proj", "--lora_r", "2"),
+            "lora_target_modules",
+            "k_proj,o_proj",
+        ),
+        ("lora_fire", ("--lora_r=64",), "lora_rank", 64),
+        ("lora_fire", ("--micro-batch-size", "1"), "micro_batch", 1),
+        (
+            "lora_fire",
+            ("--lora_target_modules", "['q_proj', 'k_proj']"),
+            "lora_target_modules",
+            "q_proj,k_proj",
+        ),
+        ("lora_optional", ("--use_lora",), "method", Method.LORA),
+        ("lora_optional", ("--use_lora", "false"), "method", Method.FULL),
+        ("lora_raw", ("--full",), "method", Method.FULL),
+        ("lora_recipe_parser", ("--adapter", "qlora"), "method", Method.QLORA),
+        ("lora_recipe_parser", ("--adapter", "none"), "method", Method.FULL),
+        ("lora_trl_parser", ("--use_peft",), "method", Method.LORA),
+        ("lora_trl_parser", ("--use_peft", "--load_in_4bit"), "method", Method.QLORA),
+        ("lora_trl_parser", ("--use_peft", "--lora_r", "64"), "lora_rank", 64),
+        (
+            "lora_trl_parser",
+            ("--lora_target_modules", "all-linear"),
+            "lora_target_modules",
+            "all-linear",
+        ),
+    ],
+)
+def test_a_word_after_the_script_changes_what_it_settles(
+    name: str, words: tuple[str, ...], field: str, expected: object
+) -> None:
+    assert expected == values(name, *words)[field]
+
+
+@pytest.mark.parametrize("name", ["raw_add_config_arguments", "raw_own_flag_opened"])
+def test_a_batch_that_the_config_gives_cannot_disagree_with_it(name: str) -> None:
+    facts = facts_of(name)
+    assert (facts.micro_batch.from_config, facts.accumulation_steps.from_config) == (True, True)
+
+
+def test_an_optimizer_handed_to_initialize_is_seen_by_place() -> None:
+    assert facts_of("raw_positional").passes_optimizer
+    assert not facts_of("raw_add_config_arguments").passes_optimizer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BATCH = 4\nBATCH = 8\nTrainingArguments(per_device_train_batch_size=BATCH)",
+        "TrainingArguments(per_device_train_batch_size=4 if big else 8)",
+        "def main(batch=4):\n    TrainingArguments(per_device_train_batch_size=batch)",
+        (
+            "k = {'per_device_train_batch_size': 4}\nk['per_device_train_batch_size'] = 2\n"
+            "TrainingArguments(**k, deepspeed='ds.json')"
+        ),
+        "a = TrainingArguments(per_device_train_batch_size=4)\na.per_device_train_batch_size = 2",
+        "TrainingArguments('out', 4, deepspeed='ds.json')",
+        "for n in (1, 2):\n    TrainingArguments(per_device_train_batch_size=n)",
+        "n = 4\nn += 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "first, *n = sizes\nTrainingArguments(per_device_train_batch_size=n)",
+        "TrainingArguments(per_device_train_batch_size='a' * 2)",
+        "n = n * 2\nTrainingArguments(per_device_train_batch_size=n)",
+    ],
+)
+def test_what_cannot_be_told_is_unseen(text: str) -> None:
+    assert settle(parse_script(HF_CALL + text, "train.py"), ()).micro_batch is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n: int = 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "one, n = 1, 4\nTrainingArguments(per_device_train_batch_size=n)",
+        "if (n := 4) > 2:\n    TrainingArguments(per_device_train_batch_size=n)",
+        "n = 2\nm = n\nTrainingArguments(per_device_train_batch_size=m * 2)",
+        "k = dict(per_device_train_batch_size=4)\nTrainingArguments(**k)",
+        "import transformers as t\nt.TrainingArguments(per_device_train_batch_size=4)",
+        "from transformers import *\nTrainingArguments(per_device_train_batch_size=4)",
+        "async def main():\n    TrainingArguments(per_device_train_batch_size=4)",
+    ],
+)
+def test_what_is_said_once_is_followed(text: str) -> None:
+    head = "" if "*\n" in text else HF_CALL
+    said = settle(parse_script(head + text, "train.py"), ()).micro_batch
+    assert said is not None
+    assert said.value == 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "words", "expected"),
+    [
+        ("'--n', type=int, nargs='?', const=2, default=4", ("--n",), 2),
+        ("'--n', type=int, nargs='?', const=2, default=4", ("--n", "8"), 8),
+        ("'--n', type=int, nargs='+', default=4", ("--n", "8"), None),
+        ("'--n', action='count', default=4", ("--n",), None),
+        ("'--n', type=power_of_two, default=4", ("--n", "8"), None),
+        ("'--batch-per-gpu', '-n', dest='n', type=int, default='4'", (), 4),
+        ("'n', type=int", (), None),
+    ],
+)
+def test_an_option_takes_its_words_as_argparse_does(
+    declared: str, words: tuple[str, ...], expected: int | None
+) -> None:
+    head = (
+        f"import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument({declared})\n"
+    )
+    loop = "args = p.parse_args()\nloader = DataLoader(data, batch_size=args.n)"
+    said = settle(parse_script(head + loop + RAW_TAIL, "train.py"), words).micro_batch
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize("annotation", ["int", "'int'", "int | None", "Optional[int]"])
+def test_a_field_reads_its_word_by_its_annotation(annotation: str) -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "class Mine(TrainingArguments):\n"
+        f"    per_device_train_batch_size: {annotation} = field(metadata={{}}, default=3)\n"
+        "HfArgumentParser((Mine,)).parse_args_into_dataclasses()\n"
+    )
+    facts = parse_script(text, "train.py")
+    said = [
+        settle(facts, words).micro_batch for words in ((), ("--per_device_train_batch_size", "2"))
+    ]
+    assert [each.value for each in said if each] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["engine.train_micro_batch_size_per_gpu()", "config['train_micro_batch_size_per_gpu']"],
+)
+def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> None:
+    text = f"{RAW_HEAD}loader = DataLoader(data, batch_size={size}){RAW_TAIL}"
+    assert parse_script(text, "train.py").micro_batch.from_config
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("loader = DataLoader(data, batch_size=args.batch)", 4),
+        ("val_loader = DataLoader(val, batch_size=64); loader = DataLoader(data, args.batch)", 4),
+        ("a = DataLoader(one, batch_size=2); b = DataLoader(two, batch_size=4)", None),
+        ("args.batch = 2\nloader = DataLoader(data, batch_size=args.batch)", None),
+        ("self.batch = args.batch\nloader = DataLoader(data, batch_size=args.batch)", 4),
+        ("loader = DataLoader(data, batch_size=int(args.batch))", 4),
+    ],
+)
+def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | None) -> None:
+    said = settle(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).micro_batch
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("model.gradient_checkpointing_enable()", True),
+        ("if args.ckpt:\n    model.gradient_checkpointing_enable()", False),
+        ("if not args.ckpt:\n    model.gradient_checkpointing_enable()", None),
+        ("if args.ckpt:\n    pass\nelse:\n    model.gradient_checkpointing_enable()", None),
+        ("if args.ckpt:\n    if big:\n        model.gradient_checkpointing_enable()", None),
+        ("def on():\n    model.gradient_checkpointing_enable()\nif big:\n    on()", None),
+        ("model = build()", None),
+        ("import transformers\nmodel = transformers.LlamaForCausalLM.from_pretrained('x')", False),
+        ("model = prepare_model_for_kbit_training(model)", None),
+    ],
+)
+def test_checkpointing_is_seen_with_its_condition(lines: str, expected: bool | None) -> None:
+    facts = parse_script(f"{RAW_HEAD}{lines}{RAW_TAIL}", "train.py")
+    said = settle(facts, ()).gradient_checkpointing
+    assert expected == (said.value if said else None)
+
+
+def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
+    text = HF_CALL + "args = TrainingArguments('out')\nmodel.gradient_checkpointing_enable()"
+    said = settle(parse_script(text, "train.py"), ()).gradient_checkpointing
+    assert said is not None
+    assert said.said_by == "`model.gradient_checkpointing_enable()` in train.py line 3"
+
+
+def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "class TrainingArguments(TrainingArguments):\n    per_device_train_batch_size: int = 3\n"
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    said = settle(parse_script(text, "train.py"), ()).micro_batch
+    assert said is not None
+    assert (
+        said.value,
+        said.said_by,
+    ) == (3, "the default of `--per_device_train_batch_size` in train.py line 3")
+
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+
+
+def test_the_shipped_trainer_script_settles_its_batch() -> None:
+    facts = read_script(TEMPLATES / "train_hf.py")
+
+    settings = settle(facts, ("--bf16", "--per_device_train_batch_size", "2"))
+
+    assert Convention.HF_PARSER == facts.convention
+    assert settings.micro_batch is not None
+    assert 2 == settings.micro_batch.value
+    assert settings.precision is not None
+    assert Precision.BF16 == settings.precision.value
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        ("torch.optim.AdamW(model.parameters(), lr=1e-3)", 3),
+        ("torch.optim.AdamW(model.parameters(), fused=False)", 3),
+        ("torch.optim.AdamW(model.parameters(), fused=True)", None),
+        ("torch.optim.SGD(model.parameters())", None),
+        ("deepspeed.ops.adam.FusedAdam(model.parameters())", None),
+    ],
+)
+def test_an_adam_that_holds_more_than_is_counted_is_seen(built: str, expected: int | None) -> None:
+    text = f"import deepspeed, torch\nmodel = make()\noptimizer = {built}\n"
+    text += "engine = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
+    assert expected == parse_script(text, "train.py").unfused_adam_line
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("lora_trl_sft", (), set()),
+        ("lora_optional", (), set()),
+        ("lora_raw", (), set()),
+        ("hf_parser", (), set()),
+        # peft's table names them, by the model's type.
+        ("lora_accelerate", (), {"lora_target_modules"}),
+        ("lora_trl_parser", (), {"precision"}),
+        ("lora_trl_parser", ("--use_peft", "--bf16"), {"lora_target_modules"}),
+        ("lora_qlora_tutorial", (), {"sequence_tokens"}),
+        ("lora_fire", (), {"accumulation_steps"}),
+        (
+            "lora_yaml",
+            (),
+            {"lora_rank", "lora_target_modules", "micro_batch", "optimizer", "sequence_tokens"},
+        ),
+        ("raw_add_config_arguments", (), set()),
+        ("raw_positional", (), {"sequence_tokens"}),
+    ],
+)
+def test_what_a_script_decides_and_does_not_show_is_named(
+    name: str, words: tuple[str, ...], expected: set[str]
+) -> None:
+    assert expected == settle(facts_of(name), words).unseen
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "lora_yaml",
+            [
+                ("AutoModelForCausalLM.from_pretrained(cfg['model'])", 12),
+                ("LoraConfig(**...)", 13),
+                ("TrainingArguments(optim=cfg['optim'])", 14),
+            ],
+        ),
+        (
+            "lora_fire",
+            [("transformers.TrainingArguments(gradient_accumulation_steps=...)", 55)],
+        ),
+        ("hf_hidden", [("TrainingArguments(**...)", 6)]),
+        ("lora_raw", []),
+        ("lora_dataclasses", []),
+        ("hf_in_code", []),
+    ],
+)
+def test_the_places_where_reading_ended_are_named(
+    name: str, expected: list[tuple[str, int]]
+) -> None:
+    assert expected == [(each.code, each.line) for each in facts_of(name).unfollowed]
