@@ -2,21 +2,18 @@
 
 from pathlib import Path
 
-from zerowiz.core.script import (
-    ScriptFacts,
-)
+from zerowiz.core.script import ScriptFacts
 from zerowiz.probe.script import parse_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def facts_of(name: str) -> ScriptFacts:
+    """What is read of one of them."""
     return parse_script((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"), "train.py")
 
 
 HF_CALL = "from transformers import TrainingArguments\n"
-
-
 RAW_HEAD = """import argparse, deepspeed
 from torch.utils.data import DataLoader
 p = deepspeed.add_config_arguments(argparse.ArgumentParser())
@@ -24,6 +21,4 @@ p.add_argument("--batch", type=int, default=4)
 p.add_argument("--ckpt", action="store_true")
 args = p.parse_args()
 """
-
-
 RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"

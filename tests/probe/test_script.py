@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 from probe.reading import HF_CALL, SCRIPTS, facts_of
 
-from zerowiz.core.script import (
-    Binding,
-    Convention,
-    Obstacle,
-    deliver,
-)
+from zerowiz.core.script import Binding, Convention, Obstacle, deliver
 from zerowiz.core.workload import Integration
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script import parse_script, read_script

@@ -3,10 +3,7 @@
 import pytest
 from probe.reading import facts_of
 
-from zerowiz.core.script import (
-    ScriptSettings,
-    settle,
-)
+from zerowiz.core.script import ScriptSettings, settle
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.probe.script import parse_script
 

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 from probe.reading import SCRIPTS
 
-from zerowiz.core.script import (
-    Convention,
-    settle,
-)
+from zerowiz.core.script import Convention, settle
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script import read_script
 

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
-from zerowiz.core.script import (
-    Convention,
-    Setting,
-    settle,
-)
+from zerowiz.core.script import Convention, Setting, settle
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision
 from zerowiz.probe.script import parse_script, read_script
 
