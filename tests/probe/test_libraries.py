@@ -1,5 +1,6 @@
 """Which release of a library is installed."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ def test_a_release_is_its_major_and_minor(
     text: str | None, release: tuple[int, int] | None
 ) -> None:
     assert release == parse_release(text)
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers", "deepspeed", "accelerate", "pytest"])
+def test_a_version_is_the_one_that_python_tells(package: str) -> None:
+    assert version(package) == read_version(package)
 
 
 def test_what_is_not_installed_has_no_version() -> None:
