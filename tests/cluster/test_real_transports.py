@@ -17,6 +17,7 @@ import pytest
 from zerowiz.core.fleet import NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine import Accelerator
 from zerowiz.probe.fleet import ask_nodes
+from zerowiz.probe.ports import find_free_port
 from zerowiz.probe.transports import Transport, argv_for, node_command
 
 pytestmark = pytest.mark.cluster
@@ -25,13 +26,6 @@ ROOT = Path(__file__).parents[2]
 HOSTS = ("n1", "n2", "n3")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 over_ssh = pytest.mark.parametrize("transport", [Transport.SSH, Transport.PDSH])
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def answers_on(port: int) -> bool:
@@ -51,7 +45,7 @@ def wait_for(what: str, seen: Path, *, within_s: float = 30) -> None:
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A client's configuration in which n1 to n3 are this host, behind a login that talks."""
-    folder, port = tmp_path_factory.mktemp("sshd"), free_port()
+    folder, port = tmp_path_factory.mktemp("sshd"), find_free_port()
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own, when root runs it
     for key in ("host_key", "user_key"):
         subprocess.run(
@@ -74,7 +68,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     client = folder / "ssh_config"
     client.write_text(
-        f"Host down\n  Port {free_port()}\n"
+        f"Host down\n  Port {find_free_port()}\n"
         f"Host {' '.join(HOSTS)}\n  Port {port}\n"
         f"Host *\n  HostName 127.0.0.1\n  User {getpass.getuser()}\n"
         f"  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"

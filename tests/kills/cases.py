@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kills.harness import HERE, SHIM, Ended, Job, supervised
-from ranks.harness import drop_shared_memory, free_port, rank_environ
+from ranks.harness import drop_shared_memory, rank_environ
+
+from zerowiz.probe.ports import find_free_port
 
 DEEPSPEED = Path(sys.executable).with_name("deepspeed")
 RANKS = 2
@@ -95,7 +97,7 @@ def run_case(case: Case, folder: Path, chance: random.Random) -> Ended:
     """
     marks = folder / "marks"
     marks.mkdir(parents=True)
-    port = free_port()
+    port = find_free_port()
     launcher = (DEEPSPEED, "--num_gpus", str(RANKS), "--master_port", str(port))
     command = (*launcher, SHIM, HERE / "train.py", marks, case.way)
     try:

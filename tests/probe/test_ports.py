@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_host import build_host
 
-from zerowiz.probe.ports import is_taken, read_interfaces, said_port
+from zerowiz.probe.ports import find_free_port, is_taken, read_interfaces, said_port
 
 ADAPTERS = {
     "sys/class/net/lo/type": "772",
@@ -35,6 +35,25 @@ def test_what_an_ended_job_left_of_a_port_does_not_count() -> None:
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):
         plain.bind(("", port))
     assert is_taken(port) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("32768\t60999\n", 10_000, 29_999),
+        ("16384\t65535\n", 10_000, 16_383),
+        ("1024\t65535\n", 1_024, 65_535),  # nothing is left, so the kernel is asked
+        ("no", 10_000, 29_999),
+    ],
+)
+def test_a_free_port_is_none_that_the_kernel_gives_to_connections(
+    tmp_path: Path, text: str, low: int, high: int
+) -> None:
+    (tmp_path / "range").write_text(text)
+    ports = {find_free_port(tmp_path / "range") for _ in range(20)}
+    assert all(low <= port <= high for port in ports)
+    assert 1 < len(ports)
+    assert {False} == {is_taken(port) for port in ports}
 
 
 def test_no_port_at_all_is_unknown() -> None:

@@ -2,14 +2,11 @@
 
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,18 +43,6 @@ def rank_environ(reports: Path) -> dict[str, str]:
         "ZEROWIZ_RANK_REPORT": str(reports),
         "OMP_NUM_THREADS": "1",
     }
-
-
-def free_port() -> int:
-    """A port for `--master_port`, so that two jobs on one host do not meet at DeepSpeed's 29500.
-
-    It lies below those that the kernel hands out: nobody takes it before the job is up.
-    """
-    while True:
-        port = random.randrange(20_000, 32_768)  # noqa: S311 - no secret
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 def run(

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerowiz.probe.ports import find_free_port
+
 NODES = ("n1", "n2")
 _HOSTS_FILE = Path("/etc/hosts")
 _SBIN = "/usr/sbin:/sbin"
@@ -59,14 +61,6 @@ class Slurm:
         raise AssertionError(f"job {job} has not ended: {self.told(job)}")
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
-
-
 @contextmanager
 def named_nodes() -> Iterator[None]:
     """The nodes' names as this host's own, for a master address by name."""
@@ -85,12 +79,12 @@ def named_nodes() -> Iterator[None]:
 def _config(folder: Path, cpus: int) -> str:
     name = socket.gethostname().partition(".")[0]
     nodes = "".join(
-        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={free_port()}"
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={find_free_port()}"
         f" CPUs={cpus} RealMemory=4000\n"
         for node in NODES
     )
     return (
-        f"ClusterName=zerowiz\nSlurmctldHost={name}(127.0.0.1)\nSlurmctldPort={free_port()}\n"
+        f"ClusterName=zerowiz\nSlurmctldHost={name}(127.0.0.1)\nSlurmctldPort={find_free_port()}\n"
         # A requeued job starts once its old credential is out of date: after 120 s by default.
         f"AuthType=auth/munge\nAuthInfo=socket={folder}/munge.socket,cred_expire=5\n"
         "CredType=cred/munge\nSlurmUser=root\nSlurmdUser=root\nSchedulerParameters=sched_interval=2\n"

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ranks.harness import BIN, CompletedRun, free_port, rank_environ, read_reports, run
+from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run
+
+from zerowiz.probe.ports import find_free_port
 
 TESTS = Path(__file__).parents[1]
 TEMPLATES = TESTS.parent / "templates"
@@ -35,7 +37,7 @@ def launch(
     """Train on two ranks, and see that the job ended as meant; what it said, what its ranks were."""
     reports = folder / "reports"
     done = run(
-        [BIN / "deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), *argv],
+        [BIN / "deepspeed", "--num_gpus", "2", "--master_port", str(find_free_port()), *argv],
         env={**rank_environ(reports), **(env or {})},
         cwd=folder,
     )

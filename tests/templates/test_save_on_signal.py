@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ranks.harness import BIN, drop_shared_memory, end_group, free_port, rank_environ
+from ranks.harness import BIN, drop_shared_memory, end_group, rank_environ
 from templates.jobs import RAW, TRAINER, write_config
+
+from zerowiz.probe.ports import find_free_port
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.thorough]
 
@@ -46,7 +48,7 @@ def rank_1(folder: Path) -> int:
 def test_a_signal_to_one_rank_saves_all_of_the_run(name: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, 2)
     words = [str(word).format(config=config) for word in SCRIPTS[name]]
-    port = str(free_port())
+    port = str(find_free_port())
     log = tmp_path / "log"
     argv = [str(BIN / "deepspeed"), "--num_gpus", "2", "--master_port", port, *words]
     with (

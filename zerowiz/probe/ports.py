@@ -1,13 +1,46 @@
 """Read whether somebody listens on a port, and whether interfaces have the names that are said."""
 
 import errno
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from zerowiz.probe.files import Files
 from zerowiz.probe.network import parse_name_list
 
 _PORTS, _DIGITS = 65536, 6
+# Above what has a name, and below the NodePorts of Kubernetes.
+_LOWEST, _HIGHEST = 10_000, 29_999
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def find_free_port(given_out: Path = _GIVEN_OUT) -> int:
+    """A TCP port that nobody listens on, nor is likely to before a job's first rank does.
+
+    That takes seconds, and meanwhile the kernel gives ports to connections that others open: it is
+    none of these.
+
+    Args:
+        given_out: Where the kernel says which they are (ip(7), ip_local_port_range).
+    """
+    try:
+        first, last = map(int, given_out.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        first, last = 0, 0
+    for port in _from_anywhere():
+        if not first <= port <= last and is_taken(port) is False:
+            return port
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
+
+
+def _from_anywhere() -> Iterator[int]:
+    """Each port once: jobs that start at the same time begin at others."""
+    count = _HIGHEST - _LOWEST + 1
+    start = int.from_bytes(os.urandom(4), "big")
+    return (_LOWEST + (start + place) % count for place in range(count))
 
 
 def is_taken(port: int) -> bool | None:

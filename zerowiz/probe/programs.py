@@ -2,21 +2,13 @@
 
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.core.launch import Programs
 from zerowiz.errors import PreflightError
-
-
-def find_free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        port: int = listener.getsockname()[1]
-    return port
+from zerowiz.probe.ports import find_free_port
 
 
 def find_programs(environ: Mapping[str, str]) -> Programs:
