@@ -129,6 +129,10 @@ SELDOM = {
     f"zerowiz.{name}"
     for name in ("core.lint", "core.fleet", "probe.trace", "cli.elsewhere", "cli.together")
 }
+TINY = (
+    *("--model", str(ROOT / "templates/model"), "--micro-batch", "1"),
+    str(ROOT / "templates/train_deepspeed.py"),
+)
 PLAN = ("plan", "--machine", "4xA100-40GB", "--model", "7b")
 
 RUN = """
@@ -162,9 +166,10 @@ def loaded_by(*words: str) -> set[str]:
         (PLAN, HEAVY),
         (("--help",), HEAVY),
         (("launch", "--help"), HEAVY | SELDOM),
+        (("launch", "--dry-run", "--accelerator", "cpu", *TINY), HEAVY | SELDOM),
         (("--version",), HEAVY | {"rich"}),
     ],
-    ids=["import", "plan --json", "plan", "--help", "launch --help", "--version"],
+    ids=["import", "plan --json", "plan", "--help", "launch --help", "launch", "--version"],
 )
 def test_nothing_heavy_is_loaded_where_nothing_heavy_is_done(
     words: tuple[str, ...], unwanted: set[str]

@@ -230,6 +230,10 @@ def test_a_mig_slice_is_planned_for_and_its_launch_is_refused_with_a_way_out(
     assert 2 == result.code
     assert "MIG" in result.problem
     assert "torchrun --nproc-per-node 1" in result.hints
+    (folder / "hosts").write_text("n1 slots=1\nn2 slots=1\n")
+    elsewhere = ("--machine", file_of("synthetic/a100-mig-container"), "--hostfile", "hosts")
+    result = here("launch", "--dry-run", "--model", "10m", *elsewhere, "train.py")
+    assert "MIG" in result.problem
 
 
 def test_offload_counts_shared_memory_once(here: Run) -> None:
@@ -343,11 +347,16 @@ def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
     assert "`--disk nowhere` is no folder" == here("machine", "--disk", "nowhere").problem
 
 
-def test_a_launch_on_many_nodes_is_planned_for_the_weakest(here: Run, cluster: Path) -> None:
+def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
+    here: Run, cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (cluster / "train.py").write_text(CONFIG_ARGUMENTS)
+    monkeypatch.setenv("HF_TOKEN", "hidden")
     words = ("launch", "--dry-run", "--json", "--yes", "--model", "10m", "--hostfile", "hosts")
     result = here(*words, "--micro-batch", "2", "train.py")
     assert 0 == result.code, result.stderr
     plan = json.loads(result.stdout)
     assert 3 == plan["machine"]["nodes"]
     assert ["--hostfile", "hosts"] == plan["command"][1:3]
+    # A dry run notes what the launch would note.
+    assert "`HF_TOKEN` stays here" in result.stderr

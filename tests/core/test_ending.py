@@ -1,7 +1,7 @@
 """A job's status and cause are those of who ended it, whoever else ended after."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,13 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "two failed, the first counts": ((end(0, 1, at=6), end(1, 3, at=5)), 1, None, None, (3, "failed")),
     "killed from outside": ((TERMINATED, end(1, 137, at=5)), 247, None, None, (137, "killed")),
     "killed for memory": ((TERMINATED, end(1, 137, at=5, host_oom=True)), 247, None, None, (137, "host_oom")),
-    "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4), end(1, 137, at=5)), 247, None, None, (137, "killed")),
+    "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4.5), end(1, 137, at=5)), 247, None, None, (137, "killed")),
+    "killed with its watcher, its peer's error showed before": ((end(0, 1, at=6, failed_at=4.5), end(1, None, at=5.2)), 247, None, None, (137, "killed")),
+    "killed by a person, long after another's error": ((end(0, 1, at=12, failed_at=4), end(1, 137, at=9)), 247, None, None, (1, "failed")),
+    "killed after another's error, and stopped": ((end(0, 3, at=6, failed_at=2), end(1, 139, at=5.2)), 3, 15, 5.0, (3, "failed")),
+    "killed as soon as another was gone": ((end(0, 1, at=5.2, failed_at=5), end(1, 137, at=5.4)), 1, None, None, (1, "failed")),
+    "told to end while it unwound": ((end(0, 143, at=9, failed_at=4), end(1, 1, at=6, failed_at=5)), 1, None, None, (1, "failed")),
+    "told to end while it unwound for memory": ((end(0, 143, at=9, failed_at=6, cuda_oom=True), end(1, 1, at=6, failed_at=5)), 1, None, None, (1, "cuda_oom")),
     "killed after the grace, for another's error": ((end(0, 1, at=6, failed_at=5), end(1, 137, at=7)), 1, None, None, (1, "failed")),
     "aborted, as it ended for its error": ((end(0, 1, at=6, failed_at=5.1), end(1, 134, at=5, failed_at=4)), 250, None, None, (134, "failed")),
     "aborted, for a peer's error": ((end(0, 1, at=6, failed_at=4), end(1, 134, at=5)), 1, None, None, (1, "failed")),
@@ -81,6 +87,7 @@ ENDS = st.lists(
         raised=st.booleans(),
         cuda_oom=st.booleans(),
         host_oom=st.booleans(),
+        failed_at=st.none() | st.floats(0, 100),
     ),
     max_size=4,
 )
@@ -128,7 +135,7 @@ CONTENT: dict[str, object] = {
     "host": "a",
     "status": 1,
     "ended_at": 20.0,
-    "failed_at": 10.0,
+    "failed_at": 15.0,
     "told": None,
     "oom_killed": False,
     "accelerator": None,
@@ -141,12 +148,36 @@ def parsed(**changes: object) -> RankEnd:
 
 
 def test_an_end_is_dated_by_the_error_that_it_came_of() -> None:
-    assert 10.0 == parsed().since
+    assert 10.0 == parsed(failed_at=10.0).since
     assert 20.0 == parsed(status=137).since
     assert 20.0 == parsed(failed_at=None).since
-    assert 10.0 == parsed(status=134).since
+    # A child of the rank was the one that said it.
+    assert 20.0 == parsed(failed_at=21.0).since
+
+
+@pytest.mark.parametrize("status", [134, 139, 143])
+def test_who_is_ended_while_it_unwinds_has_failed(status: int) -> None:
+    crashed = [*cast("list[str]", CONTENT["tail"]), "terminate called after throwing an instance"]
+    ended = parsed(status=status, tail=crashed)
+    assert (15.0, True, True) == (ended.since, ended.raised, ended.cuda_oom)
+    assert not parsed(status=status, tail=crashed, told="launcher").cuda_oom
+    # Long before, it was caught.
+    assert (20.0, None) == (
+        parsed(status=status, failed_at=5.0).since,
+        parsed(status=status, failed_at=5.0).failed_at,
+    )
+
+
+@pytest.mark.parametrize("status", [0, 129, 130, 137, 143])
+def test_who_was_ended_from_outside_did_not_die_of_what_it_had_said(status: int) -> None:
+    """A script may catch the error, say so, and go on."""
+    ended = parsed(status=status, failed_at=5.0)
+    assert (False, False) == (ended.cuda_oom, ended.host_oom)
+
+
+def test_who_aborts_without_an_error_of_pythons_is_dated_by_its_end() -> None:
     died = ["terminate called after throwing an instance of 'c10::DistBackendError'"]
-    assert 20.0 == parsed(status=134, tail=died).since
+    assert 20.0 == parsed(status=134, tail=died, failed_at=None).since
 
 
 def test_a_kill_is_for_memory_where_the_kernel_counted_one() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.observed import Memory
-from zerowiz.core.outofmemory import died_for
+from zerowiz.core.outofmemory import died_for, last_error
 
 OPENS = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 
@@ -53,13 +53,21 @@ OTHERS = {
 }
 
 
-def died(text: str, status: int = 1, *, on_cpu: bool = False) -> Memory | None:
-    return died_for(text.splitlines(), status, on_cpu=on_cpu)
+def died(text: str, *, on_cpu: bool = False, pythons: bool = False) -> Memory | None:
+    return died_for(last_error(text.splitlines(), pythons=pythons), on_cpu=on_cpu)
 
 
 @pytest.mark.parametrize("name", DEVICE)
 def test_the_accelerators_memory_ran_out(name: str) -> None:
-    assert Memory.GPU is died(DEVICE[name], 134 if "terminate" in DEVICE[name] else 1)
+    assert Memory.GPU is died(DEVICE[name])
+
+
+def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() -> None:
+    crashed = (
+        "\nterminate called after throwing an instance of 'c10::Error'\n  what(): shutting down"
+    )
+    assert died(DEVICE["torch"] + crashed) is None
+    assert Memory.GPU is died(DEVICE["torch"] + crashed, pythons=True)
 
 
 def test_host_memory_is_the_accelerators_where_that_is_the_cpu() -> None:
@@ -77,9 +85,3 @@ def test_the_hosts_memory_ran_out(last: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_error_is_not_for_memory(name: str) -> None:
     assert died(OTHERS[name]) is None
-
-
-@pytest.mark.parametrize("status", [0, 129, 130, 137, 143])
-def test_who_was_ended_from_outside_did_not_die_of_what_it_had_said(status: int) -> None:
-    """A script may catch the error, say so, and go on."""
-    assert died(DEVICE["torch"], status) is None

@@ -58,6 +58,12 @@ def test_slots_are_cuda_numbers_in_rising_order() -> None:
     assert (2, 3) == slots_of(Machine(source=MachineSource.NVML, gpus=gpus))
 
 
+def test_a_mig_slice_has_no_slot() -> None:
+    machine = Machine(source=MachineSource.NVML, gpus=(Gpu(index=0, name="A", mig_slice=0),))
+    with pytest.raises(UsageError, match="MIG slice"):
+        slots_of(machine)
+
+
 def test_slots_of_cpu_ranks_are_a_count() -> None:
     ranks = (Gpu(index=4, name="CPU"), Gpu(index=7, name="CPU"))
     machine = Machine(source=MachineSource.CPU, accelerator=Accelerator.CPU, gpus=ranks)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from recorded import play, recording
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.host import UNLIMITED_BYTES, Host
 from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource, with_nodes
 from zerowiz.core.network import Network, NetworkKind, Nic
@@ -27,6 +26,7 @@ from zerowiz.core.preflight.host import checkpoint_bytes
 from zerowiz.core.preflight.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
 from zerowiz.core.preflight.report import encode_findings
 from zerowiz.core.preflight.rules import RULES
+from zerowiz.core.rule import Severity
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
 from zerowiz.core.weigh import Job, weigh

@@ -105,6 +105,14 @@ def test_leaving_early_leaves_no_process_behind(tmp_path: Path) -> None:
     assert [False, False] == [is_alive(int(mark.read_text())) for mark in marks]
 
 
+def test_what_a_rank_left_in_a_session_of_its_own_ends_too(tmp_path: Path) -> None:
+    [ended] = run(batch_of(case(tmp_path, "a", "stray", "run")))
+    assert 0 == ended.ends[0].status
+    stray = ended.ends[0].report["stray"]
+    assert isinstance(stray, int)
+    assert not is_alive(stray)
+
+
 def test_a_launcher_that_ends_at_once_is_told_with_its_last_words() -> None:
     words = (sys.executable, "-c", "raise SystemExit('no slots here')")
     with pytest.raises(ZerowizError) as refused:

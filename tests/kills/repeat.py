@@ -29,8 +29,8 @@ def run_once(name: str, turn: int) -> Ended | None:
         chance = random.Random(f"{name} {turn}")  # noqa: S311 - no secret
         try:
             ended = run_case(CASES[name], Path(folder), chance)
-        except TimeoutError as error:
-            say(f"{name}, run {turn}: {error}")
+        except (TimeoutError, StopIteration) as error:
+            say(f"{name}, run {turn}: {error!r}")
             return None
     if found := misses(CASES[name], ended):
         say(f"{name}, run {turn}: {found}\n{ended.stderr[-4000:].decode(errors='replace')}")
@@ -44,6 +44,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side; 3 cores each")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     said = parser.parse_intermixed_args()
+    if unknown := {*said.cases} - CASES.keys():
+        parser.error(f"no such case: {', '.join(unknown)}")
     say(f"{'case':32} {'runs':>5} {'right':>6} {'left':>5} {'median s':>9}")
     wrong = 0
     with ThreadPoolExecutor(said.at_once) as pool:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.lint.context import Context
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.workload import Integration, Precision
 

@@ -58,7 +58,10 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
         ("m = AutoModel.from_pretrained('x', device_map={'': 0})\n", False),
         ("with torch.device(0):\n    m = AutoModel.from_config(c)\n", False),
         ("torch.set_default_device('cuda')\nm = AutoModel.from_config(c)\n", False),
+        ("with args.device:\n    m = AutoModelForCausalLM.from_config(c)\n", False),
         ("m = build_model()\n", False),
+        ("t = AutoTokenizer.from_pretrained('x')\nm = build_model()\n", False),
+        ("m = LlamaForCausalLM.from_pretrained('x')\n", True),
         ("m = AutoModel.from_pretrained('x')\n", True),
     ],
 )

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.finding import Finding, Rule, Severity
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.report import FileReport
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.ui import check
 
 RULE = Rule(

@@ -1,6 +1,7 @@
 """Stand in for `deepspeed`: real ranks of `zerowiz.worker`, whose cases only act their part.
 
-A case's `config.do` says what each rank does: `run`, `fail`, `run_out` of memory, `hang`, `die`.
+A case's `config.do` says what each rank does: `run`, `fail`, `run_out` of memory, `hang`, `die`,
+or `stray`: leave a process in a session of its own.
 As the launcher it takes the batch and starts the ranks; with RANK set it is one of them.
 """
 
@@ -42,7 +43,12 @@ def run_out(report: dict[str, Any]) -> int:
     return 3
 
 
-PARTS = {each.__name__: each for each in (run, fail, run_out, hang, die)}
+def stray(report: dict[str, Any]) -> int:
+    report["stray"] = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+    return run(report)
+
+
+PARTS = {each.__name__: each for each in (run, fail, run_out, hang, die, stray)}
 
 
 def run_case(case: dict[str, Any], rank: int, folder: Path) -> int:

@@ -71,9 +71,10 @@ def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
         app = build_app(sys.argv[1:])
-        # `__main__.py` put it off until everything is loaded.
-        gc.freeze()
-        gc.enable()
+        if not gc.isenabled():
+            # `__main__.py` put it off until everything is loaded.
+            gc.freeze()
+            gc.enable()
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
     except ZerowizError as error:

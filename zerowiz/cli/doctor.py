@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 import typer
@@ -63,7 +63,7 @@ class _Sight:
 def doctor(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script; default: as launch")
+        str | None, typer.Argument(help="Training script; default without --model: as launch")
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
@@ -71,9 +71,9 @@ def doctor(
 ) -> None:
     """Find what would end a job here, before it starts"""
     check_accounting(options)
-    if script is None and options.model is None:
-        script, options = find_script(None, options) or (None, options)
     sight = _Sight(options=options, script=script, script_args=tuple(args or ()))
+    if script is None and options.model is None:
+        sight = _with_found_script(sight)
     findings = _examine(sight)
     if options.as_json:
         sys.stdout.write(json.dumps(encode_findings(findings, __version__), indent=2) + "\n")
@@ -84,6 +84,17 @@ def doctor(
         show_found.summary(findings, sys.stdout)
     if failures(findings):
         raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def _with_found_script(sight: _Sight) -> _Sight:
+    """With the script that a launch would take, if there is one."""
+    found = sight.attempt(rules.SCRIPT_REFUSED, lambda: find_script(None, sight.options))
+    if found is None:
+        return sight
+    script, options = found
+    if not options.quiet:
+        show.note(f"no script was named: `{script}`, as a launch would take", sys.stderr)
+    return replace(sight, script=script, options=options)
 
 
 def _examine(sight: _Sight) -> Sequence[Finding]:

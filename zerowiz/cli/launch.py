@@ -17,9 +17,7 @@ from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import (
-    read_reachable,
-)
+from zerowiz.cli.planning import read_reachable
 from zerowiz.cli.preflight import check_start
 from zerowiz.cli.provenance import losses_shown
 from zerowiz.cli.scripts import DEFAULT_SCRIPT, answer_for, find_script
@@ -106,14 +104,14 @@ def _do(start: Start, manner: Manner, *, asking: bool) -> NoReturn:
 
 def show_start(start: Start, stream: TextIO) -> None:
     """What is about to run."""
-    _note(start.plan)
+    _note(start.plan, stream)
     stream.write("\n")
     show.launch(start.plan, stream)
 
 
-def _note(plan: LaunchPlan) -> None:
+def _note(plan: LaunchPlan, stream: TextIO) -> None:
     for note in plan.notes:
-        show.note(note, sys.stderr)
+        show.note(note, stream)
 
 
 def _find_place(options: Options) -> Place | None:
@@ -264,7 +262,7 @@ def _show_or_start(start: Start, manner: Manner, *, asking: bool) -> None:
     if not outcome.options.dry_run:
         _do(start, manner, asking=asking)
     if not outcome.options.quiet:
-        _note(plan)
+        _note(plan, sys.stderr)
     if outcome.options.as_json:
         write_json(outcome, plan.argv, plan.env)
     else:

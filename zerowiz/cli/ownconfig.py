@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerowiz.cli.options import Options
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint import lint
 from zerowiz.core.lint.context import Context, on_machine
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.source import unreadable
 from zerowiz.core.machine import Machine
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptFacts, settle
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ConfigMistakeError
@@ -28,7 +29,11 @@ def lint_own_config(
     facts: ScriptFacts,
     script_args: Sequence[str],
 ) -> None:
-    """As `checking.check_own_config`, for one that there is."""
+    """As `checking.check_own_config`, for one that there is.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
     findings = _found(path, machine, facts, script_args, options.integration)
     errors = [each for each in findings if _ends_the_run(each, facts)]
     command = shlex.join(["zerowiz", "check", "--script", facts.path, str(path)])

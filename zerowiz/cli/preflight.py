@@ -7,12 +7,12 @@ from pathlib import Path
 
 from zerowiz.cli.deciding import Outcome
 from zerowiz.core.dsconfig import write_config
-from zerowiz.core.finding import Severity
 from zerowiz.core.launch import LaunchPlan
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.core.preflight import Finding, Planned, Situation, examine, failures
 from zerowiz.core.preflight.ops import list_ops
 from zerowiz.core.resume import output_folder
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer

@@ -15,7 +15,7 @@ from zerowiz.core.hostlaunch import (
     quote_words,
     refuse_place,
 )
-from zerowiz.core.launch import PlannedFile, Programs, launcher_options
+from zerowiz.core.launch import PlannedFile, Programs, launcher_options, refuse_slices
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import FOREIGN_VARIABLES, Place, copy_options, hostfile_text
 from zerowiz.emit.supervise import Watch, watched_env
@@ -131,6 +131,7 @@ def reach_ranks(
         return run.copy.reach(run.folder, env)
     if run.hostfile is None:
         return Reach(options=launcher_options(machine), env=env)
+    refuse_slices(machine)
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
     return _reach_hosts(run, run.hostfile, programs, env, watched)
 

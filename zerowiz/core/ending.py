@@ -7,15 +7,16 @@ from enum import StrEnum
 from typing import cast
 
 from zerowiz.core.observed import Memory
-from zerowiz.core.outofmemory import died_for, is_pythons, last_error
+from zerowiz.core.outofmemory import died_for, last_error
 
 _TAIL_LINES = 40
 # What a shell says of a signal.
 _SIGNALLED = 128
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _KILLED = _SIGNALLED + signal.SIGKILL
-# Threads of C++ can abort a Python that ends with an error.
-_ABORTED = _SIGNALLED + signal.SIGABRT
+_FROM_OUTSIDE = {
+    _SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+}
 # DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
 # 0.19.8). 255, which would be SIGHUP, is left: ssh and pdsh end so when they fail themselves.
 _WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
@@ -23,11 +24,17 @@ _WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each
 _NODE_LOST = 255
 # Clocks of two processes, and a signal's way to the rank.
 _SLACK_S = 1.0
-# A failing peer brings none of these before it is gone; SIGABRT it can, by NCCL's watchdog.
+# What a parent hears of later than its peers notice their broken connections; None is the end of
+# who watched a rank, and of the rank with it.
 _OUT_OF_NOWHERE = {
-    _SIGNALLED + each
-    for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+    None,
+    *(_SIGNALLED + each for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    *(_SIGNALLED + each for each in (signal.SIGILL, signal.SIGFPE)),
 }
+# How a Python that ends with an error can end in truth: threads of C++ crash it, or a launcher that
+# has seen a peer end sooner tells it to. And for how long it unwinds.
+_WHILE_UNWINDING = {_SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
+_UNWINDING_S = 10.0
 
 
 class Cause(StrEnum):
@@ -73,8 +80,8 @@ class RankEnd:
 
     @property
     def since(self) -> float:
-        """From when on it had failed."""
-        return self.ended_at if self.failed_at is None else self.failed_at
+        """From when on it had failed; a child of it may say so even later."""
+        return self.ended_at if self.failed_at is None else min(self.failed_at, self.ended_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,25 +100,37 @@ class JobEnd:
 
 def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     """What `worker/rank.py` wrote when its rank had ended."""
-    status = cast("int", content["status"])
+    status, told = cast("int", content["status"]), content["told"] is not None
     lines = tuple(cast("Sequence[str]", content["tail"]))
-    memory = died_for(lines, status, on_cpu=content["accelerator"] == "cpu")
-    oom_killed = status == _KILLED and bool(content["oom_killed"])
-    error, failed_at = last_error(lines), cast("float | None", content["failed_at"])
-    raised_and_ended = 0 < status < _SIGNALLED or (status == _ABORTED and is_pythons(error))
+    ended_at = cast("float", content["ended_at"])
+    failed_at = cast("float | None", content["failed_at"])
+    late = failed_at is not None and ended_at - failed_at < _UNWINDING_S
+    unwinding = status in _WHILE_UNWINDING and late and not told
+    error = last_error(lines, pythons=unwinding)
+    raised = 0 < status < _SIGNALLED or (unwinding and bool(error))
+    memory = (
+        died_for(error, on_cpu=content["accelerator"] == "cpu")
+        if _is_own(status, raised=raised)
+        else None
+    )
     return RankEnd(
         rank=cast("int", content["rank"]),
         host=cast("str", content["host"]),
         status=status,
-        ended_at=cast("float", content["ended_at"]),
-        failed_at=failed_at if raised_and_ended else None,
-        told=content["told"] is not None,
+        ended_at=ended_at,
+        failed_at=failed_at if raised else None,
+        told=told,
         raised=bool(error),
         cuda_oom=memory is Memory.GPU,
-        host_oom=memory is Memory.HOST or oom_killed,
+        host_oom=memory is Memory.HOST or (status == _KILLED and bool(content["oom_killed"])),
         tail=lines[-_TAIL_LINES:],
         log=log,
     )
+
+
+def _is_own(status: int, *, raised: bool) -> bool:
+    """Whether it ended for what it said last; who dies of these signals was ended from outside."""
+    return status != 0 and (raised or status not in _FROM_OUTSIDE)
 
 
 def judge(
@@ -134,8 +153,12 @@ def judge(
         lost: Ranks of nodes that no longer answer.
     """
     failed = _in_order([end for end in ends if end.status != 0])
-    # SIGTERM is what a launcher sends to the others; an end by it is no news of its own.
-    own = [end for end in failed if not end.told and end.status != _TERMINATED]
+    # SIGTERM is what a launcher sends to the others; an end by it alone is no news of its own.
+    own = [
+        end
+        for end in failed
+        if not end.told and (end.status != _TERMINATED or end.failed_at is not None)
+    ]
     early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and not any(end.told for end in ends)
     first = _first(own, failed)
@@ -166,14 +189,17 @@ def plain_status(launcher_status: int) -> int:
 
 
 def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
-    """By when they failed; but who was killed while nobody was gone was killed for nobody's sake.
+    """By when they failed.
 
-    Its peers' connections break, and their errors show, before it is known to be dead.
+    Who was killed while nobody was gone yet was killed for nobody's sake, and perhaps a moment
+    before its parent heard of it.
     """
     first_gone = min((end.ended_at for end in failed), default=0.0)
 
-    def place(end: RankEnd) -> tuple[bool, float]:
-        return end.status not in _OUT_OF_NOWHERE or end.ended_at > first_gone, end.since
+    def place(end: RankEnd) -> tuple[float, int]:
+        killed = end.status in _OUT_OF_NOWHERE and end.failed_at is None
+        unheard_s = _SLACK_S if killed and end.ended_at <= first_gone else 0.0
+        return end.since - unheard_s, end.rank
 
     return sorted(failed, key=place)
 
@@ -198,11 +224,14 @@ def _of_a_rank(end: RankEnd, launcher_status: int) -> tuple[int, Cause]:
     status = end.status
     if status is None:
         status = plain_status(launcher_status) if launcher_status else _KILLED
+    if status == _TERMINATED:
+        # It was told so while it unwound, and Python would have ended with this.
+        status = 1
     if end.cuda_oom:
         return status, Cause.CUDA_OOM
     if end.host_oom:
         return status, Cause.HOST_OOM
-    # One that was aborted as it ended for an error has failed.
+    # Whatever ended it while it unwound, it has failed.
     killed = status > _SIGNALLED and end.failed_at is None
     return status, Cause.KILLED if killed else Cause.FAILED
 

@@ -1,7 +1,6 @@
 """Tell from the last lines of a rank whether it died for want of memory, and of which."""
 
 import re
-import signal
 from collections.abc import Sequence
 
 from zerowiz.core.observed import Memory
@@ -18,45 +17,40 @@ _HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
 
 # An error that nobody caught opens so, in Python and in C++; being "called without an active
 # exception" is no error, but a thread that still ran when Python had ended for its own.
-_TRACEBACK = "Traceback (most recent call last)"
-_UNCAUGHT = re.compile(rf"{re.escape(_TRACEBACK)}|^terminate called after")
+_PYTHONS = re.compile(r"Traceback \(most recent call last\)")
+_UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
 # One that came of another says so, and the other was the reason (traceback.py of Python).
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
-# Whoever dies of these was ended from outside, whatever it had said before.
-_FROM_OUTSIDE = {128 + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)} | {129}
 
 
-def last_error(lines: Sequence[str]) -> tuple[str, ...]:
-    """The last uncaught error with those that it came of; empty where none shows."""
+def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...]:
+    """The last uncaught error with those that it came of; empty where none shows.
+
+    Args:
+        lines: The last of a rank's stderr.
+        pythons: Whether only Python's count, as that of C++ came of the end.
+    """
+    opens = _PYTHONS if pythons else _UNCAUGHT
     start: int | None = None
     chained = False
     for place, line in enumerate(lines):
         if _CHAINED.search(line):
             chained = True
-        elif _UNCAUGHT.search(line):
+        elif opens.search(line):
             start = place if start is None or not chained else start
             chained = False
     return () if start is None else tuple(lines[start:])
 
 
-def is_pythons(error: Sequence[str]) -> bool:
-    """Whether an error of `last_error` is one of Python's."""
-    return any(_TRACEBACK in line for line in error[:1])
-
-
-def died_for(lines: Sequence[str], status: int, *, on_cpu: bool) -> Memory | None:
-    """Which memory the error that a rank died of was about.
+def died_for(error: Sequence[str], *, on_cpu: bool) -> Memory | None:
+    """Which memory an error is about.
 
     Args:
-        lines: The last of its stderr.
-        status: Its exit status, 128 and more for a signal.
+        error: That a rank died of, of `last_error`.
         on_cpu: Whether host memory is its accelerator's.
     """
-    if status == 0 or status in _FROM_OUTSIDE:
-        return None
-    error = last_error(lines)
     if any(_DEVICE.search(line) for line in error):
         return Memory.GPU
     if any(_CPU.search(line) for line in error):

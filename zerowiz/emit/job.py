@@ -59,6 +59,7 @@ class Job:
         self.stopped_by: int | None = None
         self.stopped_at: float | None = None
         self.told: set[int] = set()
+        self.gone_at: dict[int, float] = {}
         self.kill_at = float("inf")
 
     def follow(self) -> None:
@@ -144,6 +145,9 @@ class Job:
             self.folder.refresh()
             self.refresh_at = time.monotonic() + _REFRESH_S
         self.folder.look()
+        for each, rank in self.folder.ranks.items():
+            if rank.space == self.space and not rank.runs_here(self.space):
+                self.gone_at.setdefault(each, time.time())
 
     def launcher_is_gone(self) -> bool:
         """Whether the launcher has ended; its pid stays its own until all is over."""
@@ -180,7 +184,12 @@ class Job:
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [
-            RankEnd(rank=each, host=ranks[each].host, status=None, ended_at=now)
+            RankEnd(
+                rank=each,
+                host=ranks[each].host,
+                status=None,
+                ended_at=self.gone_at.get(each, now),
+            )
             for each in sorted(expected & ranks.keys() - ends.keys())
         ]
         return judge(

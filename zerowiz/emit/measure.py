@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn, cast
 
 from zerowiz.core.comparison import RankEnd
-from zerowiz.emit.processes import PATIENCE_S, adopt_orphans, end_job, read_children
+from zerowiz.emit.processes import ENDING, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 
 # The ranks are started as a module by its name: no room imports that one.
@@ -122,12 +122,15 @@ def _ending_with_us(
     process: subprocess.Popen[bytes], folder: Path, others: frozenset[int]
 ) -> Iterator[None]:
     """However this block is left, a request to end included, all of the job ends with it."""
-    before = {each: signal.signal(each, _interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
+    before = {each: signal.signal(each, _interrupt) for each in ENDING}
     try:
         yield
     finally:
+        # Nobody's second request leaves the half of it.
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
         end_job(f"{_MARK}={folder}", process.pid, _PATIENCE_S, others)
-        process.wait()
+        process.poll()
         for each, handler in before.items():
             signal.signal(each, handler)
 

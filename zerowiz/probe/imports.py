@@ -2,8 +2,9 @@
 
 import ast
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zerowiz.core.preflight.found import Import, Script
@@ -12,10 +13,10 @@ from zerowiz.core.preflight.found import Import, Script
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
 # How a model is built in host memory, and where else a script may say that it is to be.
-_BUILDS = (".from_pretrained(", ".from_config(")
-_PLACES = (
-    *("device_map", "torch.device", "init_empty_weights", "set_default_device", "cuda"),
-    *('"meta"', "'meta'"),
+_BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*\._?from_(pretrained|config)\(")
+_PLACES = re.compile(
+    r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
+    r"|[\"']meta[\"']"
 )
 
 
@@ -38,12 +39,8 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None]) -> Scri
         path=str(path),
         missing=missing,
         shadowing=tuple(_list_shadowing(path)),
-        builds_on_host=_has(text, _BUILDS) and not _has(text, _PLACES),
+        builds_on_host=bool(_BUILDS.search(text)) and not _PLACES.search(text),
     )
-
-
-def _has(text: str, words: Iterable[str]) -> bool:
-    return any(word in text for word in words)
 
 
 def _list_missing(

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from zerowiz.core.workload import NEWEST_TRANSFORMERS
@@ -10,19 +11,33 @@ _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 
 
 def read_version(package: str) -> str | None:
-    """As the folder of its metadata is named; None where it is not installed.
+    """As the folder of its metadata is named, else as `importlib.metadata` says.
 
-    `importlib.metadata` says the same, but it loads all that reads e-mails: as much as a tenth of
-    a plan.
+    That loads all that reads e-mails: as much as a tenth of a plan.
 
     Args:
         package: A name without `-`, `.` and `_`.
+
+    Returns:
+        None where it is not installed.
     """
     for folder in map(Path, sys.path):
-        for found in sorted(folder.glob(f"{package}-*.*-info")):
-            # `torch-2.13.0+cpu.dist-info`, and of Debian `torch-1.13.0-py3.11.egg-info`.
-            return found.stem.removeprefix(f"{package}-").partition("-")[0]
+        with suppress(OSError):
+            for found in sorted(folder.glob(f"{package}-*.dist-info")):
+                return found.stem.removeprefix(f"{package}-")
+            if (folder / package).is_dir():
+                return _read_metadata(package)
     return None
+
+
+def _read_metadata(package: str) -> str | None:
+    """Of a checkout, or of what a distribution packages in a way of its own."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - seldom needed
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def read_transformers_release() -> tuple[int, int]:

@@ -10,8 +10,8 @@ from zerowiz.probe.files import Files
 from zerowiz.probe.network import parse_name_list
 
 _PORTS, _DIGITS = 65536, 6
-# Above what has a name, and below the NodePorts of Kubernetes.
-_LOWEST, _HIGHEST = 10_000, 29_999
+# Below what torchrun (29400), DeepSpeed (29500) and the NodePorts of Kubernetes (30000) take.
+_LOWEST, _HIGHEST = 10_000, 29_399
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

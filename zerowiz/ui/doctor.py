@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.preflight import Finding
+from zerowiz.core.rule import Severity
 from zerowiz.ui.table import say
 
 # Singular and plural.

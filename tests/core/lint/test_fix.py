@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.finding import Edit, Finding, Rule, Severity
+from zerowiz.core.lint.finding import Edit, Finding
 from zerowiz.core.lint.fix import OverlapError, apply_edits, mend
+from zerowiz.core.rule import Rule, Severity
 
 RULE = Rule(code="ZW101", name="unknown-key", severity=Severity.ERROR, why="it is refused")
 

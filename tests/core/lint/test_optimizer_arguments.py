@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.lint import Context, lint
 from zerowiz.core.lint.optimizer_arguments import (
     CPU_ARGUMENTS,
@@ -13,6 +12,7 @@ from zerowiz.core.lint.optimizer_arguments import (
     MUON_ARGUMENTS,
     TORCH_ARGUMENTS,
 )
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 from zerowiz.probe.ds_schema import read_ds_schema
 

@@ -8,11 +8,12 @@ import pytest
 from jsonschema import Draft4Validator
 from lint.cases import BROKEN_CASES
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint import lint
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.report import FileReport
 from zerowiz.core.lint.rules import RULES
 from zerowiz.core.lint.sarif import encode_sarif
+from zerowiz.core.rule import Severity
 from zerowiz.probe.ds_schema import read_ds_schema
 
 # README.md says where it comes from.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerowiz.core.dsschema import Schema
-from zerowiz.core.finding import Finding, Rule, Severity
 from zerowiz.core.jsontext import Dialect, JsonTextError, Node, Object, parse, repeated
 from zerowiz.core.lint.against_script import check_against_script
 from zerowiz.core.lint.auto import check_autos
@@ -14,6 +13,7 @@ from zerowiz.core.lint.config import Config, read_config, shown
 from zerowiz.core.lint.context import Context
 from zerowiz.core.lint.danger import check_danger
 from zerowiz.core.lint.effects import check_effects
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.keys import check_keys, is_no_config, no_config
 from zerowiz.core.lint.offload import check_offload
 from zerowiz.core.lint.optimizer import check_optimizer
@@ -23,6 +23,7 @@ from zerowiz.core.lint.refused import check_refused
 from zerowiz.core.lint.rules import AUTO_NOT_FILLED, DUPLICATE_KEY, NOT_AN_OBJECT, RULES
 from zerowiz.core.lint.source import unreadable
 from zerowiz.core.lint.values import check_values
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 __all__ = ["RULES", "Context", "Finding", "Rule", "Severity", "lint"]

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, Config, shown
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import SCRIPT_DISAGREES
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 

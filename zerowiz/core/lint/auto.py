@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from zerowiz.core.dsschema import Kind, Unknown
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry
 from zerowiz.core.lint.edits import put
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import AUTO_NOT_FILLED, AUTO_OUT_OF_PLACE
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 
 _ZERO = "zero_optimization"

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, Config
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import BATCH_EQUATION, BATCH_MISSING
+from zerowiz.core.rule import Severity
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
 # batch fewer than all of them.

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.dsschema import Key, Kind, Schema, kind_of
-from zerowiz.core.finding import Edit, Finding, Rule, Severity
 from zerowiz.core.jsontext import Member, Object, plain
 from zerowiz.core.lint.context import Context
+from zerowiz.core.lint.finding import Edit, Finding
 from zerowiz.core.ownconfig import TRUTHS
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 AUTO = "auto"

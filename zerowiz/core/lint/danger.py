@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import Config, Entry
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import (
     BUCKET_TOO_LARGE,
     KEPT_WHOLE,
@@ -11,6 +11,7 @@ from zerowiz.core.lint.rules import (
     OUT_OF_RANGE,
     SMALL_PIECES,
 )
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import FP32_BYTES
 
 _ZERO = "zero_optimization"

@@ -3,9 +3,9 @@
 import json
 import re
 
-from zerowiz.core.finding import Edit
 from zerowiz.core.jsontext import Place
 from zerowiz.core.lint.config import Entry
+from zerowiz.core.lint.finding import Edit
 
 # What may stand between two members without being lost with one of them.
 _GAP = re.compile(r"[\s,]*")

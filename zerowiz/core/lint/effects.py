@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import Config, Entry
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import KEY_DOES_NOTHING, KEY_OF_ANOTHER_STAGE, SECTION_DISABLED
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 
 _ZERO = "zero_optimization"

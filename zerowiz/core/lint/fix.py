@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.finding import Edit, Finding, Severity
+from zerowiz.core.lint.finding import Edit, Finding
+from zerowiz.core.rule import Severity
 
 # A mend can make room for another: a renamed key turns out to have a wrong value. More rounds than
 # a key can have mistakes would be a mend that undoes another.

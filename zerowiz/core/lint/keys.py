@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from zerowiz.core.dsschema import Key, Unknown
-from zerowiz.core.finding import Edit, Finding, Severity
 from zerowiz.core.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.lint.edits import drop, put, rename
+from zerowiz.core.lint.finding import Edit, Finding
 from zerowiz.core.lint.rules import (
     DEPRECATED_KEY,
     KEY_DOES_NOTHING,
@@ -17,6 +17,7 @@ from zerowiz.core.lint.rules import (
     REMOVED_KEY,
     UNKNOWN_KEY,
 )
+from zerowiz.core.rule import Severity
 
 # One letter wrong in a name of nine. People have keys of their own in the sections that ignore
 # unknown ones: `model_parallel_size` is no misspelt `data_parallel_size`.

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import (
     NVME_WITHOUT_PATH,
     NVME_WITHOUT_STAGE_3,
@@ -11,6 +11,7 @@ from zerowiz.core.lint.rules import (
     OPTIMIZER_UNDER_OFFLOAD,
     PARTIAL_OFFLOAD,
 )
+from zerowiz.core.rule import Severity
 
 _ZERO = "zero_optimization"
 # runtime/engine.py, _configure_basic_optimizer: those that have a form for the CPU.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core.dsschema import Kind, release
-from zerowiz.core.finding import Finding, Rule
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     CLIPPING_IN_OPTIMIZER,
@@ -17,6 +17,7 @@ from zerowiz.core.lint.rules import (
     UNTESTED_OPTIMIZER,
     WARMUP_REFUSED,
 )
+from zerowiz.core.rule import Rule
 
 # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
 _TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"})

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.lint.config import AUTO, Config, shown
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import UNKNOWN_KEY
+from zerowiz.core.rule import Severity
 
 # Theory. runtime/engine.py, _configure_basic_optimizer (0.19.8; the same since 0.16.9) hands
 # `optimizer.params` over as keyword arguments. Adam has rules of its own, in optimizer.py; mup's

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.finding import Finding
 from zerowiz.core.lint.config import Config
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     ANOTHER_PARAM_DTYPE,

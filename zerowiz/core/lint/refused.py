@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.finding import Finding
 from zerowiz.core.lint.config import AUTO, Config
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.rules import (
     LEGACY_STAGE_1,

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.finding import Finding, Severity
+from zerowiz.core.lint.finding import Finding
+from zerowiz.core.rule import Severity
 
 SCHEMA_VERSION = 1
 

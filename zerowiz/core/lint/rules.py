@@ -1,6 +1,6 @@
 """List every rule of `check`, with its code and what happens if nobody heeds it."""
 
-from zerowiz.core.finding import Rule, Severity, rule
+from zerowiz.core.rule import Rule, Severity, rule
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from zerowiz.core.finding import Finding, Rule, Severity
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.report import FileReport
+from zerowiz.core.rule import Rule, Severity
 
 # OASIS, Static Analysis Results Interchange Format 2.1.0.
 VERSION = "2.1.0"

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zerowiz.core.finding import Finding, Severity
 from zerowiz.core.jsontext import Array, JsonTextError, Node, Object, Place, Scalar
+from zerowiz.core.lint.finding import Finding
 from zerowiz.core.lint.rules import UNREADABLE
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 
 T = TypeVar("T")

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from zerowiz.core.dsschema import Key, Kind, Unknown
-from zerowiz.core.finding import Edit, Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.lint.edits import put
+from zerowiz.core.lint.finding import Edit, Finding
 from zerowiz.core.lint.rules import NOT_A_CHOICE, NUMBER_IN_QUOTES, OUT_OF_RANGE, WRONG_TYPE
+from zerowiz.core.rule import Rule, Severity
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
 # what nobody said.

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.finding import Finding, found
 from zerowiz.core.preflight.found import Toolchain
 from zerowiz.core.preflight.ops import Op
 from zerowiz.core.preflight.situation import Situation
+from zerowiz.core.rule import Severity
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
 # the dot. torch takes `9.0a` and `Hopper`; DeepSpeed ends with a ValueError.

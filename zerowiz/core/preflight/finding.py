@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerowiz.core.finding import Rule, Severity
+from zerowiz.core.rule import Rule, Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.finding import Severity
 from zerowiz.core.host import UNLIMITED_BYTES
 from zerowiz.core.network import NetworkKind
 from zerowiz.core.nvme import offload_to_nvme
@@ -10,6 +9,7 @@ from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.finding import Finding, found, size
 from zerowiz.core.preflight.situation import Planned, Situation
 from zerowiz.core.rank import Rank, place_rank
+from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Method
 
 # NVIDIA, NCCL user guide, troubleshooting, shared memory: what it says to give a container.

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from zerowiz.core.finding import Rule
 from zerowiz.core.machine import Machine
 from zerowiz.core.margins import expands_segments
 from zerowiz.core.network import NetworkKind
 from zerowiz.core.preflight import rules
 from zerowiz.core.preflight.finding import Finding, found
 from zerowiz.core.preflight.situation import Situation
+from zerowiz.core.rule import Rule
 
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 

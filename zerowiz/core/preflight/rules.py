@@ -1,6 +1,6 @@
 """List every rule of `doctor`, with its code and what becomes of a job that breaks it."""
 
-from zerowiz.core.finding import Rule, Severity, rule
+from zerowiz.core.rule import Rule, Severity, rule
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 

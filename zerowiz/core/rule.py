@@ -1,4 +1,4 @@
-"""Describe what is wrong with a config: where, how badly, why it matters, and what mends it."""
+"""Describe what a check looks for: its code, how much it matters, and why."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,29 +32,3 @@ class Rule:
 def rule(code: str, name: str, severity: Severity, why: str) -> Rule:
     """A row of a list of rules: `check`'s and `doctor`'s."""
     return Rule(code=code, name=name, severity=severity, why=why)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edit:
-    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
-
-    start: int
-    end: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One mistake in one file."""
-
-    rule: Rule
-    severity: Severity
-    key: str
-    """Dotted path of the key that it is about; empty for the whole file."""
-    line: int
-    column: int
-    message: str
-    mend: str | None = None
-    """What to do, in words."""
-    edits: tuple[Edit, ...] = ()
-    """What `--fix` does, where that is safe."""
