@@ -46,6 +46,11 @@ def kill_rank(job: Job) -> None:
     job.send(signal.SIGKILL, job.rank(1)["process"]["pid"])
 
 
+def kill_watcher(job: Job) -> None:
+    """Who stands beside a rank, and so the rank too."""
+    job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
+
+
 def kill_runner(job: Job) -> None:
     """The `deepspeed` command itself."""
     job.send(signal.SIGKILL, job.find(str(DEEPSPEED), "--num_gpus"))
@@ -71,6 +76,7 @@ def save_then_stop(job: Job) -> None:
 CASES = {
     "a rank raises": Case(way="raise", meet="step", happens=nothing, status=AN_ERROR, cause="failed"),
     "a rank is killed": Case(way="go", meet="step", happens=kill_rank, status=137, cause="killed"),
+    "a rank is killed with its parent": Case(way="go", meet="step", happens=kill_watcher, status=137, cause="killed"),
     "a rank runs out of memory": Case(way="memory", meet="step", happens=nothing, status=AN_ERROR, cause="cuda_oom"),
     "a rank's allocation fails": Case(way="allocate", meet="step", happens=nothing, status=AN_ERROR, cause="cuda_oom"),
     "deepspeed is killed": Case(way="go", meet="step", happens=kill_runner, status=137, cause="launcher"),
