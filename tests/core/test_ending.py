@@ -42,6 +42,7 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "aborted": ((TERMINATED, end(1, 134, at=5)), 250, None, None, (134, "killed")),
     "memory, after another lost its peer": ((end(0, 1, at=4), end(1, 1, at=5, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
     "killed with its watcher": ((TERMINATED, end(1, None, at=9)), 247, None, None, (137, "killed")),
+    "killed with its watcher, the launcher told to end": ((TERMINATED, end(1, None, at=9)), 241, None, None, (143, "killed")),
     "lost, and the launcher lost with it": ((end(0, None), end(1, None)), 0, None, None, (137, "killed")),
     "SIGTERM to a rank": ((TERMINATED, end(1, 143, at=5)), 241, None, None, (143, "killed")),
     "deepspeed killed": ((end(0, 143, told=True), end(1, 143, told=True)), -9, None, None, (137, "launcher")),

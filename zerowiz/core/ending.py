@@ -224,7 +224,7 @@ def _of_a_rank(end: RankEnd, launcher_status: int) -> tuple[int, Cause]:
     status = end.status
     if status is None:
         status = plain_status(launcher_status) if launcher_status else _KILLED
-    if status == _TERMINATED:
+    elif status == _TERMINATED:
         # It was told so while it unwound, and Python would have ended with this.
         status = 1
     if end.cuda_oom:
