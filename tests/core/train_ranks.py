@@ -8,12 +8,13 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from zerowiz.probe.ports import find_free_port
 
 PATIENCE_SECONDS = 280
 STEPS = 3
@@ -23,9 +24,7 @@ LEARNING_RATE = 0.01
 
 def ask_ranks(question: Mapping[str, Any]) -> dict[str, Any]:
     """What became of it: an error, or the losses and the weights."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
+    port = str(find_free_port())
     with tempfile.TemporaryDirectory() as folder:
         ranks = range(question["ranks"])
         processes = [_fork(question, rank, port, Path(folder)) for rank in ranks]

@@ -81,26 +81,41 @@ def all_gone(cluster: Cluster, within_s: float = GRACE_S + 5) -> None:
     wait_for(f"the end of {cluster.left()}", lambda: not cluster.left(), within_s)
 
 
-def train(cluster: Cluster, out: Path, *, nodes: int) -> None:
-    """The template, through the command, with 2 ranks on each node."""
+def launch_template(
+    cluster: Cluster, out: Path, *options: str | Path, nodes: int, env: Mapping[str, str]
+) -> AbstractContextManager[Job]:
+    """The template over the nodes, through the command, with 2 ranks on each."""
     templates = shutil.copytree(ROOT / "templates", out / "templates")
     where = ("--hostfile", cluster.hostfile(nodes, 2), "--accelerator", "cpu")
     what = ("--model", templates / "model", "--micro-batch", "2", "--stage", "2", "--yes")
-    how = ("--output-dir", out, "--supervise", "--grace-seconds", str(GRACE_S))
-    script = (templates / "train_deepspeed.py", "--steps", "6", "--output_dir", out / "saved")
-    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *how, *script)
-    with cluster.start(argv, environ(cluster, {}), out) as job:
+    how = ("--output-dir", out, "--supervise", "--grace-seconds", str(GRACE_S), *options)
+    script = (templates / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
+    saved = ("--output_dir", out / "saved")
+    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *how, *script, *saved)
+    return cluster.start(argv, environ(cluster, env), out)
+
+
+def read_record(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "zerowiz-run.json").read_text(encoding="utf-8")))
+
+
+def assert_two_on_each(record: Mapping[str, Any], nodes: int) -> None:
+    """All of them ended well."""
+    logs = Path(record["attempts"][0]["logs"])
+    ends = [json.loads(file.read_text(encoding="utf-8")) for file in logs.glob("rank-*.end.json")]
+    expected = {(rank, f"n{rank // 2 + 1}", 0) for rank in range(2 * nodes)}
+    assert expected == {(end["rank"], end["host"], end["status"]) for end in ends}
+    assert 0 == record["exit"]
+
+
+def train(cluster: Cluster, out: Path, *, nodes: int) -> None:
+    with launch_template(cluster, out, nodes=nodes, env={}) as job:
         assert 0 == job.status(within_s=240), job.text()
         text = job.text()
         all_gone(cluster)
     losses = [float(loss) for loss in re.findall(r"step \d+  loss ([\d.]+)", text)]
     assert losses[-1] < losses[0], text
-    record = json.loads((out / "zerowiz-run.json").read_text(encoding="utf-8"))
-    assert 0 == record["exit"]
-    logs = Path(record["attempts"][0]["logs"])
-    ends = [json.loads(file.read_text(encoding="utf-8")) for file in logs.glob("rank-*.end.json")]
-    expected = {(rank, f"n{rank // 2 + 1}", 0) for rank in range(2 * nodes)}
-    assert expected == {(end["rank"], end["host"], end["status"]) for end in ends}
+    assert_two_on_each(read_record(out), nodes)
 
 
 def test_launch_trains_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
@@ -118,16 +133,11 @@ def test_a_rank_of_another_node_runs_out_and_the_next_rung_goes_on(
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'ranks'}",
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
-    where = ("--hostfile", cluster.hostfile(2, 2), "--accelerator", "cpu")
-    what = ("--model", ROOT / "templates/model", "--micro-batch", "2", "--stage", "2", "--yes")
-    how = ("--output-dir", tmp_path, "--allow-slow", "--escalate")
-    script = (ROOT / "templates/train_deepspeed.py", "--steps", "6", "--save_steps", "3")
-    saved = ("--output_dir", tmp_path / "saved")
-    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *how, *script, *saved)
-    with cluster.start(argv, environ(cluster, env), tmp_path) as job:
+    options = ("--allow-slow", "--escalate")
+    with launch_template(cluster, tmp_path, *options, nodes=2, env=env) as job:
         assert 0 == job.status(within_s=300), job.text()
         all_gone(cluster)
-    first, second = json.loads((tmp_path / "zerowiz-run.json").read_text())["attempts"]
+    first, second = read_record(tmp_path)["attempts"]
     ended, went_on = first["end"], second["goes_on_from"]["what"]
     assert ("zero2", "cuda_oom", "n2") == (first["strategy"], ended["cause"], ended["host"])
     assert ("zero3", "finished", "checkpoint") == (
@@ -171,12 +181,7 @@ def test_a_copy_on_each_node_trains_with_the_others(
     with cluster.start(argv, told, tmp_path) as job:
         assert 0 == job.status(within_s=240), job.text()
         all_gone(cluster)
-    record = json.loads((tmp_path / "zerowiz-run.json").read_text(encoding="utf-8"))
-    assert 0 == record["exit"]
-    logs = Path(record["attempts"][0]["logs"])
-    ends = [json.loads(file.read_text(encoding="utf-8")) for file in logs.glob("rank-*.end.json")]
-    expected = {(rank, f"n{rank // 2 + 1}", 0) for rank in range(4)}
-    assert expected == {(end["rank"], end["host"], end["status"]) for end in ends}
+    assert_two_on_each(read_record(tmp_path), 2)
 
 
 @pytest.mark.thorough

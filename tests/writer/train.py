@@ -8,12 +8,13 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from zerowiz.probe.ports import find_free_port
 
 # A rank that waits for one that is gone hangs: then the alarm ends it, and it has no answer.
 PATIENCE_SECONDS = 60
@@ -25,19 +26,12 @@ Answer = dict[str, Any]
 
 def ask_ranks(question: Question) -> list[Answer]:
     """What each rank says."""
-    port = str(_free_port())
+    port = str(find_free_port())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         children = [_fork(question, rank, port, folder) for rank in range(RANKS)]
         ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         return [_read_answer(folder, rank, end) for rank, end in enumerate(ends)]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def _read_answer(folder: Path, rank: int, end: int) -> Answer:

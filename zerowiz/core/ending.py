@@ -104,21 +104,19 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     lines = tuple(cast("Sequence[str]", content["tail"]))
     ended_at = cast("float", content["ended_at"])
     failed_at = cast("float | None", content["failed_at"])
-    late = failed_at is not None and ended_at - failed_at < _UNWINDING_S
-    unwinding = status in _WHILE_UNWINDING and late and not told
+    lately = failed_at is not None and ended_at - failed_at < _UNWINDING_S
+    unwinding = status in _WHILE_UNWINDING and lately and not told
     error = last_error(lines, pythons=unwinding)
-    raised = 0 < status < _SIGNALLED or (unwinding and bool(error))
-    memory = (
-        died_for(error, on_cpu=content["accelerator"] == "cpu")
-        if _is_own(status, raised=raised)
-        else None
-    )
+    failed = 0 < status < _SIGNALLED or (unwinding and bool(error))
+    # Who dies of these signals was ended from outside, whatever it had said.
+    by_itself = failed or status not in {0, *_FROM_OUTSIDE}
+    memory = died_for(error, on_cpu=content["accelerator"] == "cpu") if by_itself else None
     return RankEnd(
         rank=cast("int", content["rank"]),
         host=cast("str", content["host"]),
         status=status,
         ended_at=ended_at,
-        failed_at=failed_at if raised else None,
+        failed_at=failed_at if failed else None,
         told=told,
         raised=bool(error),
         cuda_oom=memory is Memory.GPU,
@@ -126,11 +124,6 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         tail=lines[-_TAIL_LINES:],
         log=log,
     )
-
-
-def _is_own(status: int, *, raised: bool) -> bool:
-    """Whether it ended for what it said last; who dies of these signals was ended from outside."""
-    return status != 0 and (raised or status not in _FROM_OUTSIDE)
 
 
 def judge(
