@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from kills.harness import SHIM, read_stat
 
+from zerowiz.worker.rank import POLL_S
+
 ALONE = {
     key: value
     for key, value in os.environ.items()
@@ -75,6 +77,11 @@ def test_where_mpi_started_it_no_local_rank_is_handed_on(tmp_path: Path) -> None
     _, out, _ = run(tmp_path, "print(sys.argv[1:])", *words, **mpi)
     assert b"['--lr', '0.1']\n" == out
     assert [5, 2] == [read(tmp_path, "rank-5.json")[key] for key in ("rank", "local_rank")]
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as stream:
+        stream.write(text)
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGPIPE", "SIGXFSZ", "SIGCHLD")
@@ -232,11 +239,29 @@ def test_on_another_host_signals_arrive_through_the_folder(tmp_path: Path) -> No
     with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
         assert process.stdout is not None
         assert b"ready\n" == process.stdout.readline()
-        orders.write_text("12\n10\n")
+        append(orders, "10\n")
         assert b"signal 10\n" == process.stdout.readline()
-        orders.write_text("12\n10\n15\n")
+        append(orders, "15\n")
         assert (b"signal 15\n", 5) == (process.stdout.read(), process.wait())
     assert read(tmp_path, "rank-3.end.json")["told"] is None
+
+
+def test_on_another_host_no_signal_arrives_twice_or_before_it_is_written(tmp_path: Path) -> None:
+    """A folder over a network may be gone for a while, and show the half of a line."""
+    (tmp_path / "attempt").mkdir()
+    orders, away = tmp_path / "attempt" / "orders", tmp_path / "away"
+    orders.write_text("12\n")
+    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        orders.rename(away)
+        time.sleep(2 * POLL_S)
+        append(away, "1")
+        away.rename(orders)
+        time.sleep(2 * POLL_S)
+        append(orders, "0\n15\n")
+        assert b"signal 10\nsignal 15\n" == process.stdout.read()
+        assert 5 == process.wait()
 
 
 def test_on_another_host_a_rank_ends_with_the_connection(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ class Rank:
         """What the supervisor has left for the ranks so far: signals, and `end`."""
         # A file that is there is read afresh over NFS; that a new one is there shows late.
         with suppress(OSError, ValueError):
-            return (self.folder / "orders").read_text().splitlines()
+            # What follows the last end of a line is not written whole yet.
+            return (self.folder / "orders").read_text().split("\n")[:-1]
         return []
 
     def send(self, number: int) -> None:
@@ -226,7 +227,8 @@ class Rank:
             # On its own host the supervisor signals the rank itself.
             if self.remote and order.isdigit():
                 self.send(int(order))
-        self.orders_seen = len(orders)
+        # The file only grows, but may be out of reach for a while.
+        self.orders_seen = max(self.orders_seen, len(orders))
         if time.monotonic() > self.kill_at:
             self.send(signal.SIGKILL)
 
