@@ -14,8 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RUNS = 11
-JOB = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", str(ROOT / "templates/model"))
-SCRIPT = str(ROOT / "templates/train_deepspeed.py")
+# fmt: off
+JOB = (
+    "--accelerator", "cpu", "--gpus-per-node", "2", "--model", ROOT / "templates/model", "--micro-batch", "2",
+    ROOT / "templates/train_deepspeed.py",
+)
+# fmt: on
 SPY = '#!/bin/sh\ndate +%s%N > "$STARTED"\n'
 
 
@@ -33,33 +37,11 @@ def main() -> None:
             filter(None, [str(ROOT), sysconfig.get_path("purelib"), os.environ.get("PYTHONPATH")])
         )
         environ = {**os.environ, "PYTHONPATH": paths, "STARTED": str(folder / "started")}
-        launch: list[str | Path] = [
-            python,
-            "-m",
-            "zerowiz",
-            "launch",
-            "--yes",
-            *JOB,
-            "--micro-batch",
-            "2",
-            SCRIPT,
-        ]
-        for words in ((), ("--no-supervise",)):
-            taken = [
-                start(launch[:5] + [*words] + launch[5:], environ, folder) for _ in range(RUNS)
-            ]
-            show(" ".join(("launch", *words)), taken)
-        doctor: list[str | Path] = [
-            python,
-            "-m",
-            "zerowiz",
-            "doctor",
-            *JOB,
-            "--micro-batch",
-            "2",
-            SCRIPT,
-        ]
-        show("doctor", [whole(doctor, environ, folder) for _ in range(RUNS)])
+        for words in (("launch", "--yes"), ("launch", "--yes", "--no-supervise")):
+            argv = [python, "-m", "zerowiz", *words, *JOB]
+            show(" ".join(words), [start(argv, environ, folder) for _ in range(RUNS)])
+        argv = [python, "-m", "zerowiz", "doctor", *JOB]
+        show("doctor", [whole(argv, environ, folder) for _ in range(RUNS)])
         show("python -c ''", [whole([python, "-c", ""], environ, folder) for _ in range(RUNS)])
 
 

@@ -23,18 +23,21 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run_once(name: str, turn: int) -> Ended | None:
-    """One run of a case, None where it never came as far; what went wrong is said at once."""
+def run_once(name: str, turn: int) -> tuple[Ended | None, list[str]]:
+    """One run of a case, None where it never came as far, and what went wrong, which is said at once."""
+    ended, said = None, ""
     with tempfile.TemporaryDirectory(prefix="zerowiz-kills-") as folder:
         chance = random.Random(f"{name} {turn}")  # noqa: S311 - no secret
         try:
             ended = run_case(CASES[name], Path(folder), chance)
         except (TimeoutError, StopIteration) as error:
-            say(f"{name}, run {turn}: {error!r}")
-            return None
-    if found := misses(CASES[name], ended):
-        say(f"{name}, run {turn}: {found}\n{ended.stderr[-4000:].decode(errors='replace')}")
-    return ended
+            found = [repr(error)]
+        else:
+            found = misses(CASES[name], ended)
+            said = ended.stderr[-4000:].decode(errors="replace")
+    if found:
+        say(f"{name}, run {turn}: {'; '.join(found)}\n{said}")
+    return ended, found
 
 
 def main() -> int:
@@ -51,9 +54,9 @@ def main() -> int:
     with ThreadPoolExecutor(said.at_once) as pool:
         for name in said.cases or CASES:
             every = list(pool.map(partial(run_once, name), range(said.repeat)))
-            ends = [ended for ended in every if ended is not None]
+            ends = [ended for ended, _ in every if ended is not None]
             left = sum(len(ended.left) for ended in ends)
-            right = sum(not misses(CASES[name], ended) for ended in ends)
+            right = sum(not found for _, found in every)
             wrong += right < said.repeat
             median = statistics.median([ended.gone_after_s for ended in ends] or [0.0])
             say(f"{name:32} {said.repeat:5} {right:6} {left:5} {median:9.1f}")

@@ -162,7 +162,7 @@ def judge(
     elif first is not None and first.rank in lost:
         status, cause = _NODE_LOST, Cause.NODE
     elif own and first is not None:
-        status, cause = _of_a_rank(first, launcher_status)
+        status, cause = _of_a_rank(first, own, launcher_status)
     else:
         status, cause = _of_the_launcher(failed, launcher_status)
     return JobEnd(
@@ -190,9 +190,10 @@ def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
     first_gone = min((end.ended_at for end in failed), default=0.0)
 
     def place(end: RankEnd) -> tuple[float, int]:
+        # Of who left nothing, the end is when it was missed.
+        at = end.since - (_SLACK_S if end.status is None else 0.0)
         killed = end.status in _OUT_OF_NOWHERE and end.failed_at is None
-        unheard_s = _SLACK_S if killed and end.ended_at <= first_gone else 0.0
-        return end.since - unheard_s, end.rank
+        return at - (_SLACK_S if killed and at <= first_gone else 0.0), end.rank
 
     return sorted(failed, key=place)
 
@@ -213,10 +214,12 @@ def _status_when_stopped(own: Sequence[RankEnd], stopped_by: int) -> int:
     return next(chosen, _SIGNALLED + stopped_by)
 
 
-def _of_a_rank(end: RankEnd, launcher_status: int) -> tuple[int, Cause]:
+def _of_a_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
     status = end.status
     if status is None:
-        status = plain_status(launcher_status) if launcher_status else _KILLED
+        # The launcher tells the status of the first that it finds gone, which may be another.
+        told = plain_status(launcher_status)
+        status = _KILLED if told in {0, *(each.status for each in own)} else told
     elif status == _TERMINATED:
         # It was told so while it unwound, and Python would have ended with this.
         status = 1
