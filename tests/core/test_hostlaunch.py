@@ -1,11 +1,12 @@
 """What DeepSpeed's launchers are told to reach the nodes of a hostfile."""
 
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zerowiz.core.dsenv import merge_env
@@ -41,7 +42,14 @@ def launcher_args(launch: HostLaunch) -> list[str]:
 def node_sees(words: Sequence[str]) -> list[str]:
     """What PDSHRunner.parse_user_args (0.19.8), pdsh and the shell of a node make of words."""
     sent = ['"{}"'.format(word.replace('"', '\\"')) if " " in word else word for word in words]
-    return shlex.split(" ".join(sent).replace("%%", "%"))
+    return shell_sees(sent)
+
+
+def shell_sees(sent: Sequence[str]) -> list[str]:
+    """What pdsh and the shell of a node, a real one, make of words."""
+    line = " ".join(["printf", "'%%s\\0'", "-", *sent]).replace("%%", "%")
+    seen = subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout
+    return seen.decode().split("\0")[1:-1]
 
 
 def test_pdsh_gets_the_variables_in_a_file() -> None:
@@ -102,15 +110,19 @@ def test_what_deepspeed_would_send_between_quotes_is_sent_past_it(
     assert sent == launcher_args(launch)[-len(sent) :]
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0"))))
+WRITTEN = st.characters(codec="utf-8", exclude_characters="\0")
+
+
+@given(st.lists(st.text(WRITTEN)))
+@example(["a `b`", 'c "$d" \\', "%h %%", "\\\n e", "~", "*", "!f g"])
 def test_every_word_reaches_a_node_of_pdsh_as_it_is(words: list[str]) -> None:
     assert words == node_sees(quote_words(Launcher.PDSH, words))
 
 
-@given(st.text(st.characters(exclude_characters="\0"), min_size=1))
+@given(st.text(WRITTEN, min_size=1))
 def test_the_script_reaches_a_node_of_pdsh_as_it_is(path: str) -> None:
     # DeepSpeed does not touch it.
-    assert [path] == shlex.split(quote_script(Launcher.PDSH, path).replace("%%", "%"))
+    assert [path] == shell_sees([quote_script(Launcher.PDSH, path)])
 
 
 @pytest.mark.parametrize("launcher", [Launcher.OPENMPI, Launcher.MPICH])
