@@ -9,9 +9,11 @@ STAMP := $(VENV)/.installed
 # Compiled DeepSpeed ops of two environments must not overwrite each other's.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(VENV)/torch_extensions
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# The tests start thousands of Pythons: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all truth cluster test-slurm test-kills check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-slurm test-kills check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -56,17 +58,24 @@ demo: $(STAMP)  ## train a small model twice: with room, and under a budget that
 	$(SUMMARY) demo/roomy.log
 	$(SUMMARY) demo/tight.log
 
-test: $(STAMP)  ## the tests (the end-to-end ones start real DeepSpeed ranks)
+# What starts ranks takes all cores of a small machine.
+ALONE := deepspeed or package
+define PYTEST
 	@echo "==> tests that start no ranks, two at a time"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ($(ALONE))"
-	@echo "==> tests with real DeepSpeed ranks, and with nodes made of namespaces"
-	$(BIN)/python -m pytest -m "$(ALONE)"
+	$(BIN)/python -m pytest $(1) -n 2 --dist worksteal -m "not ($(ALONE))"
+	@echo "==> tests with real DeepSpeed ranks"
+	$(BIN)/python -m pytest $(1) -m "$(ALONE)"
+endef
 
-# They take all cores of a small machine.
-ALONE := deepspeed or nodes or package
+test: $(STAMP)  ## the tests; each way to kill a job of real DeepSpeed ranks once
+	$(call PYTEST,)
 
-test-all: $(STAMP)  ## the same, the whole of what `make test` samples, and `make truth`
-	$(BIN)/python -m pytest --thorough
+test-slow: $(STAMP)  ## the tests that train on real ranks, on nodes made of namespaces too, or trace, for long
+	$(call PYTEST,--slow)
+
+test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
+	$(call PYTEST,--thorough)
+	$(call PYTEST,--thorough --slow)
 	$(MAKE) truth
 
 truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer and Accelerate
@@ -85,7 +94,7 @@ AT_ONCE ?= 1
 test-kills: $(STAMP)  ## kill real jobs in every way, REPEAT times each, AT_ONCE side by side
 	$(BIN)/python tests/kills/repeat.py $(REPEAT) --at-once $(AT_ONCE)
 
-check: $(STAMP) lint types rooms test truth demo  ## what CI runs
+check: $(STAMP) lint types rooms test test-slow truth demo  ## what CI runs
 
 lint: $(STAMP)
 	$(BIN)/ruff check

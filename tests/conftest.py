@@ -19,6 +19,7 @@ hypothesis.settings.load_profile("untimed")
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd and pdsh",
     "slurm": "under a real SLURM",
+    "slow": "that train or trace for long",
     "truth": "that train every config of tests/lint",
 }
 

@@ -244,7 +244,7 @@ def test_a_run_of_an_architecture_without_formulas_has_a_trace_of_its_own() -> N
     assert [] == [row["id"] for row in unknown if trace_of(row) is None]
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["i1-063", "i1-065", "i1-068", "i1-070", "f2-007", "i1-032"])
 def test_a_fresh_trace_is_the_committed_one(run: str) -> None:
     """Where transformers runs a model otherwise, `python tests/measured/traces.py` shows by a diff."""

@@ -81,6 +81,7 @@ def _thorough_but(*sampled: tuple[str, int]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stage"),
     _thorough_but(("raw", 3), ("trainer", 2), ("no-parser", 0)),
@@ -120,6 +121,7 @@ def test_the_walk_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Pat
     assert fallen[-1] < fallen[0] - 1
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
@@ -139,6 +141,7 @@ def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
     assert "Chosen   zero2" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
     _, reports = launch(
@@ -151,6 +154,7 @@ def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
         assert ["bfloat16"] == report["state_dtypes"]
 
 
+@pytest.mark.slow
 def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> None:
     _, reports = launch(tmp_path, SCRIPTS["raw"], "--stage", "3", "--offload", "all")
 
@@ -161,6 +165,7 @@ def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> No
         assert "DeepSpeedCPUAdam" in report["optimizer_classes"]
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
@@ -179,6 +184,7 @@ def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
     assert 7 == min(steps)
 
 
+@pytest.mark.slow
 def test_the_trainings_own_failure_is_the_exit_status(tmp_path: Path) -> None:
     reports = tmp_path / "reports"
 

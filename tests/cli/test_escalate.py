@@ -16,7 +16,7 @@ RANKS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "2GB
 JOB = (*RANKS, "--model", str(TEMPLATES / "model"))
 STEP = ("--micro-batch", "2", "--grad-accum", "2")
 
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
 
 def launch(folder: Path, runs_out: str, *words: str | Path) -> CompletedRun:

@@ -156,6 +156,7 @@ def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folde
     assert {"method", "lora_rank", "model", "micro_batch"}.isdisjoint(record["options"])
 
 
+@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_the_ranks_train_the_adapters_that_were_planned_and_save_them_alone(tmp_path: Path) -> None:
     pytest.importorskip("peft")

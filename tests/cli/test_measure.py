@@ -123,6 +123,7 @@ def test_a_cases_file_that_is_no_json_names_the_place(here: Run, folder: Path) -
     assert "line 1 column 3" in done.problem
 
 
+@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -> None:
     common = {"model": MODEL, "sequence_tokens": 64, "gpus": 2}
@@ -196,6 +197,7 @@ def test_the_sizes_of_an_unknown_family_are_guessed_for_each_case(here: Run, fol
 
 
 @pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: Path) -> None:
     # Without `architectures`: the class that trains is the one that is counted.

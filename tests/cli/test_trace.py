@@ -111,7 +111,7 @@ def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
     assert peaks == wrapped_peaks
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 def test_what_transformers_does_not_know_either_is_guessed_unless_a_trace_is_asked_for(
     models: Path,
 ) -> None:
@@ -124,7 +124,7 @@ def test_what_transformers_does_not_know_either_is_guessed_unless_a_trace_is_ask
     assert (2, "transformers has no model for `abacus`") == (asked.code, asked.problem)
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 def test_a_traced_plan_says_so_and_the_next_one_takes_it_from_the_cache(models: Path) -> None:
     pytest.importorskip("transformers")
     words = ("plan", "--model", "bloom", "--json", *ON)
@@ -137,7 +137,7 @@ def test_a_traced_plan_says_so_and_the_next_one_takes_it_from_the_cache(models: 
     assert first.stdout == run_process(models, *words, env=environ).stdout
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 def test_a_trace_agrees_with_the_formulas(models: Path) -> None:
     pytest.importorskip("transformers")
     words = ("plan", "--model", "llama", "--json", *ON)

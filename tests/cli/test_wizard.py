@@ -155,7 +155,7 @@ def test_an_unknown_family_is_taken_and_guessed_and_nonsense_is_not(
     assert 1 == " ".join(person.text.split()).count("so this is a guess")
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{"model_type": "bloom", **SMALL}, {"model_type": "clip"}])
 def test_what_can_be_traced_is_taken_and_traced_once(
     terminal: Open, script: Path, config: dict[str, object]
@@ -172,7 +172,7 @@ def test_what_can_be_traced_is_taken_and_traced_once(
     assert 1 == len(list((cache / "zerowiz" / "trace").iterdir()))
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Path) -> None:
     pytest.importorskip("transformers")
     write_model(script, "nonsense", model_type="unheard_of")

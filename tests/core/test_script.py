@@ -432,7 +432,6 @@ def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
         check_accelerator(HF_PARSER, settings, on)
 
 
-@pytest.mark.deepspeed
 def test_the_layers_that_nobody_names_are_those_of_the_installed_peft() -> None:
     constants = pytest.importorskip("peft.utils.constants")
     table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING

@@ -17,7 +17,7 @@ from nodes.harness import Cluster, Job, wait_for
 
 from zerowiz.core.hostlaunch import ALIVE_EVERY_S, ALIVE_TRIES, Launcher
 
-pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed]
+pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 ROOT, BIN = HERE.parents[1], Path(sys.executable).parent

@@ -117,7 +117,6 @@ def test_the_table_of_torch_tells_for_which_gpus_a_release_has_code(
     assert expected == parse_capabilities(text, cuda, architecture)
 
 
-@pytest.mark.deepspeed
 def test_what_is_read_of_torch_is_what_torch_says() -> None:
     import torch
     import torch.cuda

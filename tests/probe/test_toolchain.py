@@ -150,7 +150,6 @@ def test_ops_are_built_where_the_variable_says() -> None:
     assert "/x" == find_extensions_folder({"TORCH_EXTENSIONS_DIR": "/x"}, INSTALLED)
 
 
-@pytest.mark.deepspeed
 def test_ops_are_built_where_torch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils import cpp_extension
 

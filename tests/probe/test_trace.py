@@ -81,7 +81,6 @@ def test_what_a_trace_saves_is_what_the_formulas_say(family: str) -> None:
     compare(family, Attention.SDPA)
 
 
-@pytest.mark.deepspeed
 @pytest.mark.parametrize("attention", [Attention.FLASH, Attention.EAGER])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_trace_saves_is_what_the_formulas_say_for_other_kernels(
@@ -374,7 +373,7 @@ def test_fewer_tokens_hold_less_and_checkpointing_has_a_run_of_its_own() -> None
 FULL = ("llama-3.2-1b", "llama-2-7b", "qwen2.5-0.5b", "qwen3-30b-a3b-12l", "gpt2-medium")
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 @pytest.mark.parametrize("model", FULL)
 def test_full_models_agree_with_the_formulas_within_half_a_percent(model: str) -> None:
     config, step = read_config(model), Workload(sequence_tokens=1024)
@@ -396,7 +395,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.deepspeed
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [

@@ -17,8 +17,6 @@ from schema.make_schema import FILE, VERSIONS, read_rows, text_of
 from zerowiz.core.dsschema import Key, Kind, Unknown
 from zerowiz.probe.ds_schema import read_ds_schema, read_ds_schemas
 
-pytestmark = pytest.mark.deepspeed
-
 SCHEMA = read_ds_schema(VERSIONS[0])
 KEYS = tuple(key for key in SCHEMA.keys.values() if key.path)
 each_key = pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)

@@ -15,7 +15,7 @@ from templates.jobs import RAW, TEMPLATES, TRAINER, launch, write_config
 HERE = Path(__file__).parent
 GO_ON = HERE / "go_on.py"
 
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
 CPU = {"device": "cpu"}
 # Small enough for this model: some of its weights stay gathered, the others make several sub-groups.

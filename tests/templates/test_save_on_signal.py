@@ -13,7 +13,7 @@ from templates.jobs import RAW, TRAINER, write_config
 
 from zerowiz.probe.ports import find_free_port
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.thorough]
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.thorough]
 
 PATIENCE_S = 200.0
 LONG = ("1000000",)

@@ -18,7 +18,7 @@ from templates.jobs import (
 
 IN_CODE = TESTS / "scripts" / "hf_in_code.py"
 
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
 
 def test_raw_loop_takes_stage_batch_and_precision_from_the_config(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from zerowiz.worker.meters import CpuMeter, parse_status  # noqa: E402
 STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
 MIB = 2**20
 
-pytestmark = pytest.mark.deepspeed
-
 
 def test_a_status_counts_in_kibibytes() -> None:
     assert (2 * MIB, MIB) == (parse_status(STATUS, "VmHWM"), parse_status(STATUS, "VmRSS"))

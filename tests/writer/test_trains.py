@@ -142,6 +142,7 @@ def answers(
     return dict(zip(asked, json.loads(answered.read_text(encoding="utf-8")), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("case", EVERY_CASE)
 def test_both_ranks_train_what_was_decided(

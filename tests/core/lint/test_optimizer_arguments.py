@@ -87,7 +87,6 @@ def signature(kind: type) -> set[str]:
     return {name for name in names if name not in {"params", "model_params"}}
 
 
-@pytest.mark.deepspeed
 def test_the_tables_are_the_signatures() -> None:
     import torch
     from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
@@ -114,7 +113,6 @@ def test_the_tables_are_the_signatures() -> None:
     }
 
 
-@pytest.mark.deepspeed
 def test_muon_asks_for_no_other_word() -> None:
     """Each half of a group is asked for its own words; what is left is Adam's configuration."""
     from deepspeed.runtime.engine import DeepSpeedEngine
