@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from zerowiz.cli.answers import Ask
 from zerowiz.cli.machines import find_machine
 from zerowiz.cli.models import check_model
 from zerowiz.cli.options import Options
-from zerowiz.cli.planning import Ask, read_reachable
+from zerowiz.cli.scripts import read_reachable
 from zerowiz.ui.ask import ask
 
 

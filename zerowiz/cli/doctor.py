@@ -10,19 +10,21 @@ from typing import Annotated, TypeVar
 import typer
 
 from zerowiz import __version__
+from zerowiz.cli.answers import answer, open_questions
 from zerowiz.cli.checking import check_accounting, check_own_config, check_words
 from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.planning import answer, by_default, config_file, open_questions, read_reachable
+from zerowiz.cli.planning import config_file
 from zerowiz.cli.preflight import look, look_around
-from zerowiz.cli.scripts import find_script
+from zerowiz.cli.scripts import find_script, read_reachable
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import Programs, launch_env
 from zerowiz.core.machine import Machine
 from zerowiz.core.preflight import Finding, Rule, failures, rules
 from zerowiz.core.preflight.finding import found
 from zerowiz.core.preflight.report import encode_findings
+from zerowiz.core.questions import answer_or_default
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
 from zerowiz.probe.ports import said_port
@@ -152,7 +154,7 @@ def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outco
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    outcome = weigh_options(answer(options, asked, by_default), machine, facts, words)
+    outcome = weigh_options(answer(options, asked, answer_or_default), machine, facts, words)
     rung = require_a_rung(outcome)
     if facts is not None:
         check_own_config(options, machine, facts, words)

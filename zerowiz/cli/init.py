@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from zerowiz.cli.answers import Ask
 from zerowiz.cli.asking import asker
 from zerowiz.cli.checking import check_accounting
 from zerowiz.cli.deciding import decide_with, require_a_rung
@@ -16,15 +17,15 @@ from zerowiz.cli.jobfile import plan_job_file
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import Ask, by_default, config_file, read_reachable
+from zerowiz.cli.planning import config_file
 from zerowiz.cli.provenance import losses_shown
 from zerowiz.cli.record import encode_record
-from zerowiz.cli.scripts import answer_for
+from zerowiz.cli.scripts import answer_for, read_reachable
 from zerowiz.cli.starting import plan_files
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import PlannedFile
 from zerowiz.core.machine import Machine
-from zerowiz.core.questions import QUESTIONS, Question
+from zerowiz.core.questions import QUESTIONS, Question, answer_or_default
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import find_losses, replace_file, write_files
 from zerowiz.errors import InterruptedByUserError, Loss, PreflightError
@@ -56,7 +57,7 @@ def _find_script(script: str | None, ask_person: Ask | None) -> str:
     if script is not None:
         return script
     if Path(question.default or "").is_file() or ask_person is None:
-        return by_default(question)
+        return answer_or_default(question)
     # Only what lies here is offered.
     here = sorted(path.name for path in Path().glob("*.py"))
     return ask_person(replace(question, default=here[0] if len(here) == 1 else None))

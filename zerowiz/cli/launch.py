@@ -17,10 +17,9 @@ from zerowiz.cli.deciding import decide_with, require_a_rung
 from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import read_reachable
 from zerowiz.cli.preflight import check_start
 from zerowiz.cli.provenance import losses_shown
-from zerowiz.cli.scripts import DEFAULT_SCRIPT, answer_for, find_script
+from zerowiz.cli.scripts import DEFAULT_SCRIPT, answer_for, find_script, read_reachable
 from zerowiz.cli.starting import Start, plan_launch
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.cli.ways import Copy, Run

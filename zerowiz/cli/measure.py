@@ -12,16 +12,17 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
+from zerowiz.cli.answers import answer, open_questions
 from zerowiz.cli.deciding import require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.models import Read, count_or_trace, read_and_trace
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.planning import answer, by_default, open_questions
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.comparison import Comparison, compare, encode_comparison, make_row
 from zerowiz.core.contract import SCHEMA_VERSION
 from zerowiz.core.launch import launch_env, launcher_options
 from zerowiz.core.machine import Accelerator, Machine, with_gpus
+from zerowiz.core.questions import answer_or_default
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.stepper import stepper_for
 from zerowiz.core.trial import (
@@ -61,7 +62,7 @@ def _check(options: Options) -> None:
 def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: int) -> Trial:
     """The run that the options describe; a named stage is run whether or not it fits."""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
-    options = answer(options, answers, by_default)
+    options = answer(options, answers, answer_or_default)
     named = options.stage not in {None, "auto"}
     asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
     outcome = weigh_options(asked, machine, None, ())

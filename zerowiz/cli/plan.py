@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from zerowiz import __version__
+from zerowiz.cli.answers import answer, open_questions
 from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.planning import answer, by_default, config_file, open_questions
+from zerowiz.cli.planning import config_file
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.contract import encode_plan
+from zerowiz.core.questions import answer_or_default
 from zerowiz.core.script import ScriptSettings
 from zerowiz.ui import sentences, show
 
@@ -49,7 +51,7 @@ def write_json(
 def plan(options: Options) -> None:
     """Show what each strategy needs here, and choose one"""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
-    options = answer(options, answers, by_default)
+    options = answer(options, answers, answer_or_default)
     outcome = weigh_options(options, find_machine(options, os.environ), None, ())
     write_notes(outcome)
     if options.as_json:

@@ -1,17 +1,20 @@
-"""Find the script of a job, and answer what it leaves open."""
+"""Find the script of a job, read it, and answer what it leaves open."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zerowiz.cli.answers import Ask, answer, open_questions
 from zerowiz.cli.machines import CPU_MACHINE
 from zerowiz.cli.options import Options
-from zerowiz.cli.planning import Ask, answer, by_default, open_questions
+from zerowiz.cli.planning import config_file
 from zerowiz.cli.record import recall
-from zerowiz.core.questions import Question
-from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.questions import Question, answer_or_default
+from zerowiz.core.script import ScriptFacts, deliver, settle
+from zerowiz.core.strategy import ZERO2
 from zerowiz.errors import AnswerNeededError
 from zerowiz.probe.record import read_record
+from zerowiz.probe.script import read_script
 
 DEFAULT_SCRIPT = "train.py"
 
@@ -30,6 +33,18 @@ def find_script(script: str | None, options: Options) -> tuple[str, Options] | N
     return (DEFAULT_SCRIPT, options) if Path(DEFAULT_SCRIPT).is_file() else None
 
 
+def read_reachable(path: str, script_args: Sequence[str], options: Options) -> ScriptFacts:
+    """The facts of a script, once it is sure that some config can reach it.
+
+    Raises:
+        ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
+    """
+    facts = read_script(Path(path))
+    if facts.obstacle is not None:
+        deliver(facts, tuple(script_args), config_file(options, ZERO2))
+    return facts
+
+
 def _must_say(question: Question) -> str:
     """Nobody is asked, and what the run is bound to is never guessed."""
     if question.key == "micro_batch":
@@ -37,7 +52,7 @@ def _must_say(question: Question) -> str:
             "the script's micro-batch cannot be seen, and nobody can be asked",
             "say it with `--micro-batch`",
         )
-    return by_default(question)
+    return answer_or_default(question)
 
 
 def answer_for(
