@@ -97,10 +97,12 @@ def test_an_error_shows_before_its_process_ends(tmp_path: Path) -> None:
     """Rank 1 tears down slowly; rank 0 fails for the connection that it lost, and ends before it."""
     script = """
     if rank == 0:
-        time.sleep(0.5)
+        while not Path("raising-1").exists(): time.sleep(0.01)
+        time.sleep(0.3)
         sys.exit("the other is gone")
     import atexit
     atexit.register(time.sleep, 1)
+    mark("raising")
     raise RuntimeError("mine")
     """
     ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "3"})
@@ -112,6 +114,24 @@ def test_a_rank_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
     ended = run(tmp_path, "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)")
     assert (137, "killed") == told(ended)
     assert -signal.SIGKILL % 256 == ended.end["launcher_status"]
+
+
+def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_path: Path) -> None:
+    """That it is gone is seen late, and the launcher sees both ends at once."""
+    script = """
+    mark("ready")
+    while rank == 0 and Path("living-1").exists(): time.sleep(0.01)
+    if rank == 0: raise ConnectionResetError("the other is gone")
+    time.sleep(60)
+    """
+    (tmp_path / "living-1").touch()
+    with ranks(tmp_path, script, env={"STAND_IN_POLL_S": "3"}) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
+        (tmp_path / "living-1").unlink()
+        ended = job.wait()
+    assert (137, "killed") == told(ended)
+    assert 1 == ended.end["first"]["rank"]
 
 
 def test_a_rank_that_ran_out_of_memory_is_the_reason_even_when_another_fails_before_it(
