@@ -147,7 +147,7 @@ def test_slurm_writes_a_job_script_for_the_nodes_of_the_plan(here: Run, folder: 
     for line in ("#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4", "#SBATCH --ntasks-per-node=1"):
         assert line in text
     start = text.partition("srun ")[2]
-    assert "zerowiz launch --stage auto --yes" in start
+    assert "zerowiz launch --stage 2 --yes" in start
     assert "--model 1b" in start
     # A job looks for its machine and its nodes by itself, and this script cannot resume.
     assert not {"--machine", "--nodes", "--gpus-per-node", "--resume"} & set(start.split())
@@ -163,6 +163,7 @@ def test_a_job_script_for_cpus_says_how_many_ranks_a_node_has(here: Run, folder:
     assert "--gpus-per-node=" not in text
     start = text.partition("srun ")[2].split()
     assert {"--accelerator", "--gpus-per-node", "--resume", "--save_on_signal"} <= set(start)
+    assert "--stage auto --yes" in " ".join(start)
 
 
 def test_a_job_script_that_somebody_changed_is_not_overwritten(here: Run, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -161,6 +162,24 @@ def test_a_dry_run_stops_where_the_launch_would(here: Run, folder: Path) -> None
     result = here("launch", "--dry-run", *CPU, "train.py")
     assert 1 == result.code
     assert "did not write it like this" in result.stderr
+
+
+def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        told = {"NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        codes = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("NODE_RANK", rank)
+            codes.append(here("launch", "--dry-run", *CPU, "train.py").code)
+    assert [5, 0] == codes
 
 
 def test_told_numbers_plan_no_run(here: Run, folder: Path) -> None:

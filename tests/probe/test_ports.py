@@ -67,6 +67,7 @@ def test_no_port_at_all_is_unknown() -> None:
         ({"MASTER_PORT": "29500", "MASTER_ADDR": "127.0.0.1"}, 29500),
         ({"MASTER_PORT": "29500", "MASTER_ADDR": socket.gethostname()}, 29500),
         ({"MASTER_PORT": "29500", "MASTER_ADDR": "another.host"}, None),
+        ({"MASTER_PORT": "29500", "GROUP_RANK": "0"}, None),
         ({"MASTER_PORT": "0"}, None),
         ({"MASTER_PORT": "65536"}, None),
         ({"MASTER_PORT": "²"}, None),

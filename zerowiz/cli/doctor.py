@@ -108,7 +108,8 @@ def _examine(sight: _Sight) -> Sequence[Finding]:
     environ = _job_environ(machine, programs)
     if outcome is None or machine is None:
         return (*sight.refused, *look_around(program, machine, environ))
-    port = said_port(os.environ) if machine.nodes > 1 else None
+    is_said = machine.nodes > 1 and sight.options.hostfile is None
+    port = said_port(os.environ) if is_said else None
     rung = require_a_rung(outcome)
     seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
     return (*sight.refused, *seen)

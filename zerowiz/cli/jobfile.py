@@ -42,6 +42,7 @@ def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
         has_gpus=has_gpus,
         cores=machine.host.cores if seen else None,
         activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
+        stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
         script=facts.path,
         script_args=tuple(flag for flag in _GOES_ON if facts.parser.spells(flag)),

@@ -236,7 +236,10 @@ def _plan_start(
     rung = require_a_rung(outcome)
     plan = plan_launch(outcome, facts, script_args, rung, run)
     if is_here(machine):
-        check_start(outcome, facts, rung, script_args, plan)
+        # Node 0 alone has the port.
+        here = None if run.copy is None or run.copy.place.node_rank else run.copy.place
+        port = None if here is None else here.master_port
+        check_start(outcome, facts, rung, script_args, plan, master_port=port)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
         refuse_loss(*plan.files, force=options.force)

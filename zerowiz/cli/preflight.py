@@ -28,14 +28,25 @@ def check_start(
     rung: Strategy,
     script_args: Sequence[str],
     plan: LaunchPlan,
+    *,
+    master_port: int | None = None,
 ) -> None:
     """See that nothing surely ends a start, and note what may.
+
+    Args:
+        outcome: What was decided.
+        facts: Of the script.
+        rung: The strategy that the job runs with.
+        script_args: The words after the script.
+        plan: The command, and what the job gets.
+        master_port: A port on this host that somebody chose for the job.
 
     Raises:
         PreflightError: Something does, and nobody forces it.
     """
     options, program = outcome.options, plan.argv[0]
-    findings = look(outcome, facts, rung, script_args, program, plan.environ(os.environ))
+    environ = plan.environ(os.environ)
+    findings = look(outcome, facts, rung, script_args, program, environ, master_port=master_port)
     if not options.quiet:
         tell(findings, force=options.force)
     require_no_error(findings, force=options.force)
@@ -49,7 +60,7 @@ def look(
     program: str | None,
     environ: Mapping[str, str],
     *,
-    master_port: int | None = None,
+    master_port: int | None,
 ) -> tuple[Finding, ...]:
     """What stands in the way of a planned job.
 

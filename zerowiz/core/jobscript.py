@@ -39,8 +39,9 @@ class JobScript:
     """Of the host, on each node; None where nothing is known of it."""
     activate: str | None = None
     """Sourced first: the `activate` of a virtual environment."""
+    stage: str = "auto"
     options: tuple[str, ...] = ()
-    """Of `zerowiz launch`, beside `--stage auto --yes`."""
+    """Of `zerowiz launch`, beside `--stage` and `--yes`."""
     script: str
     script_args: tuple[str, ...] = ()
 
@@ -123,8 +124,8 @@ def _start(job: JobScript) -> Iterator[str]:
     yield "# One copy on each node; they agree in the output folder, which all have to share."
     yield "# srun itself does not read --cpus-per-task of above (since Slurm 22.05)."
     yield 'srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\'
-    words = ["zerowiz", "launch", "--stage", "auto", "--yes", "--grace-seconds", str(_GRACE_S)]
-    words += job.options
+    words = ["zerowiz", "launch", "--stage", job.stage, "--yes"]
+    words += ["--grace-seconds", str(_GRACE_S), *job.options]
     if job.script_args:
         yield f"{_fold(words)} \\"
         yield f"{_fold([job.script, *job.script_args])}"

@@ -85,7 +85,9 @@ def _begins(entry: str, names: tuple[str, ...]) -> bool:
 
 
 def said_port(environ: Mapping[str, str]) -> int | None:
-    """The port of MASTER_PORT, where the ranks are to meet on this host."""
+    """The port of MASTER_PORT, where the ranks are to meet on this host; torchrun's is its own."""
+    if "GROUP_RANK" in environ:
+        return None
     address, text = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     here = {"", "localhost", "127.0.0.1", socket.gethostname()}
     port = int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS else 0
