@@ -182,6 +182,17 @@ def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(
     assert [5, 0] == codes
 
 
+def test_who_is_one_of_many_cannot_leave_its_ranks(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    for name, value in {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    result = here("launch", "--no-supervise", "--dry-run", *CPU, "train.py")
+    assert 2 == result.code
+    assert "each stays with its ranks" in result.problem
+
+
 def test_told_numbers_plan_no_run(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     for command in ("init", "launch"):

@@ -121,10 +121,15 @@ def _find_place(options: Options) -> Place | None:
     return read_place(os.environ)
 
 
-def _with_place(options: Options, place: Place | None) -> Options:
+def _with_place(options: Options, place: Place | None, *, supervise: bool | None) -> Options:
     """With the nodes that the launcher above tells of; nobody is asked anything there."""
     if place is None:
         return options
+    if supervise is False:
+        raise UsageError(
+            "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
+            "drop it, or `--nodes 1` launches on this node alone",
+        )
     if options.nodes not in {None, place.nodes}:
         raise UsageError(f"`--nodes {options.nodes}`: this job has {place.nodes} nodes")
     return replace(options, nodes=place.nodes, yes=True)
@@ -189,7 +194,7 @@ def launch(
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
     place = _find_place(options)
-    options = _with_place(options, place)
+    options = _with_place(options, place, supervise=supervise)
     machine = find_machine(options, os.environ)
     _check_place(options, machine, place)
     run = Run(
