@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from cli.harness import (
     ROOT,
     Result,
     Run,
+    clean_environ,
     run_process,
 )
 from recorded import library
@@ -358,6 +360,31 @@ def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: P
     assert ("cpu", "as it is") == (env["DS_ACCELERATOR"], env["KEPT"])
     assert (
         0 == json.loads((folder / "ds_config_zero0.json").read_text())["zero_optimization"]["stage"]
+    )
+
+
+@pytest.mark.usefixtures("spied")
+def test_where_nobody_reads_any_more_the_status_and_the_record_stay(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = ("launch", "--yes", "--quiet", *CPU, "--supervise", "train.py")
+    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    done = subprocess.run(
+        [tmp_path / "bin" / "python", "-m", "zerowiz", *words],
+        cwd=folder,
+        env=clean_environ(PYTHONPATH=libraries),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+        check=False,
+    )
+    os.close(writer)
+    assert (7, 7) == (
+        done.returncode,
+        json.loads((folder / "zerowiz-run.json").read_text())["exit"],
     )
 
 

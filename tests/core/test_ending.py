@@ -49,10 +49,15 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "killed with its watcher, the launcher told to end": ((TERMINATED, end(1, None, at=9)), 241, None, None, (143, "killed")),
     "lost, and the launcher lost with it": ((end(0, None), end(1, None)), 0, None, None, (137, "killed")),
     "SIGTERM to a rank": ((TERMINATED, end(1, 143, at=5)), 241, None, None, (143, "killed")),
-    "deepspeed killed": ((end(0, 143, told=True), end(1, 143, told=True)), -9, None, None, (137, "launcher")),
-    "deepspeed killed, the ranks saved": ((end(0, 0, told=True), end(1, 0, told=True)), -9, None, None, (137, "launcher")),
-    "launch.py killed": ((end(0, 143, told=True), end(1, 143, told=True)), 0, None, None, (137, "launcher")),
-    "launch.py killed, the ranks saved": ((end(0, 0, told=True), end(1, 0, told=True)), 0, None, None, (137, "launcher")),
+    "deepspeed killed": ((end(0, 143, told_at=0), end(1, 143, told_at=0)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, the ranks saved": ((end(0, 0, told_at=0), end(1, 0, told_at=0)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, a peer lost its connection before it was told": ((end(0, 143, at=5.3, told_at=5.1), end(1, 1, at=5.4, failed_at=5.2)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, a peer lost its connection and was told then": ((end(0, 143, at=5.3, told_at=5.1), end(1, 1, at=5.4, failed_at=5.2, told_at=5.3)), -9, None, None, (137, "launcher")),
+    "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, told_at=5.2, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
+    "killed after the grace, for its launcher": ((end(0, None, at=9, told_at=8), end(1, 137, at=8.1, told_at=8)), 2, None, None, (2, "launcher")),
+    "all ended well, and the launcher's output was not read": ((WELL, end(1, 0)), 120, None, None, (0, "finished")),
+    "launch.py killed": ((end(0, 143, told_at=0), end(1, 143, told_at=0)), 0, None, None, (137, "launcher")),
+    "launch.py killed, the ranks saved": ((end(0, 0, told_at=0), end(1, 0, told_at=0)), 0, None, None, (137, "launcher")),
     "launch.py killed before it started all": ((WELL,), 0, None, None, (137, "launcher")),
     "no such host": ((), 1, None, None, (1, "launcher")),
     "ssh failed": ((), 255, None, None, (255, "launcher")),
@@ -88,7 +93,7 @@ ENDS = st.lists(
         st.integers(0, 7),
         STATUSES,
         st.floats(0, 100),
-        told=st.booleans(),
+        told_at=st.none() | st.floats(0, 100),
         raised=st.booleans(),
         cuda_oom=st.booleans(),
         host_oom=st.booleans(),
@@ -114,8 +119,8 @@ def test_only_a_job_whose_ranks_all_ended_well_by_themselves_ends_well(
         stopped_by=stopped_by,
         stopped_at=None if stopped_by is None else 50.0,
     )
-    well = [each.status == 0 and not each.told for each in ends]
-    ended_well = launcher_status == 0 and all(well) and len(well) >= ranks
+    well = [each.status == 0 and each.told_at is None for each in ends]
+    ended_well = launcher_status in {0, 120} and all(well) and len(well) >= ranks
     assert ended_well == (judged.status == 0) == (judged.cause is Cause.FINISHED)
     assert 0 <= judged.status <= 255
 
@@ -142,6 +147,7 @@ CONTENT: dict[str, object] = {
     "ended_at": 20.0,
     "failed_at": 15.0,
     "told": None,
+    "told_at": None,
     "oom_killed": False,
     "accelerator": None,
     "tail": ["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory."],
@@ -160,12 +166,24 @@ def test_an_end_is_dated_by_the_error_that_it_came_of() -> None:
     assert 20.0 == parsed(failed_at=21.0).since
 
 
+def test_an_error_of_long_ago_was_caught() -> None:
+    """The script said so, and went on."""
+    ended = parsed(status=85, ended_at=5000.0)
+    assert (5000.0, None, False, False) == (
+        ended.since,
+        ended.failed_at,
+        ended.raised,
+        ended.cuda_oom,
+    )
+    assert parsed(status=1, ended_at=200.0).cuda_oom
+
+
 @pytest.mark.parametrize("status", [134, 139, 143])
 def test_who_is_ended_while_it_unwinds_has_failed(status: int) -> None:
     crashed = [*cast("list[str]", CONTENT["tail"]), "terminate called after throwing an instance"]
     ended = parsed(status=status, tail=crashed)
     assert (15.0, True, True) == (ended.since, ended.raised, ended.cuda_oom)
-    assert not parsed(status=status, tail=crashed, told="launcher").cuda_oom
+    assert not parsed(status=status, tail=crashed, told_at=14.0).cuda_oom
     # Long before, it was caught.
     assert (20.0, None) == (
         parsed(status=status, failed_at=5.0).since,

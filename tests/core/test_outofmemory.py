@@ -70,6 +70,22 @@ def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() ->
     assert Memory.GPU is died(DEVICE["torch"] + crashed, pythons=True)
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        "Exception ignored in: <function Loader.__del__ at 0x7f0>",
+        "Exception in thread Thread-1 (_pin_memory_loop):",
+        "Exception ignored in atexit callback: <function finish at 0x7f0>",
+        "--- Logging error ---",
+    ],
+)
+def test_an_error_that_ends_nothing_hides_none_that_did(above: str) -> None:
+    late = f"{above}\n{OPENS}ConnectionResetError: [Errno 104] Connection reset by peer"
+    assert Memory.GPU is died(f"{DEVICE['torch']}\n{late}")
+    # Where no other shows, it may be why the script ended.
+    assert Memory.GPU is died(f"{above}\n{DEVICE['torch']}")
+
+
 def test_host_memory_is_the_accelerators_where_that_is_the_cpu() -> None:
     assert Memory.HOST is died(CPU)
     assert Memory.GPU is died(CPU, on_cpu=True)

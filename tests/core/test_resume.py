@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cli.harness import HF_IN_CODE
 
-from zerowiz.core.resume import GoesOn, Saved, output_folder, plan_resume
+from zerowiz.core.resume import GoesOn, Saved, goes_on, output_folder, plan_resume
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
 from zerowiz.probe.script import parse_script, read_script
@@ -46,7 +46,10 @@ def test_a_script_that_was_told_to_resume_is_not_told_twice(template: ScriptFact
 
 def test_without_a_checkpoint_it_is_the_beginning_and_said_so(template: ScriptFacts) -> None:
     resume = plan_resume(template, (), Saved(), ZERO2, ZERO3)
-    assert (GoesOn.START, None) == (resume.goes_on, resume.path)
+    # With `--resume` it would take that of an earlier run.
+    assert (GoesOn.START, None, ()) == (resume.goes_on, resume.path, resume.script_args)
+    assert not goes_on(template, ())
+    assert goes_on(template, ("--resume",))
 
 
 @pytest.mark.parametrize(

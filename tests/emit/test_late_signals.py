@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,24 @@ time.sleep(1)
 sys.exit(7)
 """
 
+JUDGED = """
+import os, signal
+from pathlib import Path
+from zerowiz.emit import job
+from zerowiz.emit.late_signals import noted_signals
+from zerowiz.emit.supervise import Watch, supervise
+judge = job.Job.judge
+def judge_and_be_told(self):
+    end = judge(self)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return end
+job.Job.judge = judge_and_be_told
+watch = Watch(folder=Path({folder!r}), ranks=0, local_ranks=(), grace_s=1.0)
+with noted_signals() as told:
+    end = supervise(["true"], os.environ, watch)
+print(end.status, told)
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_asks_for_an_end_is_noted_and_its_handler_comes_back(number: signal.Signals) -> None:
@@ -26,6 +45,25 @@ def test_what_asks_for_an_end_is_noted_and_its_handler_comes_back(number: signal
         time.sleep(0.01)
     assert [number] == told
     assert before is signal.getsignal(number)
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with noted_signals() as told:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.01)
+        assert [] == told
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_comes_when_the_job_is_judged_is_heard_after_it(tmp_path: Path) -> None:
+    script = JUDGED.format(folder=str(tmp_path / "attempt"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (0, "0 [15]\n") == (done.returncode, done.stdout), done.stderr
 
 
 def test_a_known_status_stays_whatever_is_sent() -> None:

@@ -6,6 +6,7 @@ The launcher here is a stand-in that starts ranks as DeepSpeed's does; `tests/ki
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -15,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kills.harness import HERE, SHIM, Ended, Job, supervised
+from kills.harness import HERE, SHIM, Ended, Job, read_stat, supervised
+
+from zerowiz.emit.heir import heir
+from zerowiz.emit.processes import read_children
+from zerowiz.emit.supervise import Watch
 
 # What every rank's script begins with: who it is, and a way to say how far it has come.
 PRELUDE = """
@@ -367,7 +372,7 @@ def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Pat
         start = job.rank(1)
         elsewhere = {"rank": 2, "host": "node2", "space": "another"}
         (tmp_path / "attempt" / "rank-2.json").write_text(json.dumps({**start, **elsewhere}))
-        end = dict.fromkeys(("failed_at", "told", "accelerator", "oom_killed"))
+        end = dict.fromkeys(("failed_at", "told", "told_at", "accelerator", "oom_killed"))
         end |= {**elsewhere, "status": 9, "ended_at": time.time(), "tail": ["no"]}
         partial = tmp_path / "end.json"
         partial.write_text(json.dumps(end))
@@ -378,6 +383,28 @@ def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Pat
     assert ["node2", ["no"]] == [ended.end["first"]["host"], ended.end["first"]["tail"]]
     assert () == ended.left
     assert ended.gone_after_s < SOON_S
+
+
+def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """It may have started none, of whose end they could read."""
+    folder = tmp_path / "attempt"
+    watch = Watch(folder=folder, ranks=2, local_ranks=(1,), grace_s=1.0)
+    script = f"import os; supervise(('sh', '-c', 'exit 4'), os.environ, {watch!r})"
+    prelude = "from pathlib import *; from zerowiz.emit.supervise import Watch, supervise; "
+    subprocess.run([sys.executable, "-c", prelude + script], check=True, timeout=60)
+    assert "end\n" == (folder / "orders").read_text()
+
+
+def test_an_heir_that_was_killed_is_not_missed(tmp_path: Path) -> None:
+    before = read_children(os.getpid())
+    with heir("ZEROWIZ_ATTEMPT=none", tmp_path, 1.0) as will:
+        [other] = read_children(os.getpid()) - before
+        os.kill(other, signal.SIGKILL)
+        while read_stat(other) is not None:
+            time.sleep(0.01)
+        will.name(1)
 
 
 MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))

@@ -1,5 +1,6 @@
 """What a script has saved, found in its output folder."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
     engine = save(tmp_path / "checkpoint-30", "global_step30/mp_rank_00_model_states.pt")
     sharded = save(tmp_path / "checkpoint-20", "model.safetensors.index.json", "config.json")
     assert Saved(portable=portable, engine=engine, weights=sharded) == read_saved(tmp_path)
+
+
+def test_what_was_saved_before_this_job_is_another_runs(tmp_path: Path) -> None:
+    files = ("portable.json", "model.safetensors", "config.json", "global_step9/states.pt")
+    old = Path(save(tmp_path / "checkpoint-9", *files))
+    new = save(tmp_path / "checkpoint-3", *files)
+    for path in (old, *old.iterdir()):
+        os.utime(path, (1e9, 1e9))
+    assert Saved(portable=new, engine=new, weights=new) == read_saved(tmp_path, since=1e9 + 1)
+    # An old folder that was written to again is new.
+    os.utime(old / "config.json")
+    assert str(old) == read_saved(tmp_path, since=1e9 + 1).weights
 
 
 def test_the_newest_portable_one_is_the_last_that_was_saved(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kills.harness import SHIM, read_stat
 
-from zerowiz.worker.rank import POLL_S
+from zerowiz.worker.rank import POLL_S, write_all
 
 ALONE = {
     key: value
@@ -291,6 +291,32 @@ def test_an_error_is_dated_by_its_first_line(tmp_path: Path) -> None:
     assert 1 == run(tmp_path, script)[0]
     end = read(tmp_path, "rank-3.end.json")
     assert 0.6 < end["ended_at"] - end["failed_at"]
+
+
+def test_an_error_that_ends_nothing_does_not_date_the_end(tmp_path: Path) -> None:
+    script = """
+    import atexit
+    def finish():
+        time.sleep(0.7)
+        raise OSError("not there")
+    atexit.register(finish)
+    raise ValueError("no")
+    """
+    status, _, err = run(tmp_path, script)
+    assert (1, True) == (status, b"not there" in err)
+    end = read(tmp_path, "rank-3.end.json")
+    assert 0.6 < end["ended_at"] - end["failed_at"]
+
+
+def test_a_disk_that_is_full_ends_no_stream() -> None:
+    log = os.open("/dev/full", os.O_WRONLY)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert (True, False) == (write_all(log, b"lost\n"), write_all(writer, b"unread\n"))
+    finally:
+        os.close(log)
+        os.close(writer)
 
 
 def test_a_rank_is_gone_when_it_is_and_not_when_its_children_fall_silent(tmp_path: Path) -> None:

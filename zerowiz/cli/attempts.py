@@ -2,7 +2,9 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +19,14 @@ from zerowiz.core.escalate import memory_of
 from zerowiz.core.provenance import hide_secrets, plan_path
 from zerowiz.core.runrecord import FILE_NAME, Attempt, RunRecord, render_record
 from zerowiz.emit.files import replace_file, write_files
+from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise
 from zerowiz.errors import ZerowizError
 from zerowiz.ui import ended, show
 
 Publish = Callable[[int, Start], None]
+# What a shell says of a signal.
+_SIGNALLED = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,31 +55,40 @@ def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -
         job=_scheduler_job(),
         attempts=(),
     )
-    while True:
-        number = len(record.attempts) + 1
-        watch = start.run.watch(number, start.outcome.brief.job.machine.world_size)
-        attempt = _attempt(start, watch.folder)
-        record = replace(record, attempts=(*record.attempts, attempt))
-        write_files(start.plan.files, force=start.outcome.options.force)
-        _write(record, start.outcome)
-        if publish is not None:
-            publish(number, start)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        end = supervise(start.plan.argv, start.plan.environ(os.environ), watch)
-        attempt = replace(attempt, ended_at=_now(), end=end)
-        record = replace(record, attempts=(*record.attempts[:-1], attempt))
-        if end.status != 0:
-            ended.failure(end, start.rung, number, sys.stderr)
-        following = _following(start, end, manner, number)
-        if following is None:
-            _write(replace(record, exit_status=end.status), start.outcome)
-            return end.status
-        _write(record, start.outcome)
-        start = following
+    began_at = time.time()
+    with noted_signals() as told:
+        while True:
+            number = len(record.attempts) + 1
+            watch = start.run.watch(number, start.outcome.brief.job.machine.world_size)
+            attempt = _attempt(start, watch.folder)
+            record = replace(record, attempts=(*record.attempts, attempt))
+            write_files(start.plan.files, force=start.outcome.options.force)
+            _write(record, start.outcome)
+            if publish is not None:
+                publish(number, start)
+            if told:
+                return _finish(record, start.outcome, _SIGNALLED + told[0])
+            with suppress(OSError):
+                sys.stdout.flush()
+            end = supervise(start.plan.argv, start.plan.environ(os.environ), watch)
+            attempt = replace(attempt, ended_at=_now(), end=end)
+            record = replace(record, attempts=(*record.attempts[:-1], attempt))
+            # Where nobody reads it any more, the end stays what it was.
+            with suppress(OSError):
+                if end.status != 0:
+                    ended.failure(end, start.rung, number, sys.stderr)
+            following = _following(start, end, manner, number, began_at)
+            if following is None or told:
+                return _finish(record, start.outcome, end.status)
+            with suppress(OSError):
+                ended.following(following.rung, following.resume, number + 1, sys.stderr)
+            _write(record, start.outcome)
+            start = following
 
 
-def _following(start: Start, end: JobEnd, manner: Manner, number: int) -> Start | None:
+def _following(
+    start: Start, end: JobEnd, manner: Manner, number: int, began_at: float
+) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
     memory = memory_of(end.cause)
     if memory is None or end.stopped_by is not None:
@@ -83,15 +97,28 @@ def _following(start: Start, end: JobEnd, manner: Manner, number: int) -> Start 
     if not manner.escalate:
         return None
     if number >= manner.max_attempts:
-        show.note(f"no further attempt: `--max-attempts {manner.max_attempts}`", sys.stderr)
+        with suppress(OSError):
+            show.note(f"no further attempt: `--max-attempts {manner.max_attempts}`", sys.stderr)
         return None
     try:
-        following = escalate(start, seen, number + 1)
+        return escalate(start, seen, number + 1, began_at)
     except ZerowizError as error:
-        show.error(error.message, error.hints, sys.stderr)
+        _show(error)
         return None
-    ended.following(following.rung, following.resume, number + 1, sys.stderr)
-    return following
+
+
+def _show(error: ZerowizError) -> None:
+    with suppress(OSError):
+        show.error(error.message, error.hints, sys.stderr)
+
+
+def _finish(record: RunRecord, outcome: Outcome, status: int) -> int:
+    """Write the last of the record; a disk that is full changes no status."""
+    try:
+        _write(replace(record, exit_status=status), outcome)
+    except ZerowizError as error:
+        _show(error)
+    return status
 
 
 def _attempt(start: Start, logs: Path) -> Attempt:

@@ -13,12 +13,15 @@ from zerowiz.core.codec import encode
 from zerowiz.core.decide import OffloadChoice
 from zerowiz.core.escalate import decide_again, remember
 from zerowiz.core.observed import Memory, RanOut
-from zerowiz.core.resume import output_folder, plan_resume
-from zerowiz.emit.files import replace_file
+from zerowiz.core.resume import goes_on, output_folder, plan_resume
+from zerowiz.emit.files import refuse_loss, replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.checkpoints import read_saved
 from zerowiz.probe.observed import history_path, read_history
 from zerowiz.ui import sentences
+
+# Those of this host and of who keeps its files.
+_CLOCKS_S = 10.0
 
 
 def keep(start: Start, memory: Memory) -> RanOut | None:
@@ -35,16 +38,19 @@ def keep(start: Start, memory: Memory) -> RanOut | None:
     return seen
 
 
-def escalate(start: Start, seen: RanOut | None, number: int) -> Start:
+def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) -> Start:
     """The next start: more frugal, at the same global batch.
 
     Args:
         start: The one that ran out of memory.
         seen: What it showed.
         number: Of the next attempt.
+        began_at: When the first attempt began, in seconds since 1970: what was saved before is of
+            another run, unless this one goes on from it too.
 
     Raises:
-        ZerowizError: No rung is left that fits, or its config cannot reach the script.
+        ZerowizError: No rung is left that fits, or its config cannot reach the script, or would
+            replace one that somebody changed.
     """
     if seen is None:
         raise ZerowizError("no next attempt: how much memory was free is unknown")
@@ -61,9 +67,11 @@ def escalate(start: Start, seen: RanOut | None, number: int) -> Start:
     named = {"stage": str(rung.stage), "offload": OffloadChoice(rung.offload.value)}
     outcome = replace(outcome, options=replace(outcome.options, **named))  # type: ignore[arg-type]
     folder = output_folder(start.facts, start.script_args)
-    saved = read_saved(None if folder is None else Path(folder))
+    since = 0.0 if goes_on(start.facts, start.script_args) else began_at - _CLOCKS_S
+    saved = read_saved(None if folder is None else Path(folder), since)
     resume = plan_resume(start.facts, start.script_args, saved, start.rung, rung)
     plan = plan_launch(outcome, start.facts, resume.script_args, rung, start.run, number)
+    refuse_loss(*plan.files, force=outcome.options.force)
     check_start(outcome, start.facts, rung, resume.script_args, plan)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     return replace(

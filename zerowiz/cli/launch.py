@@ -139,7 +139,9 @@ def _run_folder(options: Options) -> Path:
     """A folder of its own for every run: its ranks' logs stay."""
     stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = options.output_dir or Path()
-    return (folder / RECORDS / "runs" / f"{stamp}-{os.getpid()}").absolute()
+    # Containers that start at once may have one pid.
+    name = f"{stamp}-{os.getpid()}-{os.urandom(2).hex()}"
+    return (folder / RECORDS / "runs" / name).absolute()
 
 
 def _is_supervised(asked: bool | None, machine: Machine, *, escalate: bool) -> bool:

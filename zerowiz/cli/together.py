@@ -76,7 +76,7 @@ def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -
     find_programs(os.environ)
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
     meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
-    number = 1
+    number, status = 1, 0
     while (agreed := attempt.agreement) is not None:
         status = _run_here(agreed, place, machine, grace_seconds, number)
         number += 1
@@ -93,7 +93,8 @@ def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -
                 show.error(error.message, error.hints, sys.stderr)
                 raise typer.Exit(status or _SIGNALLED + told[0]) from None
     ignore_signals()
-    raise typer.Exit(_end(attempt, place))
+    # Node 0 may have ended well before a rank of this node failed.
+    raise typer.Exit(_end(attempt, place) or status)
 
 
 def _end(attempt: Attempt, place: Place) -> int:

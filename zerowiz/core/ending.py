@@ -35,6 +35,11 @@ _OUT_OF_NOWHERE = {
 # has seen a peer end sooner tells it to. And for how long it unwinds.
 _WHILE_UNWINDING = {_SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
 _UNWINDING_S = 10.0
+# How long one that has failed may take for the rest: handlers of atexit, uploads of logs. An error
+# that is older was caught.
+_TAKING_DOWN_S = 300.0
+# Python's own, where it cannot flush a stdout that nobody reads any more; the launcher logs there.
+_UNREAD = 120
 
 
 class Cause(StrEnum):
@@ -68,8 +73,8 @@ class RankEnd:
     """When it was gone, in seconds since 1970."""
     failed_at: float | None = None
     """When the error that it died of began to show; None where there is none."""
-    told: bool = False
-    """Ended for another's sake: its launcher was gone, or another rank had failed."""
+    told_at: float | None = None
+    """When it was told to end: its launcher was gone, or another rank had failed."""
     raised: bool = False
     """An error that nobody caught shows."""
     cuda_oom: bool = False
@@ -100,14 +105,19 @@ class JobEnd:
 
 def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     """What `worker/rank.py` wrote when its rank had ended."""
-    status, told = cast("int", content["status"]), content["told"] is not None
+    status = cast("int", content["status"])
     lines = tuple(cast("Sequence[str]", content["tail"]))
     ended_at = cast("float", content["ended_at"])
     failed_at = cast("float | None", content["failed_at"])
-    lately = failed_at is not None and ended_at - failed_at < _UNWINDING_S
-    unwinding = status in _WHILE_UNWINDING and lately and not told
-    error = last_error(lines, pythons=unwinding)
-    failed = 0 < status < _SIGNALLED or (unwinding and bool(error))
+    told_at = cast("float | None", content["told_at"])
+    by_exit = 0 < status < _SIGNALLED
+    within_s = _TAKING_DOWN_S if by_exit else _UNWINDING_S
+    lately = failed_at is not None and ended_at - failed_at < within_s
+    told_before = told_at is not None and (failed_at is None or told_at <= failed_at)
+    unwinding = status in _WHILE_UNWINDING and lately and not told_before
+    was_caught = by_exit and failed_at is not None and not lately
+    error = () if was_caught else last_error(lines, pythons=unwinding)
+    failed = by_exit or (unwinding and bool(error))
     # Who dies of these signals was ended from outside, whatever it had said.
     by_itself = failed or status not in {0, *_FROM_OUTSIDE}
     memory = died_for(error, on_cpu=content["accelerator"] == "cpu") if by_itself else None
@@ -116,8 +126,8 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         host=cast("str", content["host"]),
         status=status,
         ended_at=ended_at,
-        failed_at=failed_at if failed else None,
-        told=told,
+        failed_at=failed_at if failed and lately else None,
+        told_at=told_at,
         raised=bool(error),
         cuda_oom=memory is Memory.GPU,
         host_oom=memory is Memory.HOST or (status == _KILLED and bool(content["oom_killed"])),
@@ -146,16 +156,17 @@ def judge(
         lost: Ranks of nodes that no longer answer.
     """
     failed = _in_order([end for end in ends if end.status != 0])
+    told = _told(ends)
     # SIGTERM is what a launcher sends to the others; an end by it alone is no news of its own.
     own = [
         end
         for end in failed
-        if not end.told and (end.status != _TERMINATED or end.failed_at is not None)
+        if end.rank not in told and (end.status != _TERMINATED or end.failed_at is not None)
     ]
     early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
-    whole = len(ends) >= ranks and not any(end.told for end in ends)
+    whole = len(ends) >= ranks and all(end.told_at is None for end in ends)
     first = _first(own, failed)
-    if not failed and launcher_status == 0 and whole:
+    if not failed and launcher_status in {0, _UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
     elif stopped_by is not None and not early:
         status, cause = _status_when_stopped(own, stopped_by), Cause.STOPPED
@@ -164,7 +175,7 @@ def judge(
     elif own and first is not None:
         status, cause = _of_a_rank(first, own, launcher_status)
     else:
-        status, cause = _of_the_launcher(failed, launcher_status)
+        status, cause = _of_the_launcher({end.rank for end in failed} - told, launcher_status)
     return JobEnd(
         status=status,
         cause=cause,
@@ -179,6 +190,19 @@ def plain_status(launcher_status: int) -> int:
     if launcher_status < 0:
         return _SIGNALLED - launcher_status
     return _WRAPPED.get(launcher_status, launcher_status)
+
+
+def _told(ends: Sequence[RankEnd]) -> set[int]:
+    """The ranks that ended for another's sake.
+
+    Ranks of a host are told one after the other, and who was told first breaks the connections of
+    those that will be.
+    """
+    first: dict[str, float] = {}
+    for end in ends:
+        if end.told_at is not None:
+            first[end.host] = min(end.told_at, first.get(end.host, end.told_at))
+    return {end.rank for end in ends if end.host in first and end.since >= first[end.host]}
 
 
 def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
@@ -232,12 +256,12 @@ def _of_a_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tu
     return status, Cause.KILLED if killed else Cause.FAILED
 
 
-def _of_the_launcher(failed: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
+def _of_the_launcher(untold: Collection[int], launcher_status: int) -> tuple[int, Cause]:
     """No rank failed by itself."""
     if launcher_status == 0:
         # A signal ended the inner launcher, and `deepspeed` says 0 (runner.py, main, 0.19.8).
         return _KILLED, Cause.LAUNCHER
-    if launcher_status > 0 and any(not end.told for end in failed):
+    if launcher_status > 0 and untold:
         # Somebody sent SIGTERM to a rank.
         return _TERMINATED, Cause.KILLED
     return plain_status(launcher_status), Cause.LAUNCHER

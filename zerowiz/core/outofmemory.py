@@ -19,6 +19,10 @@ _HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
 # exception" is no error, but a thread that still ran when Python had ended for its own.
 _PYTHONS = re.compile(r"Traceback \(most recent call last\)")
 _UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
+# What Python says of errors that end nothing, as of those of a thread, or while it takes down.
+_ENDS_NOTHING = re.compile(
+    r"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
+)
 # One that came of another says so, and the other was the reason (traceback.py of Python).
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
@@ -39,6 +43,8 @@ def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...
         if _CHAINED.search(line):
             chained = True
         elif opens.search(line):
+            if start is not None and _ENDS_NOTHING.search(lines[place - 1]):
+                continue
             start = place if start is None or not chained else start
             chained = False
     return () if start is None else tuple(lines[start:])

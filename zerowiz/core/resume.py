@@ -74,9 +74,10 @@ def plan_resume(
     """
     words = tuple(script_args)
     if facts.saves_portably and _is_switch(facts, RESUME):
+        if saved.portable is None:
+            return Resume(goes_on=GoesOn.START, script_args=words)
         again = words if _says(facts, words, RESUME) else (*words, RESUME)
-        goes_on = GoesOn.START if saved.portable is None else GoesOn.CHECKPOINT
-        return Resume(goes_on=goes_on, script_args=again, path=saved.portable)
+        return Resume(goes_on=GoesOn.CHECKPOINT, script_args=again, path=saved.portable)
     trainer = facts.convention is Convention.HF_PARSER
     if trainer and saved.engine is not None and _loads(before, after):
         again = (*words, _RESUME_FROM, saved.engine)
@@ -86,6 +87,11 @@ def plan_resume(
         again = (*words, flag, saved.weights)
         return Resume(goes_on=GoesOn.WEIGHTS, script_args=again, path=saved.weights)
     return Resume(goes_on=GoesOn.START, script_args=words)
+
+
+def goes_on(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
+    """Whether the script itself was told to go on from its newest portable checkpoint."""
+    return facts.saves_portably and _says(facts, tuple(script_args), RESUME)
 
 
 def _loads(before: Strategy, after: Strategy) -> bool:

@@ -78,16 +78,17 @@ class AttemptFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "orders").touch()
 
-    def order(self, line: str) -> None:
+    def order(self, line: str) -> bool:
         """Leave an order for who stands beside the ranks: a signal's number, or `end`."""
         with suppress(OSError), (self.path / "orders").open("a", encoding="utf-8") as stream:
             stream.write(f"{line}\n")
+            return True
+        return False
 
     def tell_to_end(self) -> None:
         """Have who stands beside each rank end it, wherever it is."""
         if not self.has_told:
-            self.has_told = True
-            self.order("end")
+            self.has_told = self.order("end")
 
     def refresh(self) -> None:
         """Change the folder: a network file system then shows what others wrote to it (nfs(5))."""

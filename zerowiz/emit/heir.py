@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +24,12 @@ class Will:
 
     def name(self, launcher: int) -> None:
         """Tell who the launcher is."""
-        os.write(self.lifeline, f"{launcher}\n".encode())
+        self.tell(f"{launcher}\n".encode())
+
+    def tell(self, what: bytes) -> None:
+        """Say something; an heir that was killed itself is not missed."""
+        with suppress(BrokenPipeError):
+            os.write(self.lifeline, what)
 
 
 @contextmanager
@@ -37,8 +42,9 @@ def heir(mark: str, folder: Path, grace_s: float) -> Iterator[Will]:
         _inherit(reader, mark, folder, grace_s)
     os.close(reader)
     try:
-        yield Will(lifeline=writer)
-        os.write(writer, _ALL_IS_WELL)
+        will = Will(lifeline=writer)
+        yield will
+        will.tell(_ALL_IS_WELL)
     finally:
         os.close(writer)
         os.waitpid(pid, 0)

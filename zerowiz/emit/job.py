@@ -5,17 +5,27 @@ import select
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerowiz.core.ending import JobEnd, RankEnd, judge
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
-from zerowiz.emit.processes import ENDING, FORWARDED, PATIENCE_S, end_job, read_space, send
+from zerowiz.emit.processes import (
+    ENDING,
+    FORWARDED,
+    PATIENCE_S,
+    end_job,
+    is_alive,
+    read_space,
+    send,
+)
 
 _POLL_S = 0.2
+# What a shell says of it.
+_KILLED = 128 + signal.SIGKILL
 # Between the end of a rank and what who stood beside it writes of it.
-_WRITTEN_S = 1.0
+_WRITTEN_S = 5.0
 # Another node's ranks, and a file system that shows their files late.
 _ELSEWHERE_S = 5.0
 _REFRESH_S = 2.0
@@ -59,6 +69,7 @@ class Job:
         self.stopped_by: int | None = None
         self.stopped_at: float | None = None
         self.told: set[int] = set()
+        self.killed_at: dict[int, float] = {}
         self.gone_at: dict[int, float] = {}
         self.kill_at = float("inf")
 
@@ -167,8 +178,9 @@ class Job:
         """The ranks first: who stands beside one can still write how it ended."""
         self.folder.look()
         self.folder.tell_to_end()
-        for rank in self.folder.ranks.values():
-            if rank.space == self.space:
+        for number, rank in self.folder.ranks.items():
+            if rank.space == self.space and is_alive(rank.process):
+                self.killed_at[number] = time.time()
                 send(rank.process, signal.SIGKILL)
         until = time.monotonic() + _WRITTEN_S
         while self.ranks_here() and time.monotonic() < until:
@@ -180,7 +192,10 @@ class Job:
         self.wait_for_others()
         # A scheduler tells the ranks and zerowiz at the same time, and the ranks may be faster.
         self.receive()
-        ranks, ends = self.folder.ranks, self.folder.ends
+        ranks, ends = self.folder.ranks, dict(self.folder.ends)
+        for each, at in self.killed_at.items():
+            if each in ends and ends[each].status == _KILLED:
+                ends[each] = replace(ends[each], told_at=at, host_oom=False)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [
@@ -189,6 +204,7 @@ class Job:
                 host=ranks[each].host,
                 status=None,
                 ended_at=self.gone_at.get(each, now),
+                told_at=self.killed_at.get(each),
             )
             for each in sorted(expected & ranks.keys() - ends.keys())
         ]
@@ -206,8 +222,14 @@ class Job:
 
         Where each host has its own supervisor, only after a failure: it answers for its own ranks.
         """
-        if self.watch.local_ranks is not None and not self.is_bad():
-            return
+        own = self.watch.local_ranks
+        if own is not None:
+            went_well = self.launcher.returncode == 0 and {*own} <= self.folder.ends.keys()
+            if not went_well and self.stopped_by is None:
+                # Of a launcher that fails, or a rank that is lost, nobody else would hear.
+                self.folder.tell_to_end()
+            if not self.is_bad():
+                return
         patience_s = _ELSEWHERE_S
         if self.is_bad() and self.is_elsewhere():
             self.folder.tell_to_end()

@@ -13,13 +13,17 @@ from zerowiz.emit.processes import ENDING
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """The numbers of those that ask for an end meanwhile, in a list that grows."""
+    """The numbers of those that ask for an end meanwhile, in a list that grows.
+
+    What was ignored stays ignored.
+    """
     told: list[int] = []
 
     def note(number: int, _frame: object) -> None:
         told.append(number)
 
-    before = {each: signal.signal(each, note) for each in ENDING}
+    heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in heard}
     try:
         yield told
     finally:

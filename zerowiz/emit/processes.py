@@ -147,7 +147,8 @@ def end_job(
     for number, wait_s in patience_s.items():
         told: set[Process] = set()
         until = time.monotonic() + wait_s
-        while left := find_job(mark, launcher, apart):
+        # One that forked while it was looked for, and ended, has a child that was not seen.
+        while left := find_job(mark, launcher, apart) or find_job(mark, launcher, apart):
             if time.monotonic() > until:
                 break
             # A process can have been started since the last look.

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from zerowiz.core.ending import JobEnd
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.heir import heir
 from zerowiz.emit.job import Job, Watch
-from zerowiz.emit.processes import FORWARDED, adopt_orphans, read_children, read_space
+from zerowiz.emit.processes import ENDING, FORWARDED, adopt_orphans, read_children, read_space
 from zerowiz.errors import PreflightError
 
 __all__ = ["Watch", "supervise", "watched_env"]
@@ -69,8 +69,18 @@ def _signals() -> Iterator[int]:
         signal.set_wakeup_fd(wakeup_before)
         for each, handler in before.items():
             signal.signal(each, handler)
+        unheard = _read(reader)
         os.close(reader)
         os.close(writer)
+        for number in unheard:
+            if number in ENDING:
+                os.kill(os.getpid(), number)
+
+
+def _read(reader: int) -> bytes:
+    with suppress(BlockingIOError):
+        return os.read(reader, 1024)
+    return b""
 
 
 def _note(_number: int, _frame: object) -> None:

@@ -13,11 +13,17 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 _PORTABLE = "portable.json"
 
 
-def read_saved(folder: Path | None) -> Saved:
-    """What lies in a script's output folder."""
+def read_saved(folder: Path | None, since: float = 0.0) -> Saved:
+    """What lies in a script's output folder.
+
+    Args:
+        folder: None where it is not known.
+        since: What was last written before, in seconds since 1970, does not count.
+    """
     if folder is None:
         return Saved()
-    newest_first = [path for _, path in sorted(_checkpoints(folder), reverse=True)]
+    found = sorted(_checkpoints(folder), reverse=True)
+    newest_first = [path for _, path in found if _written_at(path) >= since]
     portable = {path: _saved_at(path) for path in newest_first if (path / _PORTABLE).is_file()}
     return Saved(
         # Whatever its step: a run that was started again saves lower ones.
@@ -36,6 +42,14 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
         match = _CHECKPOINT.fullmatch(path.name)
         if match and path.is_dir():
             yield int(match[1]), path
+
+
+def _written_at(path: Path) -> float:
+    """When the last of it was written; 0 where nobody can say."""
+    try:
+        return max(each.stat().st_mtime for each in (path, *path.iterdir()))
+    except OSError:
+        return 0.0
 
 
 def _saved_at(path: Path) -> int:

@@ -6,8 +6,10 @@ exit status, or the signal, that it would have seen without it.
 """
 
 import ctypes
+import errno
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -17,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,12 +28,18 @@ POLL_S = 0.25
 HOLD_S = 0.05
 # What a rank's own children may still write once it has ended: until they pause, and in all.
 QUIET_S, DRAIN_S = 0.2, 2.0
+# A kill by the kernel counts for a rank that ended so many looks after it, or fewer.
+OOM_LOOKS = 20
 CHUNK_BYTES = 1 << 16
 TAIL_LINES = 200
 LINE_BYTES = 2000
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 TRACEBACK = b"Traceback (most recent call last)"
+# As core/outofmemory.py has it: an error that ends nothing stands below this.
+ENDS_NOTHING = re.compile(
+    rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
+)
 
 # Where no `--local_rank` was handed on, which DeepSpeed's own launcher does, mpirun started it.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
@@ -120,8 +129,9 @@ def write_all(target: int, piece: bytes) -> bool:
             left = left[os.write(target, left) :]
         except BlockingIOError:
             select.select([], [target], [])
-        except OSError:
-            return False
+        except OSError as error:
+            # A disk may be full for a while.
+            return error.errno not in {errno.EPIPE, errno.ECONNRESET}
     return True
 
 
@@ -154,13 +164,19 @@ class Stream:
 
     def remember(self, piece: bytes) -> None:
         """Keep the last lines, and when the last error began to show."""
-        if TRACEBACK in piece:
-            self.failed_at = time.time()
         first, *others = piece.split(b"\n")
         begun = self.lines.pop() if self.lines else b""
+        lines = [b"".join((begun, first)), *others]
+        if TRACEBACK in piece:
+            self.date([*[*self.lines][-1:], *lines])
         # Of a progress bar, its last state.
-        self.lines.append(b"".join((begun, first)).rpartition(b"\r")[2][:LINE_BYTES])
-        self.lines.extend(other.rpartition(b"\r")[2][:LINE_BYTES] for other in others)
+        self.lines.extend(line.rpartition(b"\r")[2][:LINE_BYTES] for line in lines)
+
+    def date(self, lines: list[bytes]) -> None:
+        """Note when an error shows; one that ends nothing is none, once another has shown."""
+        for above, line in pairwise([b"", *lines]):
+            if TRACEBACK in line and (self.failed_at is None or not ENDS_NOTHING.search(above)):
+                self.failed_at = time.time()
 
     def tail(self) -> list[str]:
         """The last lines, as text."""
@@ -175,12 +191,13 @@ class Rank:
         self.folder = folder
         self.rank, local_rank = place(words)
         self.launcher = os.getppid()
-        self.oom_kills = oom_kills()
+        self.oom_kills = deque([oom_kills()], maxlen=OOM_LOOKS)
         space = read_space()
         self.remote = os.environ.get("ZEROWIZ_SUPERVISOR", space) != space
         self.connection = {1, 2} if self.remote else set()
         self.orders_seen = len(self.orders())
         self.told: str | None = None
+        self.told_at: float | None = None
         self.kill_at = float("inf")
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -212,12 +229,13 @@ class Rank:
     def end(self, why: str) -> None:
         """Ask the rank to end, once."""
         if self.told is None:
-            self.told = why
+            self.told, self.told_at = why, time.time()
             self.kill_at = time.monotonic() + float(os.environ.get("ZEROWIZ_GRACE_S", "30"))
             self.send(signal.SIGTERM)
 
     def look_around(self) -> None:
         """Whether somebody wants the rank signalled, or ended."""
+        self.oom_kills.append(oom_kills())
         if os.getppid() != self.launcher:
             self.end("launcher")
         orders = self.orders()
@@ -251,10 +269,11 @@ class Rank:
                 self.end("connection")
             if wake in ready:
                 os.read(wake, CHUNK_BYTES)
-            if time.monotonic() >= look_at:
+            # Before the look: who has ended was told nothing.
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not pid and time.monotonic() >= look_at:
                 self.look_around()
                 look_at = time.monotonic() + POLL_S
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
         return status
 
     def pass_on(self, ready: set[int]) -> set[int]:
@@ -283,7 +302,8 @@ class Rank:
             "ended_at": ended_at,
             "failed_at": self.stderr.failed_at,
             "told": self.told,
-            "oom_killed": oom_kills() > self.oom_kills,
+            "told_at": self.told_at,
+            "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
             "tail": self.stderr.tail(),
         }
