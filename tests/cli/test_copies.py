@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from cli.copy_of_many import lead as lead_to_the_end
 
+from zerowiz.cli import together
 from zerowiz.cli.copies import (
     Meeting,
     ending_all,
@@ -20,7 +22,8 @@ from zerowiz.cli.copies import (
     publish_end,
 )
 from zerowiz.cli.following import follow, follow_on
-from zerowiz.core.agreement import CALL, Hello, attempt_name, hello_name
+from zerowiz.cli.options import Options
+from zerowiz.core.agreement import CALL, Hello, attempt_name, hello_name, job_folder
 from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.place import Place
 from zerowiz.errors import NothingFitsError, ZerowizError
@@ -210,3 +213,19 @@ def test_a_second_job_in_the_same_folder_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ZerowizError, match="another job has taken over"):
         gather(tmp_path, place(0), own(0), steal, deadline_s=20)
     assert time.monotonic() - started < 10
+
+
+def test_a_rank_that_fails_after_node_0_has_ended_well_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("require_address", "find_programs"):
+        monkeypatch.setattr(together, name, silent)
+    monkeypatch.setattr(together, "ignore_signals", lambda: None)
+    monkeypatch.setattr(together, "_run_here", lambda *_: 3)
+    job = Path(job_folder(str(tmp_path), place(0).job_key))
+    node_0 = threading.Thread(target=lead_to_the_end, args=(job, place(0), own(0), 0))
+    node_0.start()
+    with pytest.raises(typer.Exit) as ended:
+        together.heed(Options(output_dir=tmp_path), place(1), machine(), 1)
+    node_0.join()
+    assert 3 == ended.value.exit_code

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +306,38 @@ def test_an_error_that_ends_nothing_does_not_date_the_end(tmp_path: Path) -> Non
     assert (1, True) == (status, b"not there" in err)
     end = read(tmp_path, "rank-3.end.json")
     assert 0.6 < end["ended_at"] - end["failed_at"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The attempt's folder, with a room of 200 kB; skips where none can be made."""
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    words = ("-t", "tmpfs", "-o", "size=200k", "none", str(folder))
+    if subprocess.run(["mount", *words], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("lines", [1, 200])
+def test_a_rank_that_filled_the_disk_still_says_how_it_ended(
+    small_disk: Path, tmp_path: Path, lines: int
+) -> None:
+    script = f"""
+    for _ in range({lines}): print("." * 1900, file=sys.stderr)
+    sys.stderr.flush()
+    try:
+        with open("attempt/checkpoint", "wb", buffering=0) as stream:
+            while True: stream.write(bytes(4096))
+    except OSError as error:
+        print(error)
+    """
+    assert small_disk.exists()
+    status, out, _ = run(tmp_path, script)
+    assert (0, b"[Errno 28] No space left on device\n") == (status, out)
+    end = read(tmp_path, "rank-3.end.json")
+    assert (0, 1 if lines == 1 else 0) == (end["status"], len(end["tail"]))
 
 
 def test_a_disk_that_is_full_ends_no_stream() -> None:

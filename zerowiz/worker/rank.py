@@ -33,6 +33,7 @@ OOM_LOOKS = 20
 CHUNK_BYTES = 1 << 16
 TAIL_LINES = 200
 LINE_BYTES = 2000
+ROOM_BYTES = 1 << 15
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 TRACEBACK = b"Traceback (most recent call last)"
@@ -119,6 +120,16 @@ def write_whole(path: Path, content: object) -> None:
     with suppress(OSError):
         partial.write_text(json.dumps(content), encoding="utf-8")
         partial.replace(path)
+
+
+def make_room(path: Path) -> int:
+    """A file with room for what is said later, whatever fills the disk until then; -1 for none."""
+    with suppress(OSError):
+        room = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with suppress(OSError):
+            os.posix_fallocate(room, 0, ROOM_BYTES)
+        return room
+    return -1
 
 
 def write_all(target: int, piece: bytes) -> bool:
@@ -212,6 +223,8 @@ class Rank:
         }
         born = {"local_rank": local_rank, "space": space, "started_at": time.time()}
         write_whole(folder / f"rank-{self.rank}.json", {**self.who, **processes, **born})
+        self.partial = folder / f"rank-{self.rank}.end.partial"
+        self.room = make_room(self.partial)
 
     def orders(self) -> list[str]:
         """What the supervisor has left for the ranks so far: signals, and `end`."""
@@ -305,9 +318,15 @@ class Rank:
             "told_at": self.told_at,
             "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
-            "tail": self.stderr.tail(),
         }
-        write_whole(self.folder / f"rank-{self.rank}.end.json", {**self.who, **content})
+        # On a disk that is full, how it ended, without its last lines.
+        for tail in (self.stderr.tail(), []):
+            text = json.dumps({**self.who, **content, "tail": tail}).encode()
+            with suppress(OSError):
+                if os.pwrite(self.room, text, 0) == len(text):
+                    os.ftruncate(self.room, len(text))
+                    self.partial.replace(self.folder / f"rank-{self.rank}.end.json")
+                    return
 
 
 def start(command: list[str]) -> tuple[int, int, int]:
