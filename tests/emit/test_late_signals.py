@@ -39,12 +39,16 @@ print(end.status, told)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_asks_for_an_end_is_noted_and_its_handler_comes_back(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with noted_signals() as told:
-        os.kill(os.getpid(), number)
-        time.sleep(0.01)
-    assert [number] == told
-    assert before is signal.getsignal(number)
+    # A shell without job control has what it starts in the background ignore SIGINT.
+    outside = signal.signal(number, signal.SIG_DFL)
+    try:
+        with noted_signals() as told:
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+        assert [number] == told
+        assert signal.SIG_DFL is signal.getsignal(number)
+    finally:
+        signal.signal(number, outside)
 
 
 def test_what_is_ignored_stays_ignored() -> None:

@@ -156,6 +156,9 @@ def test_a_transport_that_is_not_there_is_a_failure_of_each_host() -> None:
 
 
 ASK = f"""
+import signal
+# A shell without job control has what it starts in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from zerowiz.probe.fleet import ask_nodes
 ask_nodes(
     ["a", "b"], lambda _: ("sh", "-c", {NODES["stubborn"]!r}),
