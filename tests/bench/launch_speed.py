@@ -20,6 +20,8 @@ JOB = (
     ROOT / "templates/train_deepspeed.py",
 )
 # fmt: on
+# As pip installs it.
+COMMAND = "import sys\nfrom zerowiz.__main__ import main\nsys.exit(main())\n"
 SPY = '#!/bin/sh\ndate +%s%N > "$STARTED"\n'
 
 
@@ -30,6 +32,9 @@ def main() -> None:
         python = folder / "bin" / "python"
         python.parent.mkdir()
         python.symlink_to(sys.executable)
+        zerowiz = folder / "bin" / "zerowiz"
+        zerowiz.write_text(f"#!{python}\n{COMMAND}")
+        zerowiz.chmod(0o755)
         spy = folder / "bin" / "deepspeed"
         spy.write_text(SPY)
         spy.chmod(0o755)
@@ -38,9 +43,9 @@ def main() -> None:
         )
         environ = {**os.environ, "PYTHONPATH": paths, "STARTED": str(folder / "started")}
         for words in (("launch", "--yes"), ("launch", "--yes", "--no-supervise")):
-            argv = [python, "-m", "zerowiz", *words, *JOB]
+            argv = [zerowiz, *words, *JOB]
             show(" ".join(words), [start(argv, environ, folder) for _ in range(RUNS)])
-        argv = [python, "-m", "zerowiz", "doctor", *JOB]
+        argv = [zerowiz, "doctor", *JOB]
         show("doctor", [whole(argv, environ, folder) for _ in range(RUNS)])
         show("python -c ''", [whole([python, "-c", ""], environ, folder) for _ in range(RUNS)])
 

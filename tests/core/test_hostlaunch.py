@@ -13,12 +13,12 @@ from zerowiz.core.dsenv import merge_env
 from zerowiz.core.hostlaunch import (
     KEEPALIVE,
     HostLaunch,
-    Launcher,
     plan_host_launch,
     quote_script,
     quote_words,
     refuse_place,
 )
+from zerowiz.core.launch import Launcher
 from zerowiz.errors import UsageError
 
 

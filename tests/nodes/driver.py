@@ -10,7 +10,7 @@ from pathlib import Path
 from zerowiz.cli.starting import make_plan
 from zerowiz.cli.ways import Run, reach_ranks
 from zerowiz.core.host import Host
-from zerowiz.core.hostlaunch import Launcher
+from zerowiz.core.launch import Launcher
 from zerowiz.core.machine import with_nodes
 from zerowiz.emit.files import write_files
 from zerowiz.emit.supervise import supervise

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from nodes.harness import Cluster, Job, wait_for
 
-from zerowiz.core.hostlaunch import ALIVE_EVERY_S, ALIVE_TRIES, Launcher
+from zerowiz.core.hostlaunch import ALIVE_EVERY_S, ALIVE_TRIES
+from zerowiz.core.launch import Launcher
 
 pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed, pytest.mark.slow]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.hostlaunch import Launcher
+from zerowiz.core.launch import Launcher
 from zerowiz.errors import PreflightError
 from zerowiz.probe.launchers import check_launcher
 

@@ -10,10 +10,10 @@ from recorded import Recording, library, names, play, recording, without
 
 from zerowiz.core.machine import Machine
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.hashes import hash_uuids
 from zerowiz.probe.machine import read_machine
 from zerowiz.probe.nvml.tape import Replay
 from zerowiz.probe.recording import EnvironLog, Recorder, decode_recording, render_recording
-from zerowiz.probe.scrub import hash_uuids
 
 HOST = {
     "proc/meminfo": "MemTotal: 64 kB\nMemFree: 16 kB\nMemAvailable: 32 kB\nSwapTotal: 9 kB\n",

@@ -14,10 +14,11 @@ from zerowiz.core.machine import Gpu, Machine
 from zerowiz.core.visible import visible_gpus
 from zerowiz.errors import PreflightError
 from zerowiz.probe.files import FileAnswers
+from zerowiz.probe.hashes import hash_addresses, hash_uuids
 from zerowiz.probe.machine import read_machine
 from zerowiz.probe.nvml.tape import Replay
 from zerowiz.probe.recording import Recorder, decode_recording
-from zerowiz.probe.scrub import hash_addresses, hash_uuids, scrub_calls, scrub_environ, scrub_files
+from zerowiz.probe.scrub import scrub_calls, scrub_environ, scrub_files
 
 GIB = 2**30
 USER, HOST, OTHER_HOST, JOB = "jdoe", "gpunode17", "gpunode18", "4711042"

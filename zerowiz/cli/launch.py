@@ -24,8 +24,7 @@ from zerowiz.cli.starting import Start, plan_launch
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.cli.ways import Copy, Run
 from zerowiz.core.decide import Decision
-from zerowiz.core.hostlaunch import Launcher
-from zerowiz.core.launch import LaunchPlan
+from zerowiz.core.launch import Launcher, LaunchPlan
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import Place
 from zerowiz.core.remedies import Remedy

@@ -9,7 +9,6 @@ from zerowiz.cli.options import Options
 from zerowiz.core.machine import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.origins import tell_origins
 from zerowiz.core.remarks import remarks
-from zerowiz.core.stated import stated_places, with_interconnect
 from zerowiz.errors import UsageError
 from zerowiz.probe.cpu import cpu_machine
 from zerowiz.probe.files import HostFiles
@@ -54,6 +53,11 @@ def complete(machine: Machine, options: Options) -> Machine:
     """The machine with what options and scheduler add, where it all came from, and remarks."""
     said: dict[str, str] = {}
     if options.interconnect is not None:
+        from zerowiz.core.stated import (  # noqa: PLC0415 - takes long to load
+            stated_places,
+            with_interconnect,
+        )
+
         machine = with_interconnect(machine, options.interconnect)
         said |= stated_places(options.interconnect)
     nodes = options.nodes

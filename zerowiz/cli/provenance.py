@@ -21,8 +21,8 @@ from zerowiz.core.provenance import (
     without_people,
 )
 from zerowiz.errors import HandEditedError
+from zerowiz.probe.hashes import hash_uuids
 from zerowiz.probe.libraries import read_version
-from zerowiz.probe.scrub import hash_uuids
 
 
 def with_plan(

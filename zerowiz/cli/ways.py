@@ -1,28 +1,21 @@
 """Choose what of DeepSpeed starts the ranks: its launcher here, or one that reaches other nodes."""
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from zerowiz.core.dsenv import merge_env
-from zerowiz.core.hostlaunch import (
+from zerowiz.core.launch import (
     Launcher,
-    plan_host_launch,
-    quote_script,
-    quote_words,
-    refuse_place,
+    PlannedFile,
+    Programs,
+    launcher_options,
+    refuse_slices,
 )
-from zerowiz.core.launch import PlannedFile, Programs, launcher_options, refuse_slices
 from zerowiz.core.machine import Machine
 from zerowiz.core.place import FOREIGN_VARIABLES, Place, copy_options, hostfile_text
 from zerowiz.emit.supervise import Watch, watched_env
-from zerowiz.probe.addresses import find_master_address
-from zerowiz.probe.dsenv import read_env_files
 from zerowiz.probe.hostfile import read_hostfile
-from zerowiz.probe.launchers import check_launcher
 
 Quote = Callable[[Sequence[str]], tuple[str, ...]]
 
@@ -132,36 +125,7 @@ def reach_ranks(
     if run.hostfile is None:
         return Reach(options=launcher_options(machine), env=env)
     refuse_slices(machine)
+    from zerowiz.cli.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
+
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
-    return _reach_hosts(run, run.hostfile, programs, env, watched)
-
-
-def _reach_hosts(
-    run: Run,
-    hostfile: Path,
-    programs: Programs,
-    env: Mapping[str, str],
-    watched: Mapping[str, str],
-) -> Reach:
-    check_launcher(run.launcher, os.environ)
-    places = {"the working folder": str(Path.cwd()), "the interpreter": sys.executable}
-    refuse_place(run.launcher, {**places, "the rank program": programs.rank_program})
-    env_file = run.folder / "deepspeed_env"
-    launch = plan_host_launch(
-        run.launcher,
-        str(hostfile),
-        merge_env(os.environ, {**env, **watched}, read_env_files(os.environ)),
-        os.environ,
-        env_file=str(env_file),
-        master_addr=find_master_address(list(read_hostfile(hostfile))),
-        master_port=programs.master_port,
-    )
-    return Reach(
-        options=launch.options,
-        env={**env, **launch.env},
-        unset=launch.without,
-        files=(PlannedFile(path=str(env_file), text=launch.env_text, own_folder=True),),
-        notes=launch.notes,
-        quote=partial(quote_words, run.launcher),
-        quote_script=partial(quote_script, run.launcher),
-    )
+    return reach_hosts(run, run.hostfile, programs, env, watched)

@@ -8,19 +8,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from zerowiz.core.dsenv import Carried, for_shell, render_env
+from zerowiz.core.launch import Launcher
 from zerowiz.errors import UsageError
-
-
-class Launcher(StrEnum):
-    """What of DeepSpeed starts the ranks of other nodes."""
-
-    PDSH = "pdsh"
-    OPENMPI = "openmpi"
-    MPICH = "mpich"
-
 
 # ssh_config(5): a node that vanished is given up after so many questions, so far apart; without
 # them `ssh` waits for it until the kernel gives up, after two hours. The first value that ssh is

@@ -2,9 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from zerowiz.core.machine import Accelerator, Machine
 from zerowiz.errors import UsageError
+
+
+class Launcher(StrEnum):
+    """What of DeepSpeed starts the ranks of other nodes."""
+
+    PDSH = "pdsh"
+    OPENMPI = "openmpi"
+    MPICH = "mpich"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

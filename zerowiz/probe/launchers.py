@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.hostlaunch import Launcher
+from zerowiz.core.launch import Launcher
 from zerowiz.errors import PreflightError
 
 _LIMIT_S = 10

@@ -1,16 +1,14 @@
 """Take out of a recording what tells whose machine it is: UUIDs, host names, job names."""
 
-import hashlib
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zerowiz.core.machine import Gpu
 from zerowiz.core.visible import VARIABLE, visible_gpus
 from zerowiz.probe.files import FileAnswers
+from zerowiz.probe.hashes import hash_addresses, hash_bytes, hash_uuids
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _CGROUPS = "proc/self/cgroup"
 _CGROUP_MOUNT = "sys/fs/cgroup/"
 # Levels that name nobody: the way up, and the mounts of version 1.
@@ -46,29 +44,7 @@ _KEPT = re.compile(
 # An entry of CUDA_VISIBLE_DEVICES that means to be a UUID, and is read as something else.
 _NO_UUID = re.compile(r"(?:GPU|MIG)-.*", re.IGNORECASE | re.DOTALL)
 
-# systemd.net-naming-scheme(7) and rdma-core's rdma_rename(8): adapters that are named by their
-# MAC address or GUID, `enx...`, `ibx...`, `rocex...`.
-_ADDRESS_NAME = re.compile(r"\b([a-z]+)x([0-9a-f]{12,40})\b")
-
 Rename = Callable[[str], str]
-
-
-def hash_uuids(text: str) -> str:
-    """The text with every UUID replaced by one made of its hash: the same for the same."""
-    return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
-
-
-def hash_addresses(text: str) -> str:
-    """The text with the address in a network adapter's name replaced by its hash."""
-    return _ADDRESS_NAME.sub(lambda m: f"{m[1]}x{_digest(m[2].encode()).hex()[:12]}", text)
-
-
-def _hash_uuid(text: str) -> str:
-    return str(uuid.UUID(bytes=_digest(text.lower().encode())))
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()[:16]
 
 
 def scrub_calls(calls: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +57,7 @@ def _scrub_answer(answer: Any) -> Any:  # noqa: ANN401 - JSON
         case str():
             return hash_uuids(answer)
         case {"clusterUuid": cluster, **rest} if any(cluster):
-            return {**rest, "clusterUuid": list(_digest(bytes(cluster)))}
+            return {**rest, "clusterUuid": list(hash_bytes(bytes(cluster)))}
         case dict():
             return {key: _scrub_answer(each) for key, each in answer.items()}
         case list():
