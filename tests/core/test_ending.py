@@ -11,7 +11,7 @@ from zerowiz.core.ending import Cause, JobEnd, RankEnd, judge, parse_end, plain_
 
 
 def end(rank: int, status: int | None, at: float = 0.0, **settings: Any) -> RankEnd:
-    return RankEnd(rank=rank, host="a", status=status, ended_at=at, **settings)
+    return RankEnd(**{"host": "a", **settings}, rank=rank, status=status, ended_at=at)
 
 
 def said(judged: JobEnd) -> tuple[int, str]:
@@ -56,6 +56,7 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, told_at=5.2, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
     "killed after the grace, for its launcher": ((end(0, None, at=9, told_at=8), end(1, 137, at=8.1, told_at=8)), 2, None, None, (2, "launcher")),
     "all ended well, and the launcher's output was not read": ((WELL, end(1, 0)), 120, None, None, (0, "finished")),
+    "killed with its watcher on another host, whose others were told": ((TERMINATED, end(2, None, at=30, host="b"), end(3, 143, at=9, told_at=8, host="b")), 247, None, None, (137, "killed")),
     "launch.py killed": ((end(0, 143, told_at=0), end(1, 143, told_at=0)), 0, None, None, (137, "launcher")),
     "launch.py killed, the ranks saved": ((end(0, 0, told_at=0), end(1, 0, told_at=0)), 0, None, None, (137, "launcher")),
     "launch.py killed before it started all": ((WELL,), 0, None, None, (137, "launcher")),

@@ -70,6 +70,19 @@ def test_a_signal_that_comes_when_the_job_is_judged_is_heard_after_it(tmp_path: 
     assert (0, "0 [15]\n") == (done.returncode, done.stdout), done.stderr
 
 
+def test_a_signal_that_came_before_the_job_ends_it(tmp_path: Path) -> None:
+    script = (
+        "import os; from pathlib import *; from zerowiz.emit.supervise import Watch, supervise\n"
+        f"watch = Watch(folder=Path({str(tmp_path / 'attempt')!r}), ranks=1, local_ranks=(0,), grace_s=9)\n"
+        "end = supervise(['sleep', '60'], os.environ, watch, [15])\n"
+        "print(end.status, end.cause)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert "143 stopped\n" == done.stdout, done.stderr
+
+
 def test_a_known_status_stays_whatever_is_sent() -> None:
     with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

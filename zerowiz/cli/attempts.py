@@ -25,8 +25,6 @@ from zerowiz.errors import ZerowizError
 from zerowiz.ui import ended, show
 
 Publish = Callable[[int, Start], None]
-# What a shell says of a signal.
-_SIGNALLED = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,22 +53,26 @@ def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -
         job=_scheduler_job(),
         attempts=(),
     )
-    began_at = time.time()
+    began_at, end = time.time(), None
     with noted_signals() as told:
         while True:
             number = len(record.attempts) + 1
             watch = start.run.watch(number, start.outcome.brief.job.machine.world_size)
             attempt = _attempt(start, watch.folder)
-            record = replace(record, attempts=(*record.attempts, attempt))
-            write_files(start.plan.files, force=start.outcome.options.force)
-            _write(record, start.outcome)
+            before, record = record, replace(record, attempts=(*record.attempts, attempt))
+            try:
+                write_files(start.plan.files, force=start.outcome.options.force)
+                _write(record, start.outcome)
+            except ZerowizError as error:
+                if end is None:
+                    raise
+                _show(error)
+                return _finish(before, start.outcome, end.status)
             if publish is not None:
                 publish(number, start)
-            if told:
-                return _finish(record, start.outcome, _SIGNALLED + told[0])
             with suppress(OSError):
                 sys.stdout.flush()
-            end = supervise(start.plan.argv, start.plan.environ(os.environ), watch)
+            end = supervise(start.plan.argv, start.plan.environ(os.environ), watch, told)
             attempt = replace(attempt, ended_at=_now(), end=end)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
             # Where nobody reads it any more, the end stays what it was.
@@ -82,7 +84,7 @@ def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -
                 return _finish(record, start.outcome, end.status)
             with suppress(OSError):
                 ended.following(following.rung, following.resume, number + 1, sys.stderr)
-            _write(record, start.outcome)
+            _keep(record, start.outcome)
             start = following
 
 
@@ -104,7 +106,10 @@ def _following(
         return escalate(start, seen, number + 1, began_at)
     except ZerowizError as error:
         _show(error)
-        return None
+    except OSError:
+        # It had something to say, and nobody reads it.
+        pass
+    return None
 
 
 def _show(error: ZerowizError) -> None:
@@ -113,12 +118,16 @@ def _show(error: ZerowizError) -> None:
 
 
 def _finish(record: RunRecord, outcome: Outcome, status: int) -> int:
-    """Write the last of the record; a disk that is full changes no status."""
+    _keep(replace(record, exit_status=status), outcome)
+    return status
+
+
+def _keep(record: RunRecord, outcome: Outcome) -> None:
+    """Write the record; a disk that is full changes no status."""
     try:
-        _write(replace(record, exit_status=status), outcome)
+        _write(record, outcome)
     except ZerowizError as error:
         _show(error)
-    return status
 
 
 def _attempt(start: Start, logs: Path) -> Attempt:

@@ -77,13 +77,13 @@ def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
     meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
     number, status = 1, 0
-    while (agreed := attempt.agreement) is not None:
-        status = _run_here(agreed, place, machine, grace_seconds, number)
-        number += 1
-        # Ranks of node 0 may go on alone after a good end, for as long as they like; else node 0
-        # waits as long for what its own ranks still have to save.
-        deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
-        with noted_signals() as told:
+    with noted_signals() as told:
+        while (agreed := attempt.agreement) is not None:
+            status = _run_here(agreed, place, machine, grace_seconds, number, told)
+            number += 1
+            # Ranks of node 0 may go on alone after a good end, for as long as they like; else node
+            # 0 waits as long for what its own ranks still have to save.
+            deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
             try:
                 attempt = follow_on(
                     meeting, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
@@ -104,7 +104,12 @@ def _end(attempt: Attempt, place: Place) -> int:
 
 
 def _run_here(
-    agreed: Agreement, place: Place, machine: Machine, grace_seconds: int, number: int
+    agreed: Agreement,
+    place: Place,
+    machine: Machine,
+    grace_seconds: int,
+    number: int,
+    told: Sequence[int],
 ) -> int:
     copy = Copy(
         place=place,
@@ -126,7 +131,8 @@ def _run_here(
         supervised=True,
     )
     ranks = sum(map(len, agreed.slots))
-    return supervise(plan.argv, plan.environ(os.environ), run.watch(number, ranks)).status
+    watch = run.watch(number, ranks)
+    return supervise(plan.argv, plan.environ(os.environ), watch, told).status
 
 
 def copy_alone(place: Place, machine: Machine) -> Copy:

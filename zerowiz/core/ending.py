@@ -39,7 +39,7 @@ _UNWINDING_S = 10.0
 # that is older was caught.
 _TAKING_DOWN_S = 300.0
 # Python's own, where it cannot flush a stdout that nobody reads any more; the launcher logs there.
-_UNREAD = 120
+STDOUT_UNREAD = 120
 
 
 class Cause(StrEnum):
@@ -166,7 +166,7 @@ def judge(
     early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and all(end.told_at is None for end in ends)
     first = _first(own, failed)
-    if not failed and launcher_status in {0, _UNREAD} and whole:
+    if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
     elif stopped_by is not None and not early:
         status, cause = _status_when_stopped(own, stopped_by), Cause.STOPPED
@@ -202,7 +202,9 @@ def _told(ends: Sequence[RankEnd]) -> set[int]:
     for end in ends:
         if end.told_at is not None:
             first[end.host] = min(end.told_at, first.get(end.host, end.told_at))
-    return {end.rank for end in ends if end.host in first and end.since >= first[end.host]}
+    # When one that left nothing was gone is not known so well.
+    known = [end for end in ends if end.status is not None or end.told_at is not None]
+    return {end.rank for end in known if end.host in first and end.since >= first[end.host]}
 
 
 def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerowiz.core.ending import JobEnd, RankEnd, judge
+from zerowiz.core.ending import STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
 from zerowiz.emit.processes import (
@@ -195,7 +195,8 @@ class Job:
         ranks, ends = self.folder.ranks, dict(self.folder.ends)
         for each, at in self.killed_at.items():
             if each in ends and ends[each].status == _KILLED:
-                ends[each] = replace(ends[each], told_at=at, host_oom=False)
+                told_at = ends[each].told_at or at
+                ends[each] = replace(ends[each], told_at=told_at, host_oom=False)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [
@@ -224,7 +225,8 @@ class Job:
         """
         own = self.watch.local_ranks
         if own is not None:
-            went_well = self.launcher.returncode == 0 and {*own} <= self.folder.ends.keys()
+            ended_well = self.launcher.returncode in {0, STDOUT_UNREAD}
+            went_well = ended_well and {*own} <= self.folder.ends.keys()
             if not went_well and self.stopped_by is None:
                 # Of a launcher that fails, or a rank that is lost, nobody else would hear.
                 self.folder.tell_to_end()

@@ -25,7 +25,9 @@ def watched_env(watch: Watch) -> dict[str, str]:
     }
 
 
-def supervise(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> JobEnd:
+def supervise(
+    argv: Sequence[str], environ: Mapping[str, str], watch: Watch, told: Sequence[int] = ()
+) -> JobEnd:
     """Run the job to its end; none of its processes is left on this host then.
 
     Signals are handed on to the ranks. The first that asks for an end gives them the grace, the
@@ -35,6 +37,7 @@ def supervise(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> 
         argv: DeepSpeed's launcher, with `worker/rank.py` before the script.
         environ: The job's whole environment.
         watch: What is watched.
+        told: Signals that have come before, as of `noted_signals`: they are for this job too.
 
     Raises:
         PreflightError: The command could not be started.
@@ -48,6 +51,8 @@ def supervise(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> 
         will.name(launcher.pid)
         job = Job(watch, launcher, inbox, mark, others)
         try:
+            for number in told:
+                os.kill(os.getpid(), number)
             job.follow()
         finally:
             job.end()

@@ -36,6 +36,8 @@ LINE_BYTES = 2000
 ROOM_BYTES = 1 << 15
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
+# As core/ending.py has it: an error that is older was caught.
+TAKING_DOWN_S = 300.0
 TRACEBACK = b"Traceback (most recent call last)"
 # As core/outofmemory.py has it: an error that ends nothing stands below this.
 ENDS_NOTHING = re.compile(
@@ -185,9 +187,10 @@ class Stream:
 
     def date(self, lines: list[bytes]) -> None:
         """Note when an error shows; one that ends nothing is none, once another has shown."""
+        lately = self.failed_at is not None and time.time() - self.failed_at < TAKING_DOWN_S
         for above, line in pairwise([b"", *lines]):
-            if TRACEBACK in line and (self.failed_at is None or not ENDS_NOTHING.search(above)):
-                self.failed_at = time.time()
+            if TRACEBACK in line and not (lately and ENDS_NOTHING.search(above)):
+                self.failed_at, lately = time.time(), True
 
     def tail(self) -> list[str]:
         """The last lines, as text."""
@@ -319,14 +322,16 @@ class Rank:
             "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
         }
+        path = self.folder / f"rank-{self.rank}.end.json"
         # On a disk that is full, how it ended, without its last lines.
         for tail in (self.stderr.tail(), []):
             text = json.dumps({**self.who, **content, "tail": tail}).encode()
             with suppress(OSError):
                 if os.pwrite(self.room, text, 0) == len(text):
                     os.ftruncate(self.room, len(text))
-                    self.partial.replace(self.folder / f"rank-{self.rank}.end.json")
+                    self.partial.replace(path)
                     return
+        write_whole(path, {**self.who, **content, "tail": []})
 
 
 def start(command: list[str]) -> tuple[int, int, int]:
