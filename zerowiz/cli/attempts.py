@@ -84,7 +84,7 @@ def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -
                 return _finish(record, start.outcome, end.status)
             with suppress(OSError):
                 ended.following(following.rung, following.resume, number + 1, sys.stderr)
-            _keep(record, start.outcome)
+            _update(record, start.outcome)
             start = following
 
 
@@ -118,11 +118,11 @@ def _show(error: ZerowizError) -> None:
 
 
 def _finish(record: RunRecord, outcome: Outcome, status: int) -> int:
-    _keep(replace(record, exit_status=status), outcome)
+    _update(replace(record, exit_status=status), outcome)
     return status
 
 
-def _keep(record: RunRecord, outcome: Outcome) -> None:
+def _update(record: RunRecord, outcome: Outcome) -> None:
     """Write the record; a disk that is full changes no status."""
     try:
         _write(record, outcome)
