@@ -13,7 +13,7 @@ _TAIL_LINES = 40
 # What a shell says of a signal.
 _SIGNALLED = 128
 _TERMINATED = _SIGNALLED + signal.SIGTERM
-_KILLED = _SIGNALLED + signal.SIGKILL
+KILLED = _SIGNALLED + signal.SIGKILL
 _FROM_OUTSIDE = {
     _SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 }
@@ -130,7 +130,7 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         told_at=told_at,
         raised=bool(error),
         cuda_oom=memory is Memory.GPU,
-        host_oom=memory is Memory.HOST or (status == _KILLED and bool(content["oom_killed"])),
+        host_oom=memory is Memory.HOST or (status == KILLED and bool(content["oom_killed"])),
         tail=lines[-_TAIL_LINES:],
         log=log,
     )
@@ -245,7 +245,7 @@ def _of_a_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tu
     if status is None:
         # The launcher tells the status of the first that it finds gone, which may be another.
         told = plain_status(launcher_status)
-        status = _KILLED if told in {0, *(each.status for each in own)} else told
+        status = KILLED if told in {0, *(each.status for each in own)} else told
     elif status == _TERMINATED:
         # It was told so while it unwound, and Python would have ended with this.
         status = 1
@@ -262,7 +262,7 @@ def _of_the_launcher(untold: Collection[int], launcher_status: int) -> tuple[int
     """No rank failed by itself."""
     if launcher_status == 0:
         # A signal ended the inner launcher, and `deepspeed` says 0 (runner.py, main, 0.19.8).
-        return _KILLED, Cause.LAUNCHER
+        return KILLED, Cause.LAUNCHER
     if launcher_status > 0 and untold:
         # Somebody sent SIGTERM to a rank.
         return _TERMINATED, Cause.KILLED

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerowiz.core.ending import STDOUT_UNREAD, JobEnd, RankEnd, judge
+from zerowiz.core.ending import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
 from zerowiz.emit.processes import (
@@ -22,8 +22,6 @@ from zerowiz.emit.processes import (
 )
 
 _POLL_S = 0.2
-# What a shell says of it.
-_KILLED = 128 + signal.SIGKILL
 # Between the end of a rank and what who stood beside it writes of it.
 _WRITTEN_S = 5.0
 # Another node's ranks, and a file system that shows their files late.
@@ -194,7 +192,7 @@ class Job:
         self.receive()
         ranks, ends = self.folder.ranks, dict(self.folder.ends)
         for each, at in self.killed_at.items():
-            if each in ends and ends[each].status == _KILLED:
+            if each in ends and ends[each].status == KILLED:
                 told_at = ends[each].told_at or at
                 ends[each] = replace(ends[each], told_at=told_at, host_oom=False)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
