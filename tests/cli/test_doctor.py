@@ -115,6 +115,20 @@ def test_the_ops_of_an_own_config_are_looked_at(
     assert "`cpu_adam`" in finding["what"]
 
 
+def test_the_op_of_an_optimizer_that_the_script_takes_under_offload_alone_is_looked_at(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "file" / "ops"))
+    loop = ("--micro-batch", "2", str(ROOT / "templates/train_deepspeed.py"))
+    model = ("--model", str(ROOT / "templates/model"))
+
+    for offload, named in (("optimizer", True), ("none", False)):
+        result = here("doctor", "--json", *CPU, "--stage", "2", "--offload", offload, *model, *loop)
+        (finding,) = [each for each in report(result) if each["name"] == "extensions-folder"]
+        assert named == ("`cpu_adam`" in finding["what"])
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -350,6 +350,12 @@ def test_what_an_op_is_built_with_must_be_there(
     assert [] == built_with(tools)
 
 
+def test_what_an_op_misses_that_is_only_likely_is_a_warning() -> None:
+    likely, bare = replace(CPU_ADAM, likely=True), replace(TOOLS, has_ninja=False, has_libaio=False)
+    assert ["no-ninja: warning"] == built_with(bare, likely)
+    assert ["no-ninja: error", "no-libaio: error"] == built_with(bare, likely, ASYNC_IO)
+
+
 def test_an_op_that_came_with_deepspeed_needs_nothing() -> None:
     bare = replace(TOOLS, has_compiler=False, has_ninja=False, cuda_home=None)
     installed = replace(install(), prebuilt=frozenset({"fused_adam"}))

@@ -23,16 +23,19 @@ def names(
     config: Mapping[str, object],
     integration: Integration | None = Integration.DEEPSPEED,
     on: Accelerator = Accelerator.CUDA,
-    **script: object,
+    own_optimizers: tuple[str, ...] = (),
+    *,
+    passes_optimizer: bool = False,
 ) -> list[str]:
+    """Those that are only likely have a `?`."""
     ops = list_ops(
         config,
         accelerator=on,
         integration=integration,
-        own_optimizer=script.get("own_optimizer"),
-        passes_optimizer=bool(script.get("passes_optimizer")),
+        own_optimizers=own_optimizers,
+        passes_optimizer=passes_optimizer,
     )
-    return [op.name for op in ops]
+    return [f"{op.name}?" if op.likely else op.name for op in ops]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +68,24 @@ def test_a_loop_that_hands_over_its_optimizer_compiles_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
-    [("FusedAdam", ["fused_adam"]), ("DeepSpeedCPUAdam", ["cpu_adam"]), ("AdamW", []), (None, [])],
+    ("zero", "own", "expected"),
+    [
+        ({}, ("FusedAdam",), ["fused_adam"]),
+        ({}, ("DeepSpeedCPUAdam",), ["cpu_adam"]),
+        ({}, ("AdamW",), []),
+        ({}, (), []),
+        ({}, ("AdamW", "DeepSpeedCPUAdam"), []),
+        ({}, ("FusedAdam", "DeepSpeedCPUAdam"), ["fused_adam?"]),
+        (OFFLOAD, ("AdamW", "DeepSpeedCPUAdam"), ["cpu_adam?"]),
+        (OFFLOAD, ("FusedAdam", "DeepSpeedCPUAdam"), ["cpu_adam?"]),
+        (OFFLOAD, ("DeepSpeedCPULion", "DeepSpeedCPUAdam"), ["cpu_lion?", "cpu_adam?"]),
+        (OFFLOAD, ("FusedAdam",), ["fused_adam"]),
+    ],
 )
-def test_the_scripts_own_optimizer_compiles_itself(own: str | None, expected: list[str]) -> None:
-    assert expected == names({}, passes_optimizer=True, own_optimizer=own)
+def test_the_scripts_own_optimizer_compiles_itself(
+    zero: Mapping[str, object], own: tuple[str, ...], expected: list[str]
+) -> None:
+    assert expected == names({"zero_optimization": zero}, None, Accelerator.CUDA, own)
 
 
 @pytest.mark.parametrize("integration", [Integration.HF, Integration.ACCELERATE])
@@ -77,6 +93,10 @@ def test_trainer_and_accelerate_swap_the_optimizer_under_offload(integration: In
     assert ["cpu_adam"] == names({"zero_optimization": OFFLOAD}, integration)
     kept = {"zero_optimization": OFFLOAD, "zero_force_ds_cpu_optimizer": False}
     assert [] == names(kept, integration)
+    several = names(
+        {"zero_optimization": OFFLOAD}, integration, own_optimizers=("AdamW", "DeepSpeedCPUAdam")
+    )
+    assert ["cpu_adam"] == several
     assert [] == names({"zero_optimization": OFFLOAD})
 
 

@@ -133,7 +133,7 @@ def plan_of(outcome: Outcome, facts: ScriptFacts | None, rung: Strategy) -> Plan
         _config(outcome, rung),
         accelerator=brief.job.machine.accelerator,
         integration=integration,
-        own_optimizer=None if facts is None else facts.optimizer.value,
+        own_optimizers=() if facts is None else facts.own_optimizers,
         passes_optimizer=facts is not None and facts.passes_optimizer,
     )
     return Planned(

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zerowiz.core.preflight import rules
-from zerowiz.core.preflight.finding import Finding, found
+from zerowiz.core.preflight.finding import Finding, failures, found
 from zerowiz.core.preflight.found import Toolchain
 from zerowiz.core.preflight.ops import Op
 from zerowiz.core.preflight.situation import Situation
@@ -200,4 +201,21 @@ def _libaio(s: Situation) -> Iterator[Finding]:
         )
 
 
-CHECKS = (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio)
+def _examine(s: Situation) -> Iterator[Finding]:
+    for check in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio):
+        yield from check(s)
+
+
+def _ops(s: Situation) -> Iterator[Finding]:
+    """Errors where the job surely loads the op; where it only likely does, warnings."""
+    planned = s.planned
+    if planned is None:
+        return
+    surely = replace(planned, ops=tuple(op for op in planned.ops if not op.likely))
+    ends_it = {finding.rule for finding in failures(_examine(replace(s, planned=surely)))}
+    for finding in _examine(s):
+        doubted = finding.severity is Severity.ERROR and finding.rule not in ends_it
+        yield replace(finding, severity=Severity.WARNING) if doubted else finding
+
+
+CHECKS = (_ops,)

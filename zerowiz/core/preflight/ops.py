@@ -1,7 +1,7 @@
 """Find which ops DeepSpeed compiles for a config when the job starts."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from zerowiz.core.machine import Accelerator
 from zerowiz.core.workload import Integration
@@ -18,6 +18,8 @@ class Op:
     nvcc: bool = False
     """Whether CUDA's compiler takes part on a GPU machine."""
     libaio: bool = False
+    likely: bool = False
+    """The script may as well take an optimizer that needs no such op."""
 
 
 # deepspeed/ops/op_builder, 0.19.8: a CUDAOpBuilder asks nvcc for its version whatever its sources
@@ -39,10 +41,12 @@ _BY_NAME: Mapping[str, tuple[Op | None, Op]] = {
     "lamb": (FUSED_LAMB, FUSED_LAMB),
 }
 # deepspeed/ops: what a script's own optimizer loads.
-_BY_CLASS: Mapping[str, Op] = {
+_DEVICE_CLASSES: Mapping[str, Op] = {
     "FusedAdam": FUSED_ADAM,
     "FusedLion": FUSED_LION,
     "FusedLamb": FUSED_LAMB,
+}
+_HOST_CLASSES: Mapping[str, Op] = {
     "DeepSpeedCPUAdam": CPU_ADAM,
     "DeepSpeedCPULion": CPU_LION,
     "DeepSpeedCPUAdagrad": CPU_ADAGRAD,
@@ -54,7 +58,7 @@ def list_ops(
     *,
     accelerator: Accelerator,
     integration: Integration | None,
-    own_optimizer: object = None,
+    own_optimizers: Collection[str] = (),
     passes_optimizer: bool = False,
 ) -> tuple[Op, ...]:
     """The ops of a job, each once.
@@ -63,11 +67,12 @@ def list_ops(
         config: What DeepSpeed will read.
         accelerator: What it runs on.
         integration: Who hands it over.
-        own_optimizer: The class that the script builds, where it can be seen.
+        own_optimizers: The classes that the script builds, where they can be seen. Of several it
+            likely takes one for the host where the states are offloaded, and only there.
         passes_optimizer: Whether a plain loop hands it to DeepSpeed, which then reads no other.
     """
     zero = _section(config, "zero_optimization")
-    ops = [*_optimizer_ops(config, zero, integration, own_optimizer, passes=passes_optimizer)]
+    ops = [*_optimizer_ops(config, zero, integration, own_optimizers, passes=passes_optimizer)]
     if "nvme" in (_device(zero, "offload_optimizer"), _device(zero, "offload_param")):
         ops += [PIN_MEMORY, ASYNC_IO]
     if zero.get("zero_quantized_weights") is True or zero.get("zero_quantized_gradients") is True:
@@ -75,14 +80,15 @@ def list_ops(
     if accelerator is Accelerator.CPU:
         # deepspeed/comm/torch.py, TorchBackend.__init__ (0.19.8): whatever the job is.
         ops.append(SHM_COMM)
-    return tuple(dict.fromkeys(ops))
+    by_name = {op.name: op for op in reversed(ops)}
+    return tuple(by_name[name] for name in dict.fromkeys(op.name for op in ops))
 
 
 def _optimizer_ops(
     config: Values,
     zero: Values,
     integration: Integration | None,
-    own_optimizer: object,
+    own_optimizers: Collection[str],
     *,
     passes: bool,
 ) -> Iterator[Op]:
@@ -95,12 +101,16 @@ def _optimizer_ops(
         if op is not None and params.get("torch_adam") is not True:
             yield op
         return
-    if isinstance(own_optimizer, str) and own_optimizer in _BY_CLASS:
-        yield _BY_CLASS[own_optimizer]
     # accelerate/accelerator.py, _prepare_deepspeed (1.15): torch's Adam becomes DeepSpeed's own.
     swaps = integration in (Integration.HF, Integration.ACCELERATE)
     if swaps and offloads and config.get("zero_force_ds_cpu_optimizer", True) is True:
         yield CPU_ADAM
+    ops = _HOST_CLASSES if offloads else _DEVICE_CLASSES
+    if len(own_optimizers) == 1:
+        ops = {**_DEVICE_CLASSES, **_HOST_CLASSES}
+    for name in own_optimizers:
+        if name in ops:
+            yield replace(ops[name], likely=len(own_optimizers) > 1)
 
 
 def _section(values: Values, key: str) -> Values:

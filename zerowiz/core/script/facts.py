@@ -91,6 +91,8 @@ class ScriptFacts:
     """What it does with its adapters that the ledger does not know."""
     passes_optimizer: bool = False
     """A raw script hands `optimizer=` to `deepspeed.initialize`."""
+    own_optimizers: tuple[str, ...] = ()
+    """The classes of those that it builds itself, each once."""
     unfused_adam_line: int | None = None
     """Where torch's own Adam is built without `fused=True`, which holds more than is counted."""
     saves_portably: bool = False

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, ScriptFacts
@@ -29,10 +29,12 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add what the library that trains is told."""
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
+    own = list(_own_optimizers(read))
     facts = replace(
         facts,
         micro_batch=_loader_batch(read),
-        optimizer=_built_optimizer(read),
+        optimizer=agree(own),
+        own_optimizers=tuple(dict.fromkeys(str(each.value) for each in own)),
         unfused_adam_line=_unfused_adam_line(read),
     )
     if facts.integration is Integration.DEEPSPEED:
@@ -55,14 +57,12 @@ _OPTIMIZERS: Mapping[str, frozenset[str]] = {
 }
 
 
-def _built_optimizer(read: Reader) -> Binding:
-    """The class of the one kind of optimizer that the script builds."""
-    found = []
+def _own_optimizers(read: Reader) -> Iterator[Binding]:
+    """The class of each optimizer that the script builds."""
     for call in read.source.calls:
         library, name = read.source.imported(call.node.func)
         if name in _OPTIMIZERS.get(library, ()):
-            found.append(Binding(value=name, line=call.line, code=f"{call.name}(...)"))
-    return agree(found)
+            yield Binding(value=name, line=call.line, code=f"{call.name}(...)")
 
 
 _TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
