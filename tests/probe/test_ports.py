@@ -1,13 +1,12 @@
 """Ports that are taken, and interfaces that are not there."""
 
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from fake_host import build_host
 
-from zerowiz.probe.ports import find_free_port, is_taken, read_interfaces, said_port
+from zerowiz.probe.ports import find_free_port, is_taken, read_interfaces
 
 ADAPTERS = {
     "sys/class/net/lo/type": "772",
@@ -58,28 +57,6 @@ def test_a_free_port_is_none_that_the_kernel_gives_to_connections(
 
 def test_no_port_at_all_is_unknown() -> None:
     assert is_taken(70000) is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"MASTER_PORT": "29500"}, 29500),
-        ({"MASTER_PORT": "29500", "MASTER_ADDR": "127.0.0.1"}, 29500),
-        ({"MASTER_PORT": "29500", "MASTER_ADDR": socket.gethostname()}, 29500),
-        ({"MASTER_PORT": "29500", "MASTER_ADDR": "another.host"}, None),
-        ({"MASTER_PORT": "29500", "GROUP_RANK": "0"}, None),
-        ({"MASTER_PORT": "0"}, None),
-        ({"MASTER_PORT": "65536"}, None),
-        ({"MASTER_PORT": "²"}, None),
-        ({"MASTER_PORT": "1" * 5000}, None),
-        ({"MASTER_PORT": "-1"}, None),
-        ({}, None),
-    ],
-)
-def test_a_said_port_counts_where_the_ranks_meet_on_this_host(
-    environ: Mapping[str, str], expected: int | None
-) -> None:
-    assert expected == said_port(environ)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
@@ -15,19 +16,20 @@ from zerowiz.cli.checking import check_accounting, check_own_config, check_words
 from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
 from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.places import find_place, with_place
 from zerowiz.cli.planning import config_file
 from zerowiz.cli.preflight import look, look_around
 from zerowiz.cli.scripts import find_script, read_reachable
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch import Programs, launch_env
 from zerowiz.core.machine import Machine
+from zerowiz.core.place import Place
 from zerowiz.core.preflight import Finding, Rule, failures, rules
 from zerowiz.core.preflight.finding import found
 from zerowiz.core.preflight.report import encode_findings
 from zerowiz.core.questions import answer_or_default
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
-from zerowiz.probe.ports import said_port
 from zerowiz.probe.programs import find_programs
 from zerowiz.ui import doctor as show_found
 from zerowiz.ui import show
@@ -76,7 +78,9 @@ def doctor(
     sight = _Sight(options=options, script=script, script_args=tuple(args or ()))
     if script is None and options.model is None:
         sight = _with_found_script(sight)
-    findings = _examine(sight)
+    place = _find_place(sight.options)
+    sight = replace(sight, options=with_place(sight.options, place))
+    findings = _examine(sight, place)
     if options.as_json:
         sys.stdout.write(json.dumps(encode_findings(findings, __version__), indent=2) + "\n")
     elif options.quiet:
@@ -99,7 +103,14 @@ def _with_found_script(sight: _Sight) -> _Sight:
     return replace(sight, script=script, options=options)
 
 
-def _examine(sight: _Sight) -> Sequence[Finding]:
+def _find_place(options: Options) -> Place | None:
+    """Where it would stand; a job script may ask the doctor before `srun` starts the copies."""
+    with suppress(UsageError):
+        return find_place(options)
+    return None
+
+
+def _examine(sight: _Sight, place: Place | None) -> Sequence[Finding]:
     programs = sight.attempt(rules.NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = sight.attempt(rules.NO_MACHINE, lambda: _find_machine(sight.options))
     facts = sight.attempt(rules.SCRIPT_REFUSED, lambda: _read_script(sight))
@@ -108,8 +119,7 @@ def _examine(sight: _Sight) -> Sequence[Finding]:
     environ = _job_environ(machine, programs)
     if outcome is None or machine is None:
         return (*sight.refused, *look_around(program, machine, environ))
-    is_said = machine.nodes > 1 and sight.options.hostfile is None
-    port = said_port(os.environ) if is_said else None
+    port = None if place is None else place.port_here
     rung = require_a_rung(outcome)
     seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
     return (*sight.refused, *seen)

@@ -14,8 +14,9 @@ from zerowiz.cli.asking import asker
 from zerowiz.cli.attempts import Manner, run_attempts
 from zerowiz.cli.checking import check_accounting, check_own_config, check_words
 from zerowiz.cli.deciding import decide_with, require_a_rung
-from zerowiz.cli.machines import CPU_MACHINE, find_machine, is_here
+from zerowiz.cli.machines import find_machine, is_here
 from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.places import find_place, with_place
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.preflight import check_start
 from zerowiz.cli.provenance import losses_shown
@@ -36,7 +37,6 @@ from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.files import HostFiles
-from zerowiz.probe.place import read_place
 from zerowiz.probe.surroundings import read_surroundings
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import can_ask, confirm
@@ -112,26 +112,12 @@ def _note(plan: LaunchPlan, stream: TextIO) -> None:
         show.note(note, stream)
 
 
-def _find_place(options: Options) -> Place | None:
-    """Where this copy stands among those of the job, if there is one on each node."""
-    named = options.machine not in {None, CPU_MACHINE}
-    if options.hostfile is not None or options.nodes == 1 or named:
-        return None
-    return read_place(os.environ)
-
-
-def _with_place(options: Options, place: Place | None, *, supervise: bool | None) -> Options:
-    """With the nodes that the launcher above tells of; nobody is asked anything there."""
-    if place is None:
-        return options
-    if supervise is False:
+def _refuse_to_leave(place: Place | None, *, supervise: bool | None) -> None:
+    if place is not None and supervise is False:
         raise UsageError(
             "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
             "drop it, or `--nodes 1` launches on this node alone",
         )
-    if options.nodes not in {None, place.nodes}:
-        raise UsageError(f"`--nodes {options.nodes}`: this job has {place.nodes} nodes")
-    return replace(options, nodes=place.nodes, yes=True)
 
 
 def _run_folder(options: Options) -> Path:
@@ -194,8 +180,9 @@ def launch(
     path, options = _require_script(script, options)
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
-    place = _find_place(options)
-    options = _with_place(options, place, supervise=supervise)
+    place = find_place(options)
+    _refuse_to_leave(place, supervise=supervise)
+    options = with_place(options, place)
     machine = find_machine(options, os.environ)
     _check_place(options, machine, place)
     run = Run(
@@ -242,9 +229,7 @@ def _plan_start(
     rung = require_a_rung(outcome)
     plan = plan_launch(outcome, facts, script_args, rung, run)
     if is_here(machine):
-        # Node 0 alone has the port.
-        here = None if run.copy is None or run.copy.place.node_rank else run.copy.place
-        port = None if here is None else here.master_port
+        port = None if run.copy is None else run.copy.place.port_here
         check_start(outcome, facts, rung, script_args, plan, master_port=port)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.

@@ -52,6 +52,11 @@ class Place:
     job_key: str
     """The same on every node of this job; another for the next job, where one can tell."""
 
+    @property
+    def port_here(self) -> int | None:
+        """The port that has to be free on this node, where one was told: node 0 listens."""
+        return None if self.node_rank else self.master_port
+
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
             raise UsageError(

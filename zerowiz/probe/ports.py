@@ -9,7 +9,6 @@ from pathlib import Path
 from zerowiz.probe.files import Files
 from zerowiz.probe.network import parse_name_list
 
-_PORTS, _DIGITS = 65536, 6
 # Below what torchrun (29400), DeepSpeed (29500) and the NodePorts of Kubernetes (30000) take.
 _LOWEST, _HIGHEST = 10_000, 29_399
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -82,13 +81,3 @@ def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool 
 
 def _begins(entry: str, names: tuple[str, ...]) -> bool:
     return any(name.startswith(entry) for name in names)
-
-
-def said_port(environ: Mapping[str, str]) -> int | None:
-    """The port of MASTER_PORT, where the ranks are to meet on this host; torchrun's is its own."""
-    if "GROUP_RANK" in environ:
-        return None
-    address, text = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-    here = {"", "localhost", "127.0.0.1", socket.gethostname()}
-    port = int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS else 0
-    return port if address in here and 0 < port < _PORTS else None
