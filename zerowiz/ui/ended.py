@@ -1,5 +1,6 @@
 """Tell how an attempt ended, and what follows it."""
 
+import signal
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -31,13 +32,20 @@ _GOES_ON: Mapping[GoesOn, str] = {
 
 def failure(end: JobEnd, rung: Strategy, number: int, stream: TextIO) -> None:
     """Which rank failed first, why, and the last that it said."""
-    said = f"attempt {number} ({rung.name}) ended with status {end.status}: {_CAUSES[end.cause]}"
+    said = f"attempt {number} ({rung.name}) ended with status {end.status}: {_why(end)}"
     first = end.first
     if first is None:
         say(stream, "", said)
         return
     say(stream, "", f"{said}; rank {first.rank} on {first.host} was first, its log is {first.log}")
     stream.writelines(f"  | {line}\n" for line in first.tail[-_SHOWN_LINES:])
+
+
+def _why(end: JobEnd) -> str:
+    """Its cause; a signal by name, as SIGSEGV is a bug and SIGKILL somebody's will."""
+    names = {128 + number: number.name for number in signal.Signals}
+    killed_by = names.get(end.status) if end.cause is Cause.KILLED else None
+    return _CAUSES[end.cause] if killed_by is None else f"{_CAUSES[end.cause]} by {killed_by}"
 
 
 def following(rung: Strategy, resume: Resume, number: int, stream: TextIO) -> None:

@@ -1,0 +1,37 @@
+"""What stderr says of an attempt that failed."""
+
+import io
+
+import pytest
+
+from zerowiz.core.ending import Cause, JobEnd, RankEnd
+from zerowiz.core.strategy import ZERO2
+from zerowiz.ui.ended import failure
+
+FIRST = RankEnd(rank=1, host="n1", status=139, ended_at=0.0, log="rank-1.log", tail=("a", "b"))
+
+
+def said(end: JobEnd) -> str:
+    stream = io.StringIO()
+    failure(end, ZERO2, 2, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "expected"),
+    [
+        (139, Cause.KILLED, "ended with status 139: it was killed by SIGSEGV"),
+        (137, Cause.KILLED, "ended with status 137: it was killed by SIGKILL"),
+        (128 + 100, Cause.KILLED, "ended with status 228: it was killed"),
+        (143, Cause.STOPPED, "ended with status 143: it was told to end"),
+        (137, Cause.HOST_OOM, "ended with status 137: the host ran out of memory"),
+    ],
+)
+def test_the_signal_is_named_that_killed_a_rank(status: int, cause: Cause, expected: str) -> None:
+    assert f"attempt 2 (zero2) {expected}" == said(JobEnd(status=status, cause=cause)).strip()
+
+
+def test_the_rank_that_failed_first_has_the_last_word() -> None:
+    text = said(JobEnd(status=139, cause=Cause.KILLED, first=FIRST))
+    assert "SIGSEGV; rank 1 on n1 was first, its log is rank-1.log" in text
+    assert text.endswith("  | a\n  | b\n")
