@@ -102,7 +102,9 @@ def test_a_secret_stays_unless_a_line_sends_it(name: str) -> None:
     stays = for_shell(merge_env({name: "s"}, {}))
     assert {} == stays.exact
     assert [True] == [note.startswith(f"`{name}` stays here") for note in stays.notes]
-    assert {name: "s"} == for_shell(merge_env({name: "t"}, {}, [file(f"{name}=s")])).exact
+    for line in (f"{name}=s", f"{name}='s'"):
+        sent = for_shell(merge_env({name: "t"}, {}, [file(line)]))
+        assert ({name: "s"}, ()) == (sent.exact, sent.notes)
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH", "NCCL_KEYS_X"])

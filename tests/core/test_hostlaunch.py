@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsenv import merge_env
+from zerowiz.core.dsenv import EnvText, merge_env
 from zerowiz.core.hostlaunch import (
     KEEPALIVE,
     HostLaunch,
@@ -22,11 +22,16 @@ from zerowiz.core.launch import Launcher
 from zerowiz.errors import UsageError
 
 
-def plan(launcher: Launcher, environ: Mapping[str, str], address: str | None = "a1") -> HostLaunch:
+def plan(
+    launcher: Launcher,
+    environ: Mapping[str, str],
+    address: str | None = "a1",
+    files: Sequence[EnvText] = (),
+) -> HostLaunch:
     return plan_host_launch(
         launcher,
         "hosts",
-        merge_env(environ, {"DS_ACCELERATOR": "cpu"}),
+        merge_env(environ, {"DS_ACCELERATOR": "cpu"}, files),
         environ,
         env_file="/run/deepspeed_env",
         master_addr=address,
@@ -108,6 +113,20 @@ def test_what_deepspeed_would_send_between_quotes_is_sent_past_it(
     assert ("NCCL_X",) == launch.without
     assert "NCCL_X" not in launch.env
     assert sent == launcher_args(launch)[-len(sent) :]
+
+
+@pytest.mark.parametrize("launcher", Launcher)
+@pytest.mark.parametrize("name", ["MLFLOW_TRACKING_PASSWORD", "NCCL_X_KEY"])
+def test_a_secret_that_deepspeed_would_show_unasked_is_kept_from_it(
+    launcher: Launcher, name: str
+) -> None:
+    launch = plan(launcher, {name: "hunter 2", "MLFLOW_TRACKING_URI": "http://m"})
+    assert (name,) == launch.without
+    assert "hunter 2" not in str((launch.options, launch.env, launch.env_text))
+    assert [True] == [note.startswith(f"`{name}` stays here") for note in launch.notes]
+
+    asked = plan(launcher, {name: "t"}, files=[EnvText(name="mine", text=f"{name}=t")])
+    assert ((), ()) == (asked.without, asked.notes)
 
 
 WRITTEN = st.characters(codec="utf-8", exclude_characters="\0")

@@ -11,7 +11,7 @@ pdsh itself replaces `%h`, `%u` and `%n`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 # What reaches another node of the caller's environment: settings of the libraries that train.
@@ -64,6 +64,8 @@ class Carried:
     """Exactly so."""
     typed: Mapping[str, str]
     """The person's own lines; under pdsh the shell of the node reads them, `$NAME` and all."""
+    asked: frozenset[str] = frozenset()
+    """Whatever has a line of the person's."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,6 +90,7 @@ def merge_env(
     values = {name: value for name, value in environ.items() if _travels(name)}
     values |= planned
     typed: dict[str, str] = {}
+    asked: set[str] = set()
     notes: list[str] = []
     for file in files:
         for number, line in enumerate(file.text.splitlines(), start=1):
@@ -101,20 +104,29 @@ def merge_env(
             values.pop(read.name, None)
             typed.pop(read.name, None)
             (values if read.as_it_stands else typed)[read.name] = read.value
-    return Carried(values=values, typed=typed, notes=tuple(notes))
+            asked.add(read.name)
+    return Carried(values=values, typed=typed, asked=frozenset(asked), notes=tuple(notes))
+
+
+def keep_here(carried: Carried, names: Collection[str]) -> Carried:
+    """Without these, which a command line would show; a note names each."""
+    notes = (
+        f"`{name}` stays here: the process list of every node would show it; a line in"
+        " `.deepspeed_env` sends it all the same"
+        for name in names
+    )
+    values = {name: value for name, value in carried.values.items() if name not in names}
+    return replace(carried, values=values, notes=(*carried.notes, *notes))
 
 
 def for_shell(carried: Carried) -> Carried:
     """What can pass through pdsh: no secret that nobody asked to send, no line break."""
+    secrets = [name for name, value in carried.values.items() if value and is_secret(name)]
+    carried = keep_here(carried, [name for name in secrets if name not in carried.asked])
     notes = list(carried.notes)
     values = {}
     for name, value in carried.values.items():
-        if is_secret(name) and value:
-            notes.append(
-                f"`{name}` stays here: pdsh would show it in the process list of every node;"
-                " a line in `.deepspeed_env` sends it all the same"
-            )
-        elif any(mark in value for mark in "\n\r\0"):
+        if any(mark in value for mark in "\n\r\0"):
             notes.append(f"`{name}` stays here: DeepSpeed cannot send a value with a line break")
         else:
             values[name] = value

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.dsenv import Carried, for_shell, render_env
+from zerowiz.core.dsenv import Carried, for_shell, is_secret, keep_here, render_env
 from zerowiz.core.launch import Launcher
 from zerowiz.errors import UsageError
 
@@ -44,7 +44,7 @@ class HostLaunch:
     """For DeepSpeed itself, here."""
     notes: tuple[str, ...]
     without: tuple[str, ...] = ()
-    """Variables that DeepSpeed itself must not see: it would send them with quotes around them."""
+    """Variables that DeepSpeed itself must not see: it would garble them, or show a secret."""
     env_text: str = ""
     """The file that DS_ENV_FILE names."""
 
@@ -75,21 +75,24 @@ def plan_host_launch(
     if master_addr is not None:
         options += ("--master_addr", master_addr)
     env = {"DS_ENV_FILE": env_file, **_keepalive(launcher, environ)}
+    shown = _would_show(environ, carried)
+    carried = keep_here(carried, shown)
     if launcher is Launcher.PDSH:
         carried = for_shell(carried)
+        text = render_env(carried)
         return HostLaunch(
-            options=options, env=env, env_text=render_env(carried), notes=carried.notes
+            options=options, env=env, env_text=text, without=shown, notes=carried.notes
         )
     values = {**carried.exact, "MASTER_PORT": str(master_port)}
     if master_addr is not None:
         values["MASTER_ADDR"] = master_addr
-    seen = {**environ, **values}
+    seen = {name: value for name, value in environ.items() if name not in shown} | values
     garbled = {name: seen[name] for name in sorted(seen) if _is_garbled(name, seen[name])}
     words = _MPI_WORDS[launcher](seen, [name for name in values if name not in garbled], garbled)
     return HostLaunch(
         options=(*options, f"--launcher_args={shlex.join(words)}") if words else options,
         env={**{name: values[name] for name in values if name not in garbled}, **env},
-        without=tuple(garbled),
+        without=(*shown, *garbled),
         notes=carried.notes,
     )
 
@@ -97,6 +100,12 @@ def plan_host_launch(
 def _keepalive(launcher: Launcher, environ: Mapping[str, str]) -> dict[str, str]:
     name = _SSH_OPTIONS[launcher]
     return {name: f"{environ.get(name, '')} {KEEPALIVE}".strip()}
+
+
+def _would_show(environ: Mapping[str, str], carried: Carried) -> tuple[str, ...]:
+    """Secrets that DeepSpeed puts into a command line unasked."""
+    sent = (name for name, value in environ.items() if value and name.startswith(_EXPORTED))
+    return tuple(sorted(name for name in sent if is_secret(name) and name not in carried.asked))
 
 
 def _is_garbled(name: str, value: str) -> bool:
