@@ -15,7 +15,7 @@ from pathlib import Path
 import deepspeed
 import torch
 from deepspeed import comm as dist
-from portable_checkpoint import load, save
+from portable_checkpoint import check_savable, load, save
 from portable_checkpoint.signals import SaveSignals
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations import HfDeepSpeedConfig
@@ -102,6 +102,8 @@ def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argpars
     Returns:
         The script's exit status: 0, or 143 where SIGTERM ended it.
     """
+    if args.save_steps or args.save_on_signal:
+        check_savable(engine)
     done = load(engine, args.output_dir).step if args.resume else 0
     signals = SaveSignals() if args.save_on_signal else None
     shape = (engine.train_micro_batch_size_per_gpu(), 1)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from portable_checkpoint import Loaded, load, newest, save
+from portable_checkpoint import Loaded, check_savable, load, newest, save
 from portable_checkpoint.signals import SaveSignals
 from portable_checkpoint.state import restore_randoms
 from torch import distributed as dist
@@ -30,7 +30,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import SaveStrategy, get_last_checkpoint
 
 HERE = Path(__file__).parent
 
@@ -134,11 +134,15 @@ class PortableTrainer(Trainer):
         self, max_steps: int, train_dataloader: object, resume_from_checkpoint: str | None
     ) -> tuple[object, object]:
         """Load once the engine is built."""
-        if resume_from_checkpoint is None or not self.is_deepspeed_enabled:
+        if not self.is_deepspeed_enabled:
             return super()._prepare_for_training(
                 max_steps, train_dataloader, resume_from_checkpoint
             )
         prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        if self.args.save_strategy != SaveStrategy.NO:
+            check_savable(self.deepspeed)
+        if resume_from_checkpoint is None:
+            return prepared
         self.loaded = load(self.deepspeed, Path(resume_from_checkpoint))
         self.lr_scheduler.load_state_dict(self.loaded.extra["schedule"])
         return prepared

@@ -4,11 +4,13 @@ DeepSpeed's own checkpoint loads only where the stage is the same (1 and 2 read 
 one keeps what the stages have in common: weights, fp32 masters and the optimizer's moments by the
 parameter's name, the optimizer's steps, learning rates, schedule, loss scale, random numbers.
 
+    check_savable(engine)
     done = load(engine, output_dir).step
     save(engine, output_dir, step=step)
 
-All ranks call both. Rank 0 alone writes and reads, 64 MiB at a time: the other nodes need not see
-its file system, and no GPU and no host holds more of it. Copy this folder beside your script.
+All ranks call all of them. Rank 0 alone writes and reads, 64 MiB at a time: the other nodes need
+not see its file system, and no GPU and no host holds more of it. Copy this folder beside your
+script.
 """
 
 import sys
@@ -101,6 +103,17 @@ class _Run:
         """This rank's elements of a master weight or of a moment."""
         piece = self.pieces[self.params[name]]
         return [] if piece is None else [piece.of(self.flat(piece.flat, key))]
+
+
+def check_savable(engine: DeepSpeedEngine) -> None:
+    """See before the first step that `save` will know this engine; hours later it costs a run.
+
+    Raises:
+        NotImplementedError: States or weights on NVMe, MoE layers, quantized weights. Which states
+            an optimizer keeps shows after its first step alone.
+    """
+    for p in _Run(engine).params.values():
+        held_weights(p)
 
 
 def save(

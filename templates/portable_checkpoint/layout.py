@@ -65,8 +65,14 @@ def find_pieces(engine: object) -> Pieces:
     }.get(type(wrapper).__name__)
     if find is None and wrapper is engine.basic_optimizer:
         find = _raw
-    if find is None or engine.has_moe_layers or getattr(wrapper, "swap_optimizer", False):
-        raise NotImplementedError(f"no portable checkpoint of {type(wrapper).__name__} here")
+    refused = {
+        type(wrapper).__name__: find is None,
+        "MoE layers": engine.has_moe_layers,
+        "states on NVMe": getattr(wrapper, "swap_optimizer", False),
+    }
+    for what, is_so in refused.items():
+        if is_so:
+            raise NotImplementedError(f"no portable checkpoint of {what}")
     return find(engine)
 
 

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, UNREACHABLE, Result, Run, clean_environ
+from cli.harness import (
+    CONFIG_ARGUMENTS,
+    HF_IN_CODE,
+    HF_PARSER,
+    ROOT,
+    UNREACHABLE,
+    Result,
+    Run,
+    clean_environ,
+)
 
 from zerowiz.probe.nvml.tape import Replay
 
@@ -104,6 +113,18 @@ def test_a_disagreement_names_both_sides(here: Run, scripts: Path) -> None:
     assert "`--micro-batch 2` disagrees with the script" in result.problem
     assert "4" in result.problem
     assert "in_code.py" in result.problem + result.hints
+
+
+def test_a_script_that_disagrees_with_a_config_is_named(here: Run, scripts: Path) -> None:
+    own = '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}'
+    (scripts / "own.json").write_text(own)
+    loop = CONFIG_ARGUMENTS.replace("--batch", "--micro_batch").replace("default=2", "default=4")
+    (scripts / "loop.py").write_text(loop)
+    result = here("launch", "--dry-run", *CPU, "--config", "own.json", "loop.py")
+    assert 2 == result.code
+    assert "the script disagrees with `own.json`" in result.problem
+    assert "in loop.py line 7 says 4, the config 2" in result.problem
+    assert "`--micro_batch 2`" in result.hints
 
 
 def test_a_loss_that_no_argument_tells_is_taken_at_its_word(here: Run, scripts: Path) -> None:

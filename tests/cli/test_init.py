@@ -46,6 +46,15 @@ def test_a_dry_run_shows_the_config_and_writes_nothing(here: Run, script: Path) 
     assert [script] == list(script.parent.iterdir())
 
 
+def test_a_dry_run_foresees_the_file_that_is_in_the_way(here: Run, script: Path) -> None:
+    config = script.parent / "ds_config_zero0.json"
+    config.write_text("{}")
+    said = [here("init", *words, "--yes", *CPU) for words in (("--dry-run",), ())]
+    assert [1, 1] == [result.code for result in said]
+    assert said[0].problem == said[1].problem
+    assert "{}" == config.read_text()
+
+
 @pytest.mark.parametrize("variable", ["CI", "ZEROWIZ_NO_INPUT"])
 def test_without_a_terminal_nothing_is_asked(process: Run, script: Path, variable: str) -> None:
     assert script.is_file()

@@ -213,6 +213,27 @@ def test_a_cure_that_the_script_must_take_says_where(here: Run, folder: Path) ->
     assert "lora" not in result.stderr
 
 
+def test_a_cure_names_every_line_that_the_script_must_change(here: Run, folder: Path) -> None:
+    """One of two alone would train with another global batch."""
+    text = HF_IN_CODE.replace("bf16=True", "fp16=True, gradient_accumulation_steps=4")
+    (folder / "train.py").write_text(text)
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "512")
+    hints = here("launch", "-q", "--dry-run", *words, "train.py").hints
+    [line] = [line for line in hints.splitlines() if "`--micro-batch 2 --grad-accum 8`" in line]
+    assert "set `per_device_train_batch_size=2` in train.py" in line
+    assert "set `gradient_accumulation_steps=8` in train.py" in line
+
+
+@pytest.mark.parametrize("narrowed", [("--gpus", "0,1"), ("--gpus-per-node", "2")])
+def test_a_machine_that_would_be_narrowed_again_is_no_cure(
+    here: Run, narrowed: tuple[str, ...]
+) -> None:
+    words = ("plan", "-q", "--model", "7b", "--machine", "4xA100-40GB", "--gradient-checkpointing")
+    result = here(*words, *narrowed)
+    assert 4 == result.code
+    assert "`--machine " not in result.hints
+
+
 def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:
     result = here("launch", "--help")
     assert 0 == result.code

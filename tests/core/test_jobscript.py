@@ -13,7 +13,7 @@ EXAMPLE = JobScript(
     nodes=2,
     ranks=8,
     has_gpus=True,
-    options=("--output-dir", "out"),
+    options=("--output-dir", "out", "--model", "model"),
     script="train_deepspeed.py",
     script_args=("--output_dir", "out", "--resume", "--save_on_signal"),
 )

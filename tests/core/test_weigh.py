@@ -255,6 +255,14 @@ def test_a_rung_lacks_what_is_missing_on_its_scarcer_side() -> None:
     assert max(weighed.device_bytes, weighed.host_bytes) - GB == weighed.lacking_bytes
 
 
+def test_a_host_that_nobody_knows_has_nothing_free() -> None:
+    unknown = weigh(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    none = weigh(
+        Job(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
+    )
+    assert none.lacking_bytes == unknown.lacking_bytes > 0
+
+
 def test_every_strategy_is_weighed_in_order() -> None:
     weighed = weigh_all(Job(machine=A100S, model=SEVEN, workload=Workload()))
     assert STRATEGIES == tuple(w.strategy for w in weighed)

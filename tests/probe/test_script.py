@@ -142,6 +142,25 @@ def test_a_plugin_that_the_script_builds_itself_is_an_obstacle() -> None:
     assert Obstacle.BUILT_ACCELERATE is parse_script(text, "train.py").obstacle
 
 
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4)", 4),
+        ("gradient_accumulation_plugin=GradientAccumulationPlugin(4)", 4),
+        ("deepspeed_plugin=DeepSpeedPlugin(zero_stage=2), gradient_accumulation_steps=4", 4),
+        ("deepspeed_plugin=DeepSpeedPlugin(zero_stage=2, gradient_accumulation_steps=8)", 8),
+        ("DeepSpeedPlugin(gradient_accumulation_steps=8), gradient_accumulation_steps=4", None),
+        ("gradient_accumulation_plugin=make_plugin()", None),
+        ("**settings", None),
+        ("", 1),
+    ],
+)
+def test_accumulation_is_read_where_accelerate_takes_it(how: str, expected: int | None) -> None:
+    names = "Accelerator, DeepSpeedPlugin, GradientAccumulationPlugin"
+    text = f"from accelerate import {names}\naccelerator = Accelerator({how})\n"
+    assert expected == parse_script(text, "train.py").accumulation_steps.value
+
+
 def test_initialize_wins_over_the_trainer() -> None:
     text = HF_CALL + "import deepspeed\nTrainingArguments('out')\ndeepspeed.initialize(config='a')"
     facts = parse_script(text, "train.py")

@@ -310,3 +310,9 @@ def test_another_models_checkpoint_is_refused_in_one_line(
     said = refused.stdout + refused.stderr
     assert 1 == said.count("error: out/checkpoint-4 is of another model: ")
     assert "Traceback" not in said
+
+
+def test_what_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    refused, _ = launch(tmp_path, HERE / "not_savable.py", ends_well=False)
+    said = refused.stdout + refused.stderr
+    assert "NotImplementedError: no portable checkpoint of MoE layers" in said

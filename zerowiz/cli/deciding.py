@@ -12,7 +12,7 @@ from zerowiz.cli.planning import Brief, make_brief
 from zerowiz.core.broken import refuse_broken
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.machine import Machine
-from zerowiz.core.remedies import Remedy, remedies
+from zerowiz.core.remedies import Change, Remedy, remedies
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.weigh import Job
@@ -53,11 +53,11 @@ def weigh_options(
     cures: list[Remedy] = []
     in_script: dict[int, str] = {}
     for cure in remedies(decision):
-        refusal = _refusal(options, cure, brief.job, facts, script_args)
-        if refusal is not None and not _IN_SCRIPT.issuperset(cure.change):
+        leads, edits = _try(options, cure, brief.job, facts, script_args)
+        if not leads and not (edits and _IN_SCRIPT.issuperset(cure.change)):
             continue
-        if refusal is not None:
-            in_script[len(cures)] = refusal
+        if edits:
+            in_script[len(cures)] = "; ".join(edits)
         cures.append(cure)
     return Outcome(
         options=options,
@@ -91,33 +91,52 @@ _IN_SCRIPT = frozenset(
 )
 
 
-def _refusal(
+def _try(
     options: Options,
     cure: Remedy,
     job: Job,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-) -> str | None:
-    """What the script must change before a cure can be typed; None when nothing.
+) -> tuple[bool, list[str]]:
+    """Whether a cure leads to its rung as it is typed, and what the script must change for it."""
+    try:
+        brief = _with_cure(options, cure.change, job, facts, script_args)
+    except ZerowizError:
+        edits = []
+        for flag, value in cure.change.items():
+            try:
+                _with_cure(options, {flag: value}, job, facts, script_args)
+            except ZerowizError as error:
+                edits.append(error.hints[0] if error.hints else error.message)
+        return False, edits
+    chosen = decide(brief.job, brief.wish).chosen
+    return chosen is not None and chosen.strategy.name == cure.strategy, []
 
-    The machine and the model are those of the job, which were read once, unless the cure names
+
+def _with_cure(
+    options: Options,
+    change: Change,
+    job: Job,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> Brief:
+    """The job with a change typed.
+
+    The machine and the model are those of the job, which were read once, unless the change names
     another.
     """
-    changed = with_flags(options, cure.change)
-    try:
-        machine = _machine_of(changed, cure, job.machine)
-        model = None if "--model" in cure.change else job.model
-        brief = make_brief(changed, machine, facts, script_args, model)
-        if facts is not None:
-            check_method(facts, brief.job.workload.method)
-    except ZerowizError as error:
-        return error.hints[0] if error.hints else error.message
-    return None
+    changed = with_flags(options, change)
+    machine = _machine_of(changed, change, job.machine)
+    model = None if "--model" in change else job.model
+    brief = make_brief(changed, machine, facts, script_args, model)
+    if facts is not None:
+        check_method(facts, brief.job.workload.method)
+    return brief
 
 
-def _machine_of(changed: Options, cure: Remedy, machine: Machine) -> Machine:
-    """The machine that was read once, unless the cure names another."""
-    return find_machine(changed, os.environ) if "--machine" in cure.change else machine
+def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
+    """The machine that was read once, unless the change names another."""
+    return find_machine(changed, os.environ) if "--machine" in change else machine
 
 
 def write_notes(outcome: Outcome) -> None:
@@ -185,7 +204,7 @@ def decide_with(
         cure = open_changes.pop(index)
         try:
             changed = with_flags(outcome.options, cure.change)
-            machine = _machine_of(changed, cure, machine)
+            machine = _machine_of(changed, cure.change, machine)
             outcome = weigh_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.

@@ -27,7 +27,7 @@ from zerowiz.core.launch import PlannedFile
 from zerowiz.core.machine import Machine
 from zerowiz.core.questions import QUESTIONS, Question, answer_or_default
 from zerowiz.core.script import deliver
-from zerowiz.emit.files import find_losses, replace_file, write_files
+from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
 from zerowiz.errors import InterruptedByUserError, Loss, PreflightError
 from zerowiz.probe.record import record_path
 from zerowiz.ui import diff, show
@@ -144,6 +144,10 @@ def init(
         # The config stays the last: it is what all others are written for.
         files = (plan_job_file(outcome, facts), *files)
     record = encode_record(path, options)
+    if options.dry_run and not asking:
+        # Said now what a writing run would say.
+        with losses_shown(shown=not options.quiet):
+            refuse_loss(*files, force=options.force)
     if not options.dry_run and files:
         _write(files, record, options, asking=asking)
     elif not options.dry_run:

@@ -36,6 +36,7 @@ def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
         )
     seen = machine.source in {MachineSource.NVML, MachineSource.CPU}
     virtual = sys.prefix != sys.base_prefix
+    path = str((options.output_dir or Path()) / _NAME)
     job = JobScript(
         nodes=machine.nodes,
         ranks=len(machine.gpus),
@@ -46,6 +47,6 @@ def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
         options=tuple(as_words(on_node)),
         script=facts.path,
         script_args=tuple(flag for flag in _GOES_ON if facts.parser.spells(flag)),
+        path=path,
     )
-    folder = options.output_dir or Path()
-    return PlannedFile(path=str(folder / _NAME), text=render_job_script(job))
+    return PlannedFile(path=path, text=render_job_script(job))

@@ -59,7 +59,10 @@ def _require_script(script: str | None, options: Options) -> tuple[str, Options]
 
 def _check_options(options: Options, *, supervise: bool | None, escalate: bool) -> None:
     if escalate and supervise is False:
-        raise UsageError("`--escalate` and `--no-supervise`: who becomes the job cannot restart it")
+        raise UsageError(
+            "`--escalate` and `--no-supervise`: who becomes the job cannot restart it",
+            "drop one of them",
+        )
     if escalate and options.config is not None:
         raise UsageError(
             f"`--escalate` writes the next config itself, and `--config {options.config}` is yours",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -138,7 +139,10 @@ def _read_and_save(
     if path is None:
         return find_machine(options, environ)
     if not path.parent.is_dir():
-        raise UsageError(f"`{path}` cannot be saved: there is no folder `{path.parent}`")
+        raise UsageError(
+            f"`{path}` cannot be saved: there is no folder `{path.parent}`",
+            f"`mkdir -p {shlex.quote(str(path.parent))}`",
+        )
     if on_cpu or options.machine is not None:
         seen = find_machine(options, environ)
         write_file(PlannedFile(path=str(path), text=_describe(seen, None)), force=force)

@@ -233,7 +233,10 @@ def _machine(options: Options, trials: Sequence[Trial]) -> Machine:
         options = replace(options, gpus_per_node=max(trial.gpus for trial in trials))
     machine = find_machine(options, os.environ)
     if not is_here(machine):
-        raise UsageError(f"`--machine {options.machine}`: `measure` runs on this machine alone")
+        raise UsageError(
+            f"`--machine {options.machine}`: `measure` runs on this machine alone",
+            "drop `--machine`, or run `zerowiz measure` there",
+        )
     return machine
 
 

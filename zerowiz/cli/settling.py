@@ -21,8 +21,27 @@ def by_script(flag: str, option: T | None, setting: Setting[T] | None) -> T | No
     )
 
 
-def by_config(flag: str, config: Path | None, option: T | None, own: T | None) -> T | None:
-    """The option or what the person's own config says; they may not disagree."""
-    if option is not None and own is not None and option != own:
-        raise UsageError(f"`{flag} {option}` disagrees with `{config}`, which says {own}")
-    return option if own is None else own
+def by_config(
+    flag: str, config: Path | None, said: T | None, own: T | None, setting: Setting[T] | None = None
+) -> T | None:
+    """What was said, or what the person's own config says; they may not disagree.
+
+    Args:
+        flag: The option.
+        config: The person's own.
+        said: By the option or the script.
+        own: By the config.
+        setting: The script's, where it has one.
+    """
+    if said is None or own is None or said == own:
+        return said if own is None else own
+    if setting is None:
+        raise UsageError(
+            f"`{flag} {said}` disagrees with `{config}`, which says {own}",
+            f"drop `{flag} {said}`, or write {said} into the config",
+        )
+    raise UsageError(
+        f"the script disagrees with `{config}`: {setting.said_by} says {said}, the config {own}",
+        setting.change_to(own),
+        f"or write {said} into the config",
+    )

@@ -74,11 +74,12 @@ def make_workload(
     """
     config, (own_batch, own_steps) = options.config, own.batch(machine.world_size)
     batch = by_script("--micro-batch", options.micro_batch, settings.micro_batch)
-    micro_batch = by_config("--micro-batch", config, batch, own_batch) or 1
+    batch = by_config("--micro-batch", config, batch, own_batch, settings.micro_batch)
+    micro_batch = batch or 1
     steps = by_script("--grad-accum", options.grad_accum, settings.accumulation_steps)
-    steps = by_config("--grad-accum", config, steps, own_steps)
+    steps = by_config("--grad-accum", config, steps, own_steps, settings.accumulation_steps)
     precision = by_script("--precision", options.precision, settings.precision)
-    precision = by_config("--precision", config, precision, own.precision)
+    precision = by_config("--precision", config, precision, own.precision, settings.precision)
     optimizer = by_script("--optimizer", options.optimizer, settings.optimizer)
     packing = by_script("--packing", options.packing, settings.packing)
     checkpointing = by_script(

@@ -44,6 +44,8 @@ class JobScript:
     """Of `zerowiz launch`, beside `--stage` and `--yes`."""
     script: str
     script_args: tuple[str, ...] = ()
+    path: str = "job.sbatch"
+    """Where it is written, seen from the folder that all its other paths start at."""
 
 
 def render_job_script(job: JobScript) -> str:
@@ -59,7 +61,7 @@ def _title(job: JobScript) -> Sequence[str]:
     return (
         "#!/bin/bash",
         f"# Trains {job.script} on {nodes}. Look at the lines marked FILL IN, then:",
-        "#   sbatch job.sbatch",
+        f"#   sbatch {shlex.quote(job.path)}",
     )
 
 

@@ -125,6 +125,9 @@ class Gpu:
                 raise UsageError(
                     f"GPU {self.index} cannot have {size_bytes} bytes of {label} memory"
                 )
+        total, free = self.total_bytes, self.free_bytes
+        if total is not None and free is not None and free > total:
+            raise UsageError(f"GPU {self.index} cannot have {free} of {total} bytes free")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

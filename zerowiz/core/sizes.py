@@ -73,7 +73,7 @@ def model_from_size(name: str, params: int) -> Model:
     if not _SMALLEST_PARAMS <= params <= _LARGEST_PARAMS:
         raise UsageError(
             f"a model of {params} parameters (`{name}`) cannot be planned from its size",
-            "a size lies between `1m` and `1t`; a smaller model needs a folder with config.json",
+            "a size lies between `1m` and `1t`; any other model needs a folder with config.json",
         )
     shape = min(_shapes_of(params), key=lambda shape: shape.strangeness)
     architecture = read_architecture(

@@ -190,10 +190,16 @@ class Weighed:
 
     @property
     def lacking_bytes(self) -> int:
-        """How much is known to be missing, on the GPU or on the host; 0 when nothing is."""
-        rooms = (self.headroom_bytes, self.host_headroom_bytes)
-        least = 0 if self.ran_out is None else 1
-        return max(least, *(-room for room in rooms if room is not None), least)
+        """How much is missing, on the GPU or on the host; 0 when nothing is.
+
+        A host that nobody knows has nothing free, as everywhere.
+        """
+        on_gpu, on_host = self.headroom_bytes, self.host_headroom_bytes
+        return max(
+            0 if self.ran_out is None else 1,
+            0 if on_gpu is None else -on_gpu,
+            self.host_bytes if on_host is None else -on_host,
+        )
 
     def load_bytes(self, job: Job) -> int:
         """What the ranks of a node hold of its memory in all: to build the model, then to train.

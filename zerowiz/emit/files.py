@@ -29,7 +29,8 @@ def _mark(path: Path, content: bytes) -> Path:
 def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     reason = error.strerror or str(error)
     return ZerowizError(
-        f"cannot write `{path}`: {reason.lower()}", "`--output-dir` writes elsewhere"
+        f"cannot write `{path}`: {reason.lower()}",
+        f"make `{path.parent}` a folder that can be written to, or name another file or folder",
     )
 
 

@@ -19,5 +19,6 @@ def read_cases(path: Path) -> object:
         where = f"line {error.lineno} column {error.colno}"
         raise UsageError(f"cases `{path}` is not JSON: {error.msg} at {where}", hint) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cases `{path}` cannot be read: {error}", hint) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cases `{path}` cannot be read: {reason}", hint) from None
     return values

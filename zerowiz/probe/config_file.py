@@ -63,7 +63,7 @@ def read_config_text(path: Path) -> ConfigText:
     except FileNotFoundError:
         raise UsageError(f"config `{path}` does not exist", _HINT) from None
     except OSError as error:
-        raise UsageError(f"config `{path}` cannot be read: {error}", _HINT) from None
+        raise UsageError(f"config `{path}` cannot be read: {error.strerror}", _HINT) from None
 
 
 def _values(root: Object) -> dict[str, object]:

@@ -159,13 +159,27 @@ def _loader_batch(read: Reader) -> Binding:
     return Binding(from_config=True) if asks and not named.seen else named
 
 
+_PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
+
+
 def _accelerated_steps(read: Reader, call: Call) -> Binding:
-    """`Accelerator(gradient_accumulation_steps=)`, unless one of its plugins says it instead."""
+    """`Accelerator(gradient_accumulation_steps=)`, or what one of its plugins says instead."""
     name = "gradient_accumulation_steps"
+    said = [
+        read.keyword(call, name),
+        *(read.keyword(each, name) for each in read.source.calls_to("accelerate", _DS_PLUGIN)),
+        *(_plugin_steps(read, each) for each in read.source.calls_to("accelerate", _PLUGIN)),
+    ]
+    known = [each for each in said if each is not None]
+    if known:
+        return agree(known)
     words = [word.arg for word in call.node.keywords]
-    said = read.keyword(call, name)
-    if any("plugin" in word for word in words if word) or (said is None and None in words):
+    if any(word is None or "plugin" in word for word in words):
         return UNSEEN
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
-    default = Binding(value=1, line=call.line, keyword=name, default_of="Accelerator")
-    return said or default
+    return Binding(value=1, line=call.line, keyword=name, default_of="Accelerator")
+
+
+def _plugin_steps(read: Reader, call: Call) -> Binding | None:
+    steps = call.argument("num_steps", 0)
+    return None if steps is None else read.bind(steps, call, "num_steps")
