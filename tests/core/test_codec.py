@@ -1,6 +1,6 @@
 import copy
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -16,12 +16,23 @@ from zerowiz.errors import UsageError
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)
 st.register_type_strategy(int, sizes)
-gpus = st.builds(Gpu, **{f.name: ... for f in fields(Gpu)})
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> Gpu:
+    sizes = {"total_bytes", "free_bytes"}
+    total, free = draw(st.none() | st.integers(0, 2**60)), draw(st.none() | st.integers(0, 2**60))
+    if total is not None and free is not None:
+        free, total = sorted((free, total))
+    others = st.builds(Gpu, **{f.name: ... for f in fields(Gpu) if f.name not in sizes})
+    return replace(draw(others), total_bytes=total, free_bytes=free)
+
+
 machines = st.builds(
     Machine,
     **{f.name: ... for f in fields(Machine) if f.name not in {"nodes", "gpus"}},
     nodes=st.integers(1, 999),
-    gpus=st.lists(gpus, min_size=1, max_size=4, unique_by=lambda gpu: gpu.label).map(tuple),
+    gpus=st.lists(gpus(), min_size=1, max_size=4, unique_by=lambda gpu: gpu.label).map(tuple),
 )
 
 WHOLE: dict[str, Any] = {

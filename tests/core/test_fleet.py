@@ -48,11 +48,24 @@ def drawn(hint: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(hint) if issubclass(hint, StrEnum) else PLAIN[hint]
 
 
+gpu_values = st.fixed_dictionaries(
+    {f.name: drawn(get_type_hints(Gpu)[f.name]) for f in fields(Gpu)}
+)
+
+
+def _gpu(values: dict[str, Any]) -> Gpu:
+    """No more of it is free than there is."""
+    sizes = values["free_bytes"], values["total_bytes"]
+    if None not in sizes:
+        values["free_bytes"], values["total_bytes"] = sorted(sizes)
+    return Gpu(**values)
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     """A node: its GPUs are numbered, all else is anything."""
     first = draw(st.integers(0, 1))
-    gpus = draw(st.lists(drawn(Gpu), min_size=1, max_size=2))
+    gpus = draw(st.lists(gpu_values.map(_gpu), min_size=1, max_size=2))
     numbered = tuple(replace(g, index=first + i, mig_slice=None) for i, g in enumerate(gpus))
     hints = get_type_hints(Machine)
     others = {f.name: drawn(hints[f.name]) for f in fields(Machine) if f.name != "gpus"}

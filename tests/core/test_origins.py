@@ -85,7 +85,7 @@ machines = st.builds(
             Gpu,
             index=st.integers(0, 9),
             name=st.just("mine"),
-            total_bytes=sizes,
+            total_bytes=st.none() | st.just(99),
             free_bytes=sizes,
             memory_source=st.none() | st.just(MEMORY),
         ),

@@ -43,7 +43,10 @@ CHECKPOINTED = Workload(gradient_checkpointing=True)
 
 
 def with_free(machine: Machine, free_bytes: int | None) -> Machine:
-    return replace(machine, gpus=tuple(replace(gpu, free_bytes=free_bytes) for gpu in machine.gpus))
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, total_bytes=None, free_bytes=free_bytes) for gpu in machine.gpus),
+    )
 
 
 def with_host(machine: Machine, available_bytes: int | None) -> Machine:

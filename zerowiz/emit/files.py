@@ -30,7 +30,7 @@ def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     reason = error.strerror or str(error)
     return ZerowizError(
         f"cannot write `{path}`: {reason.lower()}",
-        f"make `{path.parent}` a folder that can be written to, or name another file or folder",
+        "`--output-dir` writes elsewhere, or `--save` where it named the file",
     )
 
 
