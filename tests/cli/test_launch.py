@@ -234,6 +234,16 @@ def test_a_machine_that_would_be_narrowed_again_is_no_cure(
     assert "`--machine " not in result.hints
 
 
+def test_a_cure_by_another_machine_leads_where_it_says(here: Run) -> None:
+    """The one that is named is idle, and not the busy one of here with more GPUs."""
+    words = ("plan", "-q", "--json", "--model", "7b", "--gradient-checkpointing")
+    busy = ROOT / "tests" / "machines" / "h200-x1-busy.json"
+    cures = json.loads(here(*words, "--machine", str(busy)).stdout)["remedies"]
+    [cure] = [cure for cure in cures if "--machine" in cure["change"]]
+    content = json.loads(here(*words, "--machine", cure["change"]["--machine"]).stdout)
+    assert content["chosen"] == cure["strategy"]
+
+
 def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:
     result = here("launch", "--help")
     assert 0 == result.code

@@ -12,10 +12,10 @@ from zerowiz.cli.planning import Brief, make_brief
 from zerowiz.core.broken import refuse_broken
 from zerowiz.core.decide import Decision, decide
 from zerowiz.core.machine import Machine
-from zerowiz.core.remedies import Change, Remedy, remedies
+from zerowiz.core.remedies import Change, Remedy, remedies, remedy
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.weigh import Job
+from zerowiz.core.weigh import Job, Weighed
 from zerowiz.errors import NothingFitsError, ZerowizError
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import choose
@@ -53,12 +53,16 @@ def weigh_options(
     cures: list[Remedy] = []
     in_script: dict[int, str] = {}
     for cure in remedies(decision):
-        leads, edits = _try(options, cure, brief.job, facts, script_args)
-        if not leads and not (edits and _IN_SCRIPT.issuperset(cure.change)):
+        chosen, edits = _try(options, cure, brief.job, facts, script_args)
+        if chosen is None and not (edits and _IN_SCRIPT.issuperset(cure.change)):
             continue
         if edits:
             in_script[len(cures)] = "; ".join(edits)
-        cures.append(cure)
+        if chosen is None or chosen.strategy.name == cure.strategy:
+            cures.append(cure)
+        else:
+            # Such as another machine, which is not the wider one of this that core weighed.
+            cures.append(remedy(decision, cure.change, chosen))
     return Outcome(
         options=options,
         brief=brief,
@@ -97,8 +101,8 @@ def _try(
     job: Job,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-) -> tuple[bool, list[str]]:
-    """Whether a cure leads to its rung as it is typed, and what the script must change for it."""
+) -> tuple[Weighed | None, list[str]]:
+    """What a cure leads to as it is typed, and what the script must change for it first."""
     try:
         brief = _with_cure(options, cure.change, job, facts, script_args)
     except ZerowizError:
@@ -108,9 +112,9 @@ def _try(
                 _with_cure(options, {flag: value}, job, facts, script_args)
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
-        return False, edits
+        return None, edits
     chosen = decide(brief.job, brief.wish).chosen
-    return chosen is not None and chosen.strategy.name == cure.strategy, []
+    return (chosen if chosen is not None and chosen.runs else None), []
 
 
 def _with_cure(

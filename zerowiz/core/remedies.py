@@ -7,7 +7,7 @@ from zerowiz.core.decide import Decision, OffloadChoice, Reason, Wish, decide
 from zerowiz.core.machine import Accelerator, widen
 from zerowiz.core.sizes import model_from_size
 from zerowiz.core.strategy import Offload
-from zerowiz.core.weigh import Job, Verdict
+from zerowiz.core.weigh import Job, Verdict, Weighed
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
 from zerowiz.errors import UsageError
 
@@ -141,9 +141,21 @@ _CURES: tuple[Callable[[Job, Wish], Iterator[Trial]], ...] = (
 )
 
 
+def remedy(decision: Decision, change: Change, chosen: Weighed) -> Remedy:
+    """The change that leads from a decision to this rung.
+
+    Told against the same rung, so that a changed strategy does not count as freed memory.
+    """
+    is_real = decision.job.accounting is Accounting.REAL
+    before = decision.of(chosen.strategy) if is_real else decision.closest
+    return Remedy(
+        change=change,
+        strategy=chosen.strategy.name,
+        frees_bytes=max(0, before.device_bytes - chosen.device_bytes),
+    )
+
+
 def _first_that_fits(decision: Decision, trials: Iterator[Trial]) -> Remedy | None:
-    job = decision.job
-    before = decision.closest
     for change, changed_job, wish in trials:
         try:
             chosen = decide(changed_job, wish).chosen
@@ -151,13 +163,7 @@ def _first_that_fits(decision: Decision, trials: Iterator[Trial]) -> Remedy | No
             continue
         if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT:
             continue
-        # Told against the same rung, so that a changed strategy does not count as freed memory.
-        same = decision.of(chosen.strategy) if job.accounting is Accounting.REAL else before
-        return Remedy(
-            change=change,
-            strategy=chosen.strategy.name,
-            frees_bytes=max(0, same.device_bytes - chosen.device_bytes),
-        )
+        return remedy(decision, change, chosen)
     return None
 
 
