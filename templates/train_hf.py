@@ -139,7 +139,8 @@ class PortableTrainer(Trainer):
                 max_steps, train_dataloader, resume_from_checkpoint
             )
         prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
-        if self.args.save_strategy != SaveStrategy.NO:
+        asks = any(isinstance(each, SaveWhenAsked) for each in self.callback_handler.callbacks)
+        if asks or self.args.save_strategy != SaveStrategy.NO:
             check_savable(self.deepspeed)
         if resume_from_checkpoint is None:
             return prepared

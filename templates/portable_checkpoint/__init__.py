@@ -105,15 +105,21 @@ class _Run:
         return [] if piece is None else [piece.of(self.flat(piece.flat, key))]
 
 
-def check_savable(engine: DeepSpeedEngine) -> None:
+def check_savable(engine: DeepSpeedEngine, *, frozen: bool = True) -> None:
     """See before the first step that `save` will know this engine; hours later it costs a run.
 
+    Args:
+        engine: As it was built.
+        frozen: As for `save`.
+
     Raises:
-        NotImplementedError: States or weights on NVMe, MoE layers, quantized weights. Which states
-            an optimizer keeps shows after its first step alone.
+        NotImplementedError: States or weights on NVMe, MoE layers, weights that DeepSpeed stores
+            quantized. Which states an optimizer keeps shows after its first step alone.
     """
-    for p in _Run(engine).params.values():
-        held_weights(p)
+    run = _Run(engine)
+    for name, p in run.params.items():
+        if frozen or run.trains(name):
+            held_weights(p)
 
 
 def save(

@@ -185,6 +185,23 @@ def test_a_job_script_may_ask_before_srun(here: Run, monkeypatch: pytest.MonkeyP
     for name, value in batch.items():
         monkeypatch.setenv(name, value)
     assert "error" not in found_by(here, *CPU, *MODEL).values()
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
+        assert "port-taken" not in found_by(here, *CPU, *MODEL, "--nodes", "2")
+        monkeypatch.setenv("SLURM_NODEID", "0")
+        assert "error" == found_by(here, *CPU, *MODEL, "--nodes", "2")["port-taken"]
+
+
+def test_variables_that_launch_would_refuse_are_refused(
+    here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"NNODES": "2", "NODE_RANK": "5", "MASTER_ADDR": "h"}.items():
+        monkeypatch.setenv(name, value)
+    result = here("doctor", *CPU, *MODEL)
+    assert 2 == result.code
+    assert "contradict each other" in result.hints
 
 
 def test_an_environment_without_deepspeed_is_an_error(

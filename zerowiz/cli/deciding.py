@@ -113,8 +113,12 @@ def _try(
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
         return None, edits
-    chosen = decide(brief.job, brief.wish).chosen
-    return (chosen if chosen is not None and chosen.runs else None), []
+    decision = decide(brief.job, brief.wish)
+    try:
+        _refuse_broken(options, brief, decision)
+    except ZerowizError:
+        return None, []
+    return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
 
 
 def _with_cure(
@@ -206,13 +210,14 @@ def decide_with(
         if index == len(open_changes):
             break
         cure = open_changes.pop(index)
+        edits = outcome.in_script.get(outcome.cures.index(cure))
         try:
             changed = with_flags(outcome.options, cure.change)
             machine = _machine_of(changed, cure.change, machine)
             outcome = weigh_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
-            for line in (error.message, *error.hints[:1]):
+            for line in (error.message, *([edits] if edits else error.hints[:1])):
                 show.note(line, sys.stderr)
             continue
         _tell(outcome, tell)

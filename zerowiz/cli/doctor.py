@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
@@ -31,6 +30,7 @@ from zerowiz.core.questions import answer_or_default
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
 from zerowiz.probe.programs import find_programs
+from zerowiz.probe.scheduler import parse_count
 from zerowiz.ui import doctor as show_found
 from zerowiz.ui import show
 
@@ -78,7 +78,7 @@ def doctor(
     sight = _Sight(options=options, script=script, script_args=tuple(args or ()))
     if script is None and options.model is None:
         sight = _with_found_script(sight)
-    place = _find_place(sight.options)
+    place = None if _is_before_srun() else find_place(sight.options)
     sight = replace(sight, options=with_place(sight.options, place))
     findings = _examine(sight, place)
     if options.as_json:
@@ -103,11 +103,18 @@ def _with_found_script(sight: _Sight) -> _Sight:
     return replace(sight, script=script, options=options)
 
 
-def _find_place(options: Options) -> Place | None:
-    """Where it would stand; a job script may ask the doctor before `srun` starts the copies."""
-    with suppress(UsageError):
-        return find_place(options)
-    return None
+def _is_before_srun() -> bool:
+    """In a batch script or a shell of salloc: `srun` starts the copies later."""
+    return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
+
+
+def _said_port(place: Place | None, machine: Machine) -> int | None:
+    """The port that has to be free on this node, where somebody chose it."""
+    if place is not None:
+        return place.port_here
+    # A batch script runs on the first node of the job, where its ranks will meet; salloc may not.
+    is_first = _is_before_srun() and os.environ.get("SLURM_NODEID") == "0"
+    return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
 
 
 def _examine(sight: _Sight, place: Place | None) -> Sequence[Finding]:
@@ -119,7 +126,7 @@ def _examine(sight: _Sight, place: Place | None) -> Sequence[Finding]:
     environ = _job_environ(machine, programs)
     if outcome is None or machine is None:
         return (*sight.refused, *look_around(program, machine, environ))
-    port = None if place is None else place.port_here
+    port = None if sight.options.hostfile else _said_port(place, machine)
     rung = require_a_rung(outcome)
     seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
     return (*sight.refused, *seen)

@@ -22,26 +22,28 @@ def by_script(flag: str, option: T | None, setting: Setting[T] | None) -> T | No
 
 
 def by_config(
-    flag: str, config: Path | None, said: T | None, own: T | None, setting: Setting[T] | None = None
+    flag: str,
+    config: Path | None,
+    option: T | None,
+    own: T | None,
+    setting: Setting[T] | None = None,
 ) -> T | None:
-    """What was said, or what the person's own config says; they may not disagree.
+    """What is said, or what the person's own config says; they may not disagree.
 
     Args:
         flag: The option.
         config: The person's own.
-        said: By the option or the script.
+        option: By the option; the script, where it says something too, agrees with it.
         own: By the config.
-        setting: The script's, where it has one.
+        setting: By the script.
     """
+    said = option if setting is None else setting.value
     if said is None or own is None or said == own:
         return said if own is None else own
+    drop = (f"drop `{flag} {said}`",) if option is not None else ()
     if setting is None:
-        raise UsageError(
-            f"`{flag} {said}` disagrees with `{config}`, which says {own}",
-            f"drop `{flag} {said}`, or write {said} into the config",
-        )
+        raise UsageError(f"`{flag} {said}` disagrees with `{config}`, which says {own}", *drop)
     raise UsageError(
         f"the script disagrees with `{config}`: {setting.said_by} says {said}, the config {own}",
-        setting.change_to(own),
-        f"or write {said} into the config",
+        "; ".join((setting.change_to(own), *drop)),
     )

@@ -188,11 +188,13 @@ def lack(weighed: Weighed) -> str:
         return f"ran out of memory here on {weighed.ran_out.seen_on} (`--ignore-oom` tries again)"
     if room is None:
         return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
-    if room < 0:
-        return f"lacks {small(-room)} on each GPU"
+    lacks = [f"lacks {small(-room)} on each GPU"] if room < 0 else []
     if host_room is None:
-        return f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
-    return f"lacks {small(-host_room)} of host memory" if host_room < 0 else "fits"
+        needs = f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
+        lacks.append(needs)
+    elif host_room < 0:
+        lacks.append(f"lacks {small(-host_room)} of host memory")
+    return ", and ".join(lacks) or "fits"
 
 
 def nothing_fits(decision: Decision) -> str:

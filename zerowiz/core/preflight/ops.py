@@ -44,12 +44,10 @@ _BY_NAME: Mapping[str, tuple[Op | None, Op]] = {
 _DEVICE_CLASSES: Mapping[str, Op] = {
     "FusedAdam": FUSED_ADAM,
     "FusedLion": FUSED_LION,
-    "FusedLamb": FUSED_LAMB,
 }
 _HOST_CLASSES: Mapping[str, Op] = {
     "DeepSpeedCPUAdam": CPU_ADAM,
     "DeepSpeedCPULion": CPU_LION,
-    "DeepSpeedCPUAdagrad": CPU_ADAGRAD,
 }
 
 
