@@ -1,6 +1,7 @@
 """A clean folder and environment, and three ways to run zerowiz in it."""
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,3 +63,12 @@ def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
     yield run
     for one in opened:
         one.child.close(force=True)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port on which somebody listens."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        yield listener.getsockname()[1]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -165,33 +164,29 @@ def test_an_interface_that_is_not_there_is_an_error(
 
 
 def test_the_port_that_the_copies_were_told_is_looked_at_where_they_meet(
-    here: Run, monkeypatch: pytest.MonkeyPatch
+    here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NNODES", "2")
-    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    told = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": str(taken_port)}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
     severities = []
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
-        monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
-        for rank in ("0", "1"):
-            monkeypatch.setenv("NODE_RANK", rank)
-            severities.append(found_by(here, *CPU, *MODEL).get("port-taken"))
+    for rank in ("0", "1"):
+        monkeypatch.setenv("NODE_RANK", rank)
+        severities.append(found_by(here, *CPU, *MODEL).get("port-taken"))
     assert ["error", None] == severities
 
 
-def test_a_job_script_may_ask_before_srun(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_script_may_ask_before_srun(
+    here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
     for name, value in batch.items():
         monkeypatch.setenv(name, value)
     assert "error" not in found_by(here, *CPU, *MODEL).values()
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
-        monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
-        assert "port-taken" not in found_by(here, *CPU, *MODEL, "--nodes", "2")
-        monkeypatch.setenv("SLURM_NODEID", "0")
-        assert "error" == found_by(here, *CPU, *MODEL, "--nodes", "2")["port-taken"]
+    monkeypatch.setenv("MASTER_PORT", str(taken_port))
+    assert "port-taken" not in found_by(here, *CPU, *MODEL, "--nodes", "2")
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    assert "error" == found_by(here, *CPU, *MODEL, "--nodes", "2")["port-taken"]
 
 
 def test_variables_that_launch_would_refuse_are_refused(

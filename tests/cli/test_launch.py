@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -167,20 +166,16 @@ def test_a_dry_run_stops_where_the_launch_would(here: Run, folder: Path) -> None
 
 
 def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(
-    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run, folder: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        told = {"NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-        for name, value in told.items():
-            monkeypatch.setenv(name, value)
-        codes = []
-        for rank in ("0", "1"):
-            monkeypatch.setenv("NODE_RANK", rank)
-            codes.append(here("launch", "--dry-run", *CPU, "train.py").code)
+    told = {"NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(taken_port)}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    codes = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("NODE_RANK", rank)
+        codes.append(here("launch", "--dry-run", *CPU, "train.py").code)
     assert [5, 0] == codes
 
 

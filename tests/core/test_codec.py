@@ -20,11 +20,11 @@ st.register_type_strategy(int, sizes)
 
 @st.composite
 def gpus(draw: st.DrawFn) -> Gpu:
-    sizes = {"total_bytes", "free_bytes"}
-    total, free = draw(st.none() | st.integers(0, 2**60)), draw(st.none() | st.integers(0, 2**60))
+    total, free = draw(st.none() | sizes), draw(st.none() | sizes)
     if total is not None and free is not None:
         free, total = sorted((free, total))
-    others = st.builds(Gpu, **{f.name: ... for f in fields(Gpu) if f.name not in sizes})
+    drawn = {"total_bytes", "free_bytes"}
+    others = st.builds(Gpu, **{f.name: ... for f in fields(Gpu) if f.name not in drawn})
     return replace(draw(others), total_bytes=total, free_bytes=free)
 
 

@@ -28,16 +28,16 @@ def by_config(
     own: T | None,
     setting: Setting[T] | None = None,
 ) -> T | None:
-    """What is said, or what the person's own config says; they may not disagree.
+    """What option, script and the person's own config say; none may contradict another.
 
     Args:
         flag: The option.
         config: The person's own.
-        option: By the option; the script, where it says something too, agrees with it.
+        option: By the option.
         own: By the config.
         setting: By the script.
     """
-    said = option if setting is None else setting.value
+    said = by_script(flag, option, setting)
     if said is None or own is None or said == own:
         return said if own is None else own
     drop = (f"drop `{flag} {said}`",) if option is not None else ()

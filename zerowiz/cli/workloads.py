@@ -73,14 +73,16 @@ def make_workload(
         UsageError: Two of them disagree.
     """
     config, (own_batch, own_steps) = options.config, own.batch(machine.world_size)
-    batch, steps, precision = options.micro_batch, options.grad_accum, options.precision
-    by_script("--micro-batch", batch, settings.micro_batch)
-    batch = by_config("--micro-batch", config, batch, own_batch, settings.micro_batch)
-    by_script("--grad-accum", steps, settings.accumulation_steps)
-    steps = by_config("--grad-accum", config, steps, own_steps, settings.accumulation_steps)
-    by_script("--precision", precision, settings.precision)
-    precision = by_config("--precision", config, precision, own.precision, settings.precision)
-    micro_batch = batch or 1
+    micro_batch = (
+        by_config("--micro-batch", config, options.micro_batch, own_batch, settings.micro_batch)
+        or 1
+    )
+    steps = by_config(
+        "--grad-accum", config, options.grad_accum, own_steps, settings.accumulation_steps
+    )
+    precision = by_config(
+        "--precision", config, options.precision, own.precision, settings.precision
+    )
     optimizer = by_script("--optimizer", options.optimizer, settings.optimizer)
     packing = by_script("--packing", options.packing, settings.packing)
     checkpointing = by_script(
