@@ -7,8 +7,8 @@ from typing import Any
 
 from accuracy.records import why_unpredicted
 from measured.rows import Row, read_every_row, strategy_of, workload_of
+from paths import TESTS
 
-TESTS = Path(__file__).parents[1]
 STEPS: Mapping[bool, str] = {
     True: "--gradient-checkpointing",
     False: "--no-gradient-checkpointing",

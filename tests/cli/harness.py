@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pexpect
 import pyte
-
-ROOT = Path(__file__).parents[2]
+from paths import ROOT
 
 # What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
 OTHERS = re.compile(

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, ROOT, Run, clean_environ
+from cli.harness import HF_IN_CODE, Run, clean_environ
+from paths import ROOT
 
 from zerowiz.core.lint.rules import RULES
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 from cli.copy_of_many import lead as lead_to_the_end
+from paths import ROOT
 
 from zerowiz.cli import together
 from zerowiz.cli.copies import (
@@ -28,7 +29,6 @@ from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.place import Place
 from zerowiz.errors import NothingFitsError, ZerowizError
 
-ROOT = Path(__file__).parents[2]
 COPY = Path(__file__).with_name("copy_of_many.py")
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, UNREACHABLE, Result, Run, clean_environ
+from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_environ
+from paths import ROOT
 from recorded import library
 
 from zerowiz.cli.preflight import require_no_error, tell

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import TESTS
 from ranks.harness import CompletedRun, rank_environ, read_reports, run
 
-TESTS = Path(__file__).parents[1]
 TEMPLATES = TESTS.parent / "templates"
 MODEL = TEMPLATES / "model"
 

@@ -13,12 +13,12 @@ from cli.harness import (
     CONFIG_ARGUMENTS,
     HF_IN_CODE,
     HF_PARSER,
-    ROOT,
     UNREACHABLE,
     Result,
     Run,
     clean_environ,
 )
+from paths import ROOT
 
 from zerowiz.probe.nvml.tape import Replay
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import TEMPLATES
 from ranks.harness import CompletedRun, rank_environ, run
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 ZEROWIZ = (sys.executable, "-m", "zerowiz")
 # What is free of the host changes from one run to the next, so the budget is said.
 RANKS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "2GB")

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, ROOT, Run
+from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, Run
+from paths import ROOT
 
 TEMPLATES = ROOT / "templates"
 CPU = ("--machine", "cpu", "--model", "10m")

@@ -16,12 +16,12 @@ from cli.harness import (
     HF_IN_CODE,
     HF_LITERAL,
     HF_PARSER,
-    ROOT,
     Result,
     Run,
     clean_environ,
     run_process,
 )
+from paths import ROOT
 from recorded import library
 
 RANK_PROGRAM = str(ROOT / "zerowiz" / "worker" / "rank.py")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from cli.harness import ENTER, Result, Run, Terminal
+from paths import TESTS
 from ranks.harness import rank_environ, read_reports, run
 from safetensors.torch import load_file
 
-TESTS = Path(__file__).parents[1]
 SCRIPTS = TESTS / "probe" / "scripts"
 MODEL = TESTS.parent / "templates" / "model"
 

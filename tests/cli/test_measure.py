@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from cli.harness import Run
+from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
 
 from zerowiz.core.hfconfig import model_from_config
 
-ROOT = Path(__file__).parents[2]
-MODEL = str(ROOT / "templates" / "model")
+MODEL = str(TEMPLATES / "model")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 BERT = {
     "architectures": ["BertForMaskedLM"],

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from cli.asked import ROWS, said_of, words_of
-from cli.harness import ROOT, Run, clean_environ
+from cli.harness import Run, clean_environ
 from measured.rows import FOREACH, Row, predict, strategy_of
+from paths import ROOT
 
 HEAVY = frozenset({"torch", "transformers", "deepspeed", "questionary"})
 BAND = 0.05

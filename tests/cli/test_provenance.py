@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_PARSER, ROOT, Result, Run, Terminal, clean_environ
+from cli.harness import HF_IN_CODE, HF_PARSER, Result, Run, Terminal, clean_environ
+from paths import ROOT
 from recorded import library
 
 from zerowiz import __version__

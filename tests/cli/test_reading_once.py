@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from cli.harness import Run
+from paths import MODELS
 
-CONFIG = (Path(__file__).parents[1] / "models" / "llama-2-7b" / "config.json").read_bytes()
+CONFIG = (MODELS / "llama-2-7b" / "config.json").read_bytes()
 
 
 @pytest.fixture

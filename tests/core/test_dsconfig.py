@@ -4,7 +4,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from measured.rows import read_model
+from paths import GOLDEN
 from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.activations import Activations
@@ -64,7 +64,7 @@ JOB = Job(
     model=read_model("llama-3.1-8b"),
     workload=Workload(micro_batch=2, accumulation_steps=4, gradient_checkpointing=True),
 )
-GOLDENS = Path(__file__).parents[1] / "golden"
+
 CASES = cases(JOB)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
@@ -167,7 +167,7 @@ def test_there_is_no_golden_that_nothing_writes() -> None:
     expected = {golden_name(case) for case in IN_BF16 if case.to != "hf-settled"}
     expected |= {f"features/{name}.json" for name in FEATURES}
     folders = ("configs", "features")
-    assert expected == {f"{f}/{path.name}" for f in folders for path in (GOLDENS / f).iterdir()}
+    assert expected == {f"{f}/{path.name}" for f in folders for path in (GOLDEN / f).iterdir()}
 
 
 # What is said of a whole config.

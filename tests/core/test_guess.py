@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from paths import MODELS
 
 from zerowiz.core.guess import guess_model, is_unknown, settle_guess
 from zerowiz.core.hfconfig import model_from_config
@@ -20,7 +20,6 @@ from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.gpu_table import read_gpu_table
 
-MODELS = Path(__file__).parents[1] / "models"
 H200S = parse_spec("4xH200", read_gpu_table())
 # Said to be no Llama: an encoder-decoder and a model of images.
 REFUSED = {"t5", "vit"}

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean, median
 
 import pytest
@@ -24,6 +23,7 @@ from measured.rows import (
     workload_of,
 )
 from measured.traces import read_config_of, trace_of, traced_model
+from paths import MODELS, ROOT
 from random_models import models
 
 from zerowiz.core.activations import activations
@@ -359,10 +359,7 @@ def hold(model: Model, stand_in: Model) -> None:
             assert interval.low_bytes <= peak_bytes <= interval.high_bytes, strategy.name
 
 
-ARCHITECTURES = {
-    folder.name: read_model(folder.name).architecture
-    for folder in (Path(__file__).parents[1] / "models").iterdir()
-}
+ARCHITECTURES = {folder.name: read_model(folder.name).architecture for folder in MODELS.iterdir()}
 # Whose single key is repeated for each of 71 heads: no fused attention kernel takes it.
 UNFUSED = {name for name, a in ARCHITECTURES.items() if a.family == "falcon" and a.kv_heads == 1}
 DECODERS = sorted(
@@ -445,5 +442,5 @@ def test_every_stretched_line_is_a_line_of_some_rung() -> None:
 
 
 def test_every_assumption_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     assert [] == [each for each in Assumption if f"`{each}`" not in page]

@@ -6,12 +6,12 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import MODELS
 
 from zerowiz.core.families import FAMILIES
 from zerowiz.core.hfconfig import model_from_config
@@ -20,7 +20,6 @@ from zerowiz.core.sizes import model_from_size, parse_size
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 
-MODELS = Path(__file__).parents[1] / "models"
 MEASURED = sorted(folder.name for folder in MODELS.iterdir())
 
 # Small and awkward on purpose: nothing divides anything, so a swapped axis changes the count.

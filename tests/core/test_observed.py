@@ -5,9 +5,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from zerowiz.core.codec import decode, encode
 from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
@@ -23,7 +23,6 @@ from zerowiz.core.weigh import Job
 from zerowiz.core.workload import StateDtype, Workload
 from zerowiz.probe.gpu_table import read_gpu_table
 
-ROOT = Path(__file__).parents[2]
 TABLE = read_gpu_table()
 HOST = Host(total_bytes=10**12, available_bytes=10**12)
 FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)

@@ -1,17 +1,17 @@
 """Hold the prediction to what `zerowiz launch` itself measured on real GPUs: no formula saw these."""
 
 import json
-from pathlib import Path
 
 import pytest
 from measured.rows import Row, buffers_of, read_model
+from paths import TESTS
 
 from zerowiz.core.ledger import Estimate
 from zerowiz.core.memory import estimate
 from zerowiz.core.strategy import STRATEGIES
 from zerowiz.core.workload import StateDtype, Workload
 
-PATH = Path(__file__).parents[1] / "measured" / "launches.jsonl"
+PATH = TESTS / "measured" / "launches.jsonl"
 ROWS: list[Row] = [json.loads(line) for line in PATH.read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,16 +1,13 @@
 """From where a restarted script goes on, and with which words."""
 
-from pathlib import Path
-
 import pytest
 from cli.harness import HF_IN_CODE
+from paths import TEMPLATES
 
 from zerowiz.core.resume import GoesOn, Saved, goes_on, output_folder, plan_resume
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
 from zerowiz.probe.script import parse_script, read_script
-
-TEMPLATES = Path(__file__).parents[2] / "templates"
 
 RUN_CLM = """\
 from dataclasses import dataclass, field

@@ -1,17 +1,17 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import TESTS
 
 from zerowiz.core.machine import Gpu
 from zerowiz.core.visible import choose_gpus, parse_gpus, visible_gpus
 from zerowiz.errors import UsageError
 
 RECORDED: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "machines/cuda-visible-devices.json").read_text(encoding="utf-8")
+    (TESTS / "machines/cuda-visible-devices.json").read_text(encoding="utf-8")
 )
 ROWS: list[dict[str, Any]] = RECORDED["rows"]
 H200S = tuple(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from zerowiz.core.lint.source import ConfigText
 from zerowiz.core.workload import Integration
@@ -12,7 +13,6 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.config_text import decode_config, looks_like_config, read_configs
 from zerowiz.probe.config_yaml import NamedFile, read_yaml
 
-ROOT = Path(__file__).parents[2]
 KNOWN = frozenset({"train_batch_size", "bf16", "optimizer", "zero_optimization"})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.fleet import NodeAnswer, NodeFailure
@@ -16,7 +17,6 @@ from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.fleet import ask_nodes, parse_answer
 from zerowiz.probe.transports import Transport, argv_for, node_command, pick_transport
 
-ROOT = Path(__file__).parents[2]
 MACHINE = Machine(source=MachineSource.NVML, gpus=(Gpu(index=0, name="NVIDIA H200"),))
 TEXT = json.dumps({"schema_version": 1, "machine": encode_machine(MACHINE)}, indent=2) + "\n"
 GOOD = f"cat <<'END'\n{TEXT}END\n"

@@ -11,12 +11,12 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
+from paths import MODELS
 
 from zerowiz.core.model import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.hf import model_of, parse_config, read_config
 
-MODELS = Path(__file__).parents[1] / "models"
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
 PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
 PATH = "/Qwen/Qwen2.5-0.5B/resolve/main/config.json"

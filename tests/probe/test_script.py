@@ -1,8 +1,7 @@
 """How a config reaches a script: one that looks real for each convention, and hard cases."""
 
-from pathlib import Path
-
 import pytest
+from paths import TEMPLATES
 from probe.reading import HF_CALL, SCRIPTS, facts_of
 
 from zerowiz.core.script import Binding, Convention, Obstacle, deliver
@@ -180,9 +179,6 @@ def test_a_parser_that_reads_no_command_line_takes_the_environment() -> None:
     facts = parse_script(text, "train.py")
     assert Convention.HF_IN_CODE is facts.convention
     assert Binding() == facts.micro_batch
-
-
-TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
 def test_the_shipped_raw_script_leaves_its_micro_batch_to_the_config() -> None:

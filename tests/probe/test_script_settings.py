@@ -1,9 +1,9 @@
 """What a script settles, by its defaults and by the words after it."""
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.core.script import Convention, Setting, settle
@@ -534,9 +534,6 @@ def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
         said.value,
         said.said_by,
     ) == (3, "the default of `--per_device_train_batch_size` in train.py line 3")
-
-
-TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
 def test_the_shipped_trainer_script_settles_its_batch() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from measured.rows import Row, read_config, read_rows, workload_of
+from paths import ROOT
 
 from zerowiz.core.activations import Activations, activations
 from zerowiz.core.codec import decode, encode
@@ -153,7 +154,7 @@ def test_reading_the_cache_loads_no_torch(tmp_path: Path) -> None:
     arguments = [json.dumps(FAMILIES["llama"]), str(tmp_path)]
     said = subprocess.run(
         [sys.executable, "-c", words, *arguments],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from lint.cases import BROKEN_CASES, GOOD_CASES, Case
+from paths import TEMPLATES
 
 from zerowiz.core.dsschema import Key, Schema, Unknown
 from zerowiz.core.jsontext import parse, plain
 from zerowiz.core.lint.jsonschema import encode_json_schema
 from zerowiz.probe.ds_schema import read_ds_schema, read_ds_schemas
 
-ROOT = Path(__file__).parents[3]
 SCHEMA = encode_json_schema(read_ds_schema())
 
 
@@ -41,7 +41,7 @@ def test_it_is_a_json_schema(schema: Schema) -> None:
     Draft202012Validator.check_schema(encode_json_schema(schema))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "templates").glob("*.json")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.json")), ids=lambda p: p.name)
 def test_a_shipped_config_is_valid(path: Path) -> None:
     assert valid(json.loads(path.read_text(encoding="utf-8")), SCHEMA)
 

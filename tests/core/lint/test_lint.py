@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import GOLDEN, TEMPLATES
 
 from zerowiz.core.lint import Context, Severity, lint
 from zerowiz.core.lint.fix import mend
@@ -14,8 +15,7 @@ from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.ds_schema import read_ds_schema, read_ds_schemas
 
-GOLDENS = Path(__file__).parents[2] / "golden" / "configs"
-TEMPLATES = Path(__file__).parents[3] / "templates"
+GOLDENS = GOLDEN / "configs"
 HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 SETTINGS = ScriptSettings(
     micro_batch=Setting(value=2, said_by="here", change="there"),
