@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.probe.files import HostFiles
+from zerowiz.probe.recording.files import HostFiles
 
 
 def build_host(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from zerowiz.core.families import FAMILIES
-from zerowiz.core.hfconfig import model_from_config
-from zerowiz.core.model import Model
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.model.types import Model
 
 MOST_LAYERS = 48
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.machine import Machine
-from zerowiz.probe.machine import read_machine
-from zerowiz.probe.nvml.tape import Replay
-from zerowiz.probe.recording import decode_recording
+from zerowiz.core.machine.types import Machine
+from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.recording.recording import decode_recording
+from zerowiz.probe.recording.tape import Replay
 
 MACHINES = Path(__file__).parent / "machines"
 

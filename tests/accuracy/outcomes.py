@@ -9,10 +9,10 @@ from enum import StrEnum
 from measured.rows import Row, buffers_of, strategy_of, workload_of
 from measured.traces import model_of, stand_in
 
-from zerowiz.core.host import Host
-from zerowiz.core.spec import parse_spec
-from zerowiz.core.weigh import Job, Verdict, weigh
-from zerowiz.probe.gpu_table import read_gpu_table
+from zerowiz.core.decision.evaluate import Job, Verdict, weigh
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 
 class Outcome(StrEnum):

@@ -20,8 +20,8 @@ from accuracy.records import (
 )
 from accuracy.split import LOOKED_AT, Split
 
-from zerowiz.core.comparison import PHASES
-from zerowiz.core.weigh import Verdict
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.measure.row import PHASES
 
 _INTRO = """\
 # How right the predictions are

@@ -20,10 +20,10 @@ from measured.rows import (
 )
 from measured.traces import kept_two_ways, predict_guessed, predict_traced, stand_in
 
-from zerowiz.core.comparison import measured_phases, predict_phases
-from zerowiz.core.families import FAMILIES
-from zerowiz.core.ledger import Estimate
-from zerowiz.core.weigh import Verdict
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.measure.row import measured_phases, predict_phases
+from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"
 """In place of a rung: forward and backward on one GPU, without DeepSpeed and optimizer."""

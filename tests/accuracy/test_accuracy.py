@@ -40,8 +40,8 @@ from measured.rows import family_of, has_bf16_states, predict, read_every_row, s
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 
 from zerowiz.core.codec import encode
-from zerowiz.core.comparison import PHASES
-from zerowiz.core.families import FAMILIES
+from zerowiz.core.measure.row import PHASES
+from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategy import STRATEGIES, Offload
 
 COMMITTED = read_figures()

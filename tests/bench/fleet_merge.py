@@ -10,12 +10,12 @@ import time
 from itertools import combinations
 
 from zerowiz.core.codec import encode_machine
-from zerowiz.core.fleet import Fleet, NodeAnswer, NodeFailure, merge_nodes
-from zerowiz.core.host import Host
-from zerowiz.core.links import PairLink, PciePath, join_pairs
-from zerowiz.core.machine import Gpu, Machine, MachineSource, PcieSlot
-from zerowiz.core.network import NetworkKind, Nic, join_nics
-from zerowiz.probe.fleet import parse_answer
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import PairLink, PciePath, join_pairs
+from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
+from zerowiz.core.machine.network import NetworkKind, Nic, join_nics
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource, PcieSlot
+from zerowiz.probe.machine.fleet import parse_answer
 
 NODES = 1000
 GPUS = 8

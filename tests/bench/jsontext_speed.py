@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from zerowiz.core.jsontext import parse
+from zerowiz.core.dsconfig.hjson import parse
 
 FILES = 1000
 RUNS = 5

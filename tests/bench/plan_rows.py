@@ -15,7 +15,7 @@ from pathlib import Path
 # The tests that ask for the same runs are `cli.…` to each other.
 sys.path[0] = str(Path(__file__).parents[1])
 
-from cli.asked import ROWS, words_of  # noqa: E402
+from app.decide.asked import ROWS, words_of  # noqa: E402
 
 RUNS = 20
 WANTED_S = 0.3

@@ -12,7 +12,7 @@ import pytest
 from cli.harness import HF_IN_CODE, Run, clean_environ
 from paths import ROOT
 
-from zerowiz.core.lint.rules import RULES
+from zerowiz.core.dsconfig.lint.codes import RULES
 
 # One key too few letters in a section that refuses it, one letter too few at the top.
 WRONG = """\
@@ -412,5 +412,5 @@ def test_check_loads_nothing_heavy(configs: Path) -> None:
         check=True,
     )
     loaded = set(done.stderr.split())
-    assert "zerowiz.core.lint" in loaded
+    assert "zerowiz.core.dsconfig.lint" in loaded
     assert set() == loaded & (HEAVY | {"pynvml", "yaml"})

@@ -13,10 +13,10 @@ from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_e
 from paths import ROOT
 from recorded import library
 
-from zerowiz.cli.preflight import require_no_error, tell
-from zerowiz.core.preflight import Finding, rules
-from zerowiz.core.preflight.finding import found
-from zerowiz.core.preflight.rules import RULES
+from zerowiz.app.launch.doctor import require_no_error, tell
+from zerowiz.core.launch.doctor import Finding, rules
+from zerowiz.core.launch.doctor.finding import found
+from zerowiz.core.launch.doctor.rules import RULES
 from zerowiz.errors import PreflightError
 
 Install = Callable[[object], None]
@@ -234,7 +234,7 @@ def test_nothing_heavy_is_loaded(folder: Path) -> None:
     assert 0 == done.returncode, done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "transformers", "deepspeed", "accelerate", "questionary", "rich", "numpy"}
-    assert "zerowiz.core.preflight" in loaded
+    assert "zerowiz.core.launch.doctor" in loaded
     assert set() == heavy & loaded
 
 

@@ -20,7 +20,7 @@ from cli.harness import (
 )
 from paths import ROOT
 
-from zerowiz.probe.nvml.tape import Replay
+from zerowiz.probe.recording.tape import Replay
 
 CPU = ("--machine", "cpu", "--model", "10m")
 DOCUMENTED_CODES = {0, 1, 2, 3, 4, 5, 6, 130}

@@ -10,7 +10,7 @@ import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, Run
 from recorded import MACHINES, library, recording
 
-from zerowiz.probe.nvml.tape import Replay
+from zerowiz.probe.recording.tape import Replay
 
 Install = Callable[[object], None]
 NAMES = sorted(

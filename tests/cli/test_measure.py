@@ -11,7 +11,7 @@ from cli.harness import Run
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
 
-from zerowiz.core.hfconfig import model_from_config
+from zerowiz.core.model.hf_config import model_from_config
 
 MODEL = str(TEMPLATES / "model")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")

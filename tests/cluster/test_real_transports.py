@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.fleet import NodeAnswer, NodeFailure, merge_nodes
-from zerowiz.core.machine import Accelerator
-from zerowiz.probe.fleet import ask_nodes
-from zerowiz.probe.ports import find_free_port
-from zerowiz.probe.transports import Transport, argv_for, node_command
+from zerowiz.core.machine.merge import NodeAnswer, NodeFailure, merge_nodes
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.probe.launch.ports import find_free_port
+from zerowiz.probe.machine.fleet import ask_nodes
+from zerowiz.probe.machine.transports import Transport, argv_for, node_command
 
 pytestmark = pytest.mark.cluster
 

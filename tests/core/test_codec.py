@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.codec import decode_machine, encode_machine
-from zerowiz.core.host import Host
-from zerowiz.core.links import Interconnect, LinkClass
-from zerowiz.core.machine import Gpu, Machine, MachineSource
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError
 
 # Field by field, from their types: a new field is tried without a word here.

@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.buffers import fit_buffers
-from zerowiz.core.decide import Decision, OffloadChoice, Wish, decide
-from zerowiz.core.dsconfig import Handover, render_config, write_config
-from zerowiz.core.families import FAMILIES
-from zerowiz.core.host import Host
-from zerowiz.core.ledger import Estimate, Phase, Where
-from zerowiz.core.links import Interconnect, LinkClass
-from zerowiz.core.machine import Accelerator, Gpu, Machine, MachineSource
-from zerowiz.core.memory import estimate
-from zerowiz.core.model import Model
-from zerowiz.core.network import Network, NetworkKind
-from zerowiz.core.rank import place_rank, trainable_params
-from zerowiz.core.sizes import model_from_size
+from zerowiz.core.decision.evaluate import Job, weigh, weigh_all
+from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Wish, decide
+from zerowiz.core.dsconfig.write import Handover, render_config, write_config
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.memory.buffers import fit_buffers
+from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.ledger import Estimate, Phase, Where
+from zerowiz.core.memory.rank_sizes import place_rank, trainable_params
+from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import (
     DDP,
     LADDER,
@@ -37,7 +39,6 @@ from zerowiz.core.strategy import (
     Part,
     Strategy,
 )
-from zerowiz.core.weigh import Job, weigh, weigh_all
 from zerowiz.core.workload import (
     Accounting,
     Attention,
@@ -49,7 +50,6 @@ from zerowiz.core.workload import (
     StateDtype,
     Workload,
 )
-from zerowiz.core.wrappers import WRAPPERS
 from zerowiz.errors import UsageError
 
 GB = 10**9

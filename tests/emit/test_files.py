@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch import PlannedFile
+from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.files import find_losses, refuse_loss, write_file, write_files
 from zerowiz.errors import HandEditedError, ZerowizError
 

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zerowiz.core.launch import LaunchPlan, PlannedFile
+from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
 
 # Forked from the tests' own process, execute() would take pytest's place; so it runs in its own.
 _DO = """
 import sys
-from zerowiz.core.launch import LaunchPlan, PlannedFile
+from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
 from zerowiz.emit.run import execute
 from zerowiz.errors import ZerowizError
 sys.stdout.write("before\\n")

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from kills.harness import HERE, SHIM, Ended, Job, read_stat, supervised
 
-from zerowiz.emit.heir import heir
 from zerowiz.emit.processes import read_children
 from zerowiz.emit.supervise import Watch
+from zerowiz.emit.watchdog import heir
 
 # What every rank's script begins with: who it is, and a way to say how far it has come.
 PRELUDE = """

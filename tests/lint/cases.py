@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.lint.context import Context
+from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.workload import Integration, Precision

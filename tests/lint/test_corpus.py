@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 from lint.cases import BROKEN, BROKEN_CASES, GOOD_CASES, SEVERITIES, Case
 
-from zerowiz.core.lint import lint
-from zerowiz.core.lint.finding import Finding
-from zerowiz.core.lint.rules import RULES
+from zerowiz.core.dsconfig.lint import lint
+from zerowiz.core.dsconfig.lint.codes import RULES
+from zerowiz.core.dsconfig.lint.finding import Finding
 from zerowiz.core.rule import Severity
-from zerowiz.probe.ds_schema import read_ds_schema
+from zerowiz.probe.config.ds_schema import read_ds_schema
 
 # The configs are those of the DeepSpeed whose truth is tested.
 VERSION = "0.19.8"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lint.cases import ARGUMENTS, BROKEN_CASES, DEEPSPEED, GOOD_CASES, Case, Truth
 
-from zerowiz.core.jsontext import Dialect, parse, plain
+from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.truth]
 

@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.hfconfig import model_from_config
-from zerowiz.core.ledger import Estimate, Phase
-from zerowiz.core.memory import estimate
-from zerowiz.core.model import Model
-from zerowiz.core.ownconfig import OwnConfig, read_own_config
-from zerowiz.core.rank import place_rank
+from zerowiz.core.dsconfig.user_config import OwnConfig, read_own_config
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.ledger import Estimate, Phase
+from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import DDP, STRATEGIES, Offload, Strategy
 from zerowiz.core.workload import (
     Attention,
@@ -24,7 +25,6 @@ from zerowiz.core.workload import (
     StateDtype,
     Workload,
 )
-from zerowiz.core.wrappers import WRAPPERS
 from zerowiz.errors import UsageError
 
 Row = Mapping[str, Any]

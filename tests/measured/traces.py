@@ -26,14 +26,14 @@ from measured.rows import (
     workload_of,
 )
 
-from zerowiz.core.activations import activations
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.guess import guess_model
-from zerowiz.core.hfconfig import read_architecture
-from zerowiz.core.ledger import Estimate
-from zerowiz.core.memory import estimate
-from zerowiz.core.model import Model
-from zerowiz.core.traced import Traced
+from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.forward.activations import activations
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.model.from_unknown import guess_model
+from zerowiz.core.model.hf_config import read_architecture
+from zerowiz.core.model.types import Model
 
 TRACES = Path(__file__).with_name("traces.json")
 _TESTS = Path(__file__).parents[1]
@@ -141,7 +141,7 @@ def kept_two_ways(row: Row) -> tuple[int, int] | None:
 
 def take_trace(row: Row) -> Traced:
     """A new trace of the run's micro-step; how long it took is no part of it."""
-    from zerowiz.probe.trace import trace_model
+    from zerowiz.probe.model.trace import trace_model
 
     return replace(trace_model(read_config_of(row), workload_of(row)), took_milliseconds=0)
 

@@ -7,16 +7,16 @@ import os
 import sys
 from pathlib import Path
 
-from zerowiz.cli.starting import make_plan
-from zerowiz.cli.ways import Run, reach_ranks
-from zerowiz.core.host import Host
-from zerowiz.core.launch import Launcher
-from zerowiz.core.machine import with_nodes
+from zerowiz.app.launch.launchers import Run, reach_ranks
+from zerowiz.app.launch.start import make_plan
+from zerowiz.core.launch.plan import Launcher
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.types import with_nodes
 from zerowiz.emit.files import write_files
 from zerowiz.emit.supervise import supervise
-from zerowiz.probe.cpu import cpu_machine
-from zerowiz.probe.hostfile import read_hostfile
-from zerowiz.probe.programs import find_programs
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.probe.nodes.hostfile import read_hostfile
 
 
 def main() -> None:

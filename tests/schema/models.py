@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 
-from zerowiz.core.dsschema import BOUNDS
+from zerowiz.core.dsconfig.schema import BOUNDS
 
 Row = dict[str, Any]
 

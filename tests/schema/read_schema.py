@@ -35,7 +35,7 @@ from schema.models import (  # noqa: E402
     text_of_default,
 )
 
-from zerowiz.core.dsschema import Kind, kind_of  # noqa: E402
+from zerowiz.core.dsconfig.schema import Kind, kind_of  # noqa: E402
 
 # Without a batch size DeepSpeed reads no config.
 BASE: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1}

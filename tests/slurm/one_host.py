@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerowiz.probe.ports import find_free_port
+from zerowiz.probe.launch.ports import find_free_port
 
 NODES = ("n1", "n2")
 _HOSTS_FILE = Path("/etc/hosts")

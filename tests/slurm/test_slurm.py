@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from slurm.one_host import Slurm
 
-from zerowiz.core.jobscript import JobScript, render_job_script
+from zerowiz.core.launch.sbatch import JobScript, render_job_script
 
 pytestmark = pytest.mark.slurm
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run
 
-from zerowiz.probe.ports import find_free_port
+from zerowiz.probe.launch.ports import find_free_port
 
 TESTS = Path(__file__).parents[1]
 TEMPLATES = TESTS.parent / "templates"

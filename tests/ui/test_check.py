@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.lint.finding import Finding
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.ui import check
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from zerowiz.core.ending import Cause, JobEnd, RankEnd
+from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
 from zerowiz.core.strategy import ZERO2
 from zerowiz.ui.ended import failure
 

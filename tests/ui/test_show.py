@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.decide import Wish, decide
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.flowchart import Wish, decide
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.script import Binding, Convention, ScriptFacts
-from zerowiz.core.sizes import model_from_size
-from zerowiz.core.spec import parse_spec
-from zerowiz.core.weigh import Job
 from zerowiz.core.workload import Accounting, Integration, Workload
-from zerowiz.probe.gpu_table import read_gpu_table
+from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui import show
 
 JOB = Job(

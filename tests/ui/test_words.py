@@ -4,12 +4,12 @@ import io
 
 import pytest
 
-from zerowiz.core.decide import Question, Reason
-from zerowiz.core.interval import Assumption, Interval
-from zerowiz.core.links import Interconnect, LinkClass
-from zerowiz.core.questions import QUESTIONS
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.flowchart import Question, Reason
+from zerowiz.core.decision.questions import QUESTIONS
+from zerowiz.core.decision.uncertainty import Assumption, Interval
+from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.strategy import ZERO2
-from zerowiz.core.weigh import Verdict
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold, fold_command
 from zerowiz.ui.units import bare_gib, count, gib, small, told_gb

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
-from zerowiz.core.broken import refuse_broken
-from zerowiz.core.dsconfig import Handover, write_config
+from zerowiz.core.decision.evaluate import Job, Weighed, weigh
+from zerowiz.core.decision.unsupported import refuse_broken
+from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.strategy import STRATEGIES, Strategy
-from zerowiz.core.weigh import Job, Weighed, weigh
 from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
 

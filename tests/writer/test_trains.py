@@ -12,13 +12,13 @@ import pytest
 from ranks.harness import rank_environ, run
 from writer.matrix import Case, cases, pairwise
 
-from zerowiz.core.dsconfig import render_config
-from zerowiz.core.hfconfig import model_from_config
-from zerowiz.core.host import Host
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.dsconfig.write import render_config
+from zerowiz.core.machine.host import Host
+from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.strategy import Offload
-from zerowiz.core.weigh import Job
 from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
-from zerowiz.probe.cpu import cpu_machine
+from zerowiz.probe.machine.cpu import cpu_machine
 
 TESTS = Path(__file__).parents[1]
 ALL_SECONDS = 1500

@@ -13,25 +13,25 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.machines import find_machine
+from zerowiz.app.machines.machine import find_machine
 from zerowiz.cli.options import Options
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.dsschema import Schema
-from zerowiz.core.lint import lint
-from zerowiz.core.lint.context import Context, on_machine
-from zerowiz.core.lint.fix import mend
-from zerowiz.core.lint.jsonschema import encode_json_schema
-from zerowiz.core.lint.report import FileReport, encode_reports
-from zerowiz.core.lint.rules import RULES
-from zerowiz.core.lint.sarif import encode_sarif
-from zerowiz.core.lint.source import ConfigText, check_config, unreadable
+from zerowiz.core.dsconfig.lint import lint
+from zerowiz.core.dsconfig.lint.codes import RULES
+from zerowiz.core.dsconfig.lint.context import Context, on_machine
+from zerowiz.core.dsconfig.lint.fix import mend
+from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
+from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
+from zerowiz.core.dsconfig.lint.sarif import encode_sarif
+from zerowiz.core.dsconfig.lint.source import ConfigText, check_config, unreadable
+from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.script import settle
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import ExitCode, UsageError
-from zerowiz.probe.config_text import STDIN, read_configs
-from zerowiz.probe.ds_schema import read_ds_schema
-from zerowiz.probe.libraries import read_version
+from zerowiz.probe.config.config_text import STDIN, read_configs
+from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.script import read_script
 from zerowiz.ui import check as show_found
 from zerowiz.ui import show

@@ -10,27 +10,27 @@ from typing import Annotated, TypeVar
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.answers import answer, open_questions
-from zerowiz.cli.checking import check_accounting, check_own_config, check_words
-from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
-from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.decide.decision import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.app.launch.doctor import look, look_around
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
+from zerowiz.app.resolve.request import config_file
+from zerowiz.app.resolve.script import find_script, read_reachable
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.places import find_place, with_place
-from zerowiz.cli.planning import config_file
-from zerowiz.cli.preflight import look, look_around
-from zerowiz.cli.scripts import find_script, read_reachable
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.launch import Programs, launch_env
-from zerowiz.core.machine import Machine
-from zerowiz.core.place import Place
-from zerowiz.core.preflight import Finding, Rule, failures, rules
-from zerowiz.core.preflight.finding import found
-from zerowiz.core.preflight.report import encode_findings
-from zerowiz.core.questions import answer_or_default
+from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.launch.doctor import Finding, Rule, failures, rules
+from zerowiz.core.launch.doctor.finding import found
+from zerowiz.core.launch.doctor.report import encode_findings
+from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.plan import Programs, launch_env
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
-from zerowiz.probe.programs import find_programs
-from zerowiz.probe.scheduler import parse_count
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.machine.scheduler import parse_count
 from zerowiz.ui import doctor as show_found
 from zerowiz.ui import show
 

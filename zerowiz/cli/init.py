@@ -9,27 +9,27 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.cli.answers import Ask
-from zerowiz.cli.asking import asker
-from zerowiz.cli.checking import check_accounting
-from zerowiz.cli.deciding import decide_with, require_a_rung
-from zerowiz.cli.jobfile import plan_job_file
-from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.app.ask.answers import Ask
+from zerowiz.app.ask.init_record import encode_record
+from zerowiz.app.ask.prompts import asker
+from zerowiz.app.decide.decision import decide_with, require_a_rung
+from zerowiz.app.decide.plan_files import losses_shown
+from zerowiz.app.decide.sbatch import plan_job_file
+from zerowiz.app.launch.start import plan_files
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.resolve.guards import check_accounting
+from zerowiz.app.resolve.request import config_file
+from zerowiz.app.resolve.script import answer_for, read_reachable
 from zerowiz.cli.options import Options, as_words, takes_options
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.planning import config_file
-from zerowiz.cli.provenance import losses_shown
-from zerowiz.cli.record import encode_record
-from zerowiz.cli.scripts import answer_for, read_reachable
-from zerowiz.cli.starting import plan_files
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.launch import PlannedFile
-from zerowiz.core.machine import Machine
-from zerowiz.core.questions import QUESTIONS, Question, answer_or_default
+from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_default
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
 from zerowiz.errors import InterruptedByUserError, Loss, PreflightError
-from zerowiz.probe.record import record_path
+from zerowiz.probe.launch.init_record import record_path
 from zerowiz.ui import diff, show
 from zerowiz.ui.ask import can_ask, confirm
 from zerowiz.ui.planned import files as show_files

@@ -10,34 +10,34 @@ from typing import Annotated, NoReturn, TextIO
 
 import typer
 
-from zerowiz.cli.asking import asker
-from zerowiz.cli.attempts import Manner, run_attempts
-from zerowiz.cli.checking import check_accounting, check_own_config, check_words
-from zerowiz.cli.deciding import decide_with, require_a_rung
-from zerowiz.cli.machines import find_machine, is_here
+from zerowiz.app.ask.prompts import asker
+from zerowiz.app.decide.decision import decide_with, require_a_rung
+from zerowiz.app.decide.plan_files import losses_shown
+from zerowiz.app.launch.attempts import Manner, run_attempts
+from zerowiz.app.launch.doctor import check_start
+from zerowiz.app.launch.launchers import Copy, Run
+from zerowiz.app.launch.start import Start, plan_launch
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
+from zerowiz.app.resolve.script import DEFAULT_SCRIPT, answer_for, find_script, read_reachable
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.places import find_place, with_place
 from zerowiz.cli.plan import write_json
-from zerowiz.cli.preflight import check_start
-from zerowiz.cli.provenance import losses_shown
-from zerowiz.cli.scripts import DEFAULT_SCRIPT, answer_for, find_script, read_reachable
-from zerowiz.cli.starting import Start, plan_launch
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.cli.ways import Copy, Run
-from zerowiz.core.decide import Decision
-from zerowiz.core.launch import Launcher, LaunchPlan
-from zerowiz.core.machine import Machine
-from zerowiz.core.place import Place
-from zerowiz.core.remedies import Remedy
-from zerowiz.core.resume import GoesOn, Resume
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.plan import Launcher, LaunchPlan
+from zerowiz.core.launch.supervision import why_supervised
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.outcome.resume import GoesOn, Resume
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import LADDER
-from zerowiz.core.supervision import why_supervised
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
-from zerowiz.probe.files import HostFiles
-from zerowiz.probe.surroundings import read_surroundings
+from zerowiz.probe.machine.environment_kind import read_surroundings
+from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import can_ask, confirm
 from zerowiz.ui.planned import files as show_files
@@ -205,7 +205,7 @@ def launch(
         start = start_on(machine, asking=asking)
         _show_or_start(start, manner, asking=asking)
         return
-    from zerowiz.cli.together import copy_alone, heed, lead  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.multi_node.run import copy_alone, heed, lead  # noqa: PLC0415 - takes long to load
 
     if options.dry_run:
         _show_or_start(start_on(machine, copy_alone(place, machine)), manner, asking=False)

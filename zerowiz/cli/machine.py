@@ -12,19 +12,19 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.fleet import DEADLINE_S, read_fleet
-from zerowiz.cli.machines import complete, find_machine, with_hostfile
+from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
+from zerowiz.app.machines.nodes import DEADLINE_S, read_fleet
 from zerowiz.cli.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode, encode_machine
-from zerowiz.core.fleet import Fleet
-from zerowiz.core.launch import PlannedFile
-from zerowiz.core.machine import Accelerator, Machine, with_gpus
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.merge import Fleet
+from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.machine_file import DESCRIPTION
-from zerowiz.probe.recording import Recorder
-from zerowiz.ui import oddities, show
+from zerowiz.probe.machine.machine_file import DESCRIPTION
+from zerowiz.probe.recording.recording import Recorder
+from zerowiz.ui import outliers, show
 from zerowiz.ui.machine import machine as show_machine
 
 
@@ -91,7 +91,7 @@ def machine(
 
 
 def _fleet_notes(fleet: Fleet | None) -> tuple[str, ...]:
-    return () if fleet is None else tuple(oddities.notes(fleet))
+    return () if fleet is None else tuple(outliers.notes(fleet))
 
 
 def _read_fleet(options: Options, deadline_s: int) -> Fleet:
@@ -112,7 +112,7 @@ def _refuse_lack(fleet: Fleet) -> None:
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(oddities.oddity, fleet.short),
+            *map(outliers.oddity, fleet.short),
         )
 
 

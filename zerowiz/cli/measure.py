@@ -12,20 +12,18 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.answers import answer, open_questions
-from zerowiz.cli.deciding import require_a_rung, weigh_options, write_notes
-from zerowiz.cli.machines import find_machine, is_here
-from zerowiz.cli.models import Read, count_or_trace, read_and_trace
+from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.decide.decision import require_a_rung, weigh_options, write_notes
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.resolve.model import Read, count_or_trace, read_and_trace
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.comparison import Comparison, compare, encode_comparison, make_row
-from zerowiz.core.contract import SCHEMA_VERSION
-from zerowiz.core.launch import launch_env, launcher_options
-from zerowiz.core.machine import Accelerator, Machine, with_gpus
-from zerowiz.core.questions import answer_or_default
-from zerowiz.core.script import ScriptSettings
-from zerowiz.core.stepper import stepper_for
-from zerowiz.core.trial import (
+from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.launch.plan import launch_env, launcher_options
+from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.measure.optimizer_kernels import stepper_for
+from zerowiz.core.measure.row import Comparison, compare, encode_comparison, make_row
+from zerowiz.core.measure.trial import (
     PlannedTrial,
     Trial,
     config_of_size,
@@ -34,13 +32,15 @@ from zerowiz.core.trial import (
     plan_trial,
     workload_of,
 )
+from zerowiz.core.plan_json import SCHEMA_VERSION
+from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Method, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.cases import read_cases
-from zerowiz.probe.libraries import read_transformers_release
-from zerowiz.probe.model_config import read_config_json
-from zerowiz.probe.programs import find_programs
+from zerowiz.probe.config.cases import read_cases
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.model.libraries import read_transformers_release
+from zerowiz.probe.model.model_config import read_config_json
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui import show
 from zerowiz.ui.progress import counting

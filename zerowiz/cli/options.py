@@ -9,8 +9,8 @@ from typing import Annotated, get_args
 
 import typer
 
-from zerowiz.core.decide import OffloadChoice
-from zerowiz.core.machine import Accelerator
+from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.workload import (
     Accounting,
     Attention,

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.answers import answer, open_questions
-from zerowiz.cli.deciding import Outcome, require_a_rung, weigh_options, write_notes
-from zerowiz.cli.machines import find_machine
+from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.decide.decision import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.resolve.request import config_file
 from zerowiz.cli.options import Options, takes_options
-from zerowiz.cli.planning import config_file
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.contract import encode_plan
-from zerowiz.core.questions import answer_or_default
+from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.plan_json import encode_plan
 from zerowiz.core.script import ScriptSettings
 from zerowiz.ui import sentences, show
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from zerowiz.core.machine import Machine, MachineSource
+from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.errors import UsageError
 
 _Value = TypeVar("_Value")

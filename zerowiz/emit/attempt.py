@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.ending import RankEnd, parse_end
+from zerowiz.core.outcome.verdict import RankEnd, parse_end
 from zerowiz.emit.processes import Process, is_alive
 
 

@@ -1,7 +1,7 @@
 """See which nodes a launcher has lost: it waits for the others for ever, and their ranks for those.
 
 pdsh and MPICH keep one `ssh` a node, which ends when the node's command does, or when the node no
-longer answers (`core/hostlaunch.py`, KEEPALIVE). Open MPI does too, and ends the job by itself.
+longer answers (`core/launch/remote.py`, KEEPALIVE). Open MPI does too, and ends the job by itself.
 """
 
 import time

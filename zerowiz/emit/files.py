@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zerowiz.core.launch import PlannedFile
-from zerowiz.core.provenance import is_plan_path
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import is_plan_path
 from zerowiz.errors import HandEditedError, Loss, ZerowizError
 
 # Beside the configs lies one empty file for each content that zerowiz wrote. Marks are only ever

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerowiz.core.ending import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
+from zerowiz.core.outcome.verdict import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
 from zerowiz.emit.processes import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
 
-from zerowiz.core.comparison import RankEnd
+from zerowiz.core.measure.row import RankEnd
 from zerowiz.emit.processes import ENDING, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 

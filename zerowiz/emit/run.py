@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
-from zerowiz.core.launch import LaunchPlan
+from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.emit.files import write_files
 from zerowiz.errors import PreflightError
 

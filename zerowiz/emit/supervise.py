@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from zerowiz.core.ending import JobEnd
+from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.attempt import AttemptFolder
-from zerowiz.emit.heir import heir
 from zerowiz.emit.job import Job, Watch
 from zerowiz.emit.processes import ENDING, FORWARDED, adopt_orphans, read_children, read_space
+from zerowiz.emit.watchdog import heir
 from zerowiz.errors import PreflightError
 
 __all__ = ["Watch", "supervise", "watched_env"]

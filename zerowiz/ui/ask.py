@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zerowiz.core.questions import Question
+from zerowiz.core.decision.questions import Question
 from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.fold import fold
 

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.lint.finding import Finding
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Severity
 from zerowiz.ui.fold import fold
 from zerowiz.ui.show import note

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core.difference import Incomparable, difference
+from zerowiz.core.launch.diff import Incomparable, difference
 from zerowiz.errors import HandEditedError, Loss
 from zerowiz.ui import show
 from zerowiz.ui.table import say

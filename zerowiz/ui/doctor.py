@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.preflight import Finding
+from zerowiz.core.launch.doctor import Finding
 from zerowiz.core.rule import Severity
 from zerowiz.ui.table import say
 

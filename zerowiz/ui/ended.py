@@ -4,8 +4,8 @@ import signal
 from collections.abc import Mapping
 from typing import TextIO
 
-from zerowiz.core.ending import Cause, JobEnd
-from zerowiz.core.resume import GoesOn, Resume
+from zerowiz.core.outcome.resume import GoesOn, Resume
+from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.strategy import Strategy
 from zerowiz.ui.table import say
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import TextIO
 
-from zerowiz.core.allocation import Allocation
-from zerowiz.core.host import UNLIMITED_BYTES, Host
-from zerowiz.core.links import UNKNOWN_WORD, PairLink
-from zerowiz.core.machine import Accelerator, Gpu, Machine, PcieSlot
-from zerowiz.core.network import Network, Nic
+from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
+from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink
+from zerowiz.core.machine.network import Network, Nic
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, PcieSlot
 from zerowiz.ui import sentences
 from zerowiz.ui.table import grid, print_table, say
 from zerowiz.ui.units import gib, mib, small

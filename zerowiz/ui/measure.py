@@ -2,8 +2,8 @@
 
 from typing import TextIO, cast
 
-from zerowiz.core.comparison import Compared, Comparison
-from zerowiz.core.weigh import Verdict
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.measure.row import Compared, Comparison
 from zerowiz.ui.table import grid, print_table, say
 from zerowiz.ui.units import bare_gib
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.launch import PlannedFile
-from zerowiz.core.provenance import is_plan_path
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import is_plan_path
 
 
 def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:

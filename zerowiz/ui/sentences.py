@@ -3,16 +3,16 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.decide import Answer, Decision, Question, Reason
-from zerowiz.core.interval import Assumption, Interval
-from zerowiz.core.links import Interconnect, LinkClass
-from zerowiz.core.machine import Machine, MachineSource
-from zerowiz.core.network import Network, NetworkKind
-from zerowiz.core.observed import Memory
-from zerowiz.core.remedies import Remedy
+from zerowiz.core.decision.evaluate import Verdict, Weighed
+from zerowiz.core.decision.flowchart import Answer, Decision, Question, Reason
+from zerowiz.core.decision.oom_history import Memory
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.decision.uncertainty import Assumption, Interval
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.weigh import Verdict, Weighed
 from zerowiz.core.workload import Accounting
 from zerowiz.ui.units import bare_gib, gib, gpus, size_of, small, told_of
 

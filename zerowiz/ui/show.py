@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from zerowiz.core.costs import buffer_costs
-from zerowiz.core.decide import Decision
-from zerowiz.core.interval import find_interval
-from zerowiz.core.launch import LaunchPlan
-from zerowiz.core.ledger import Phase
-from zerowiz.core.remedies import Remedy
+from zerowiz.core.decision.buffer_costs import buffer_costs
+from zerowiz.core.decision.evaluate import Job, Verdict, Weighed
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.decision.uncertainty import find_interval
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.weigh import Job, Verdict, Weighed
 from zerowiz.core.workload import Accounting, Loss
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold_command

@@ -1,6 +1,6 @@
 """Write sizes as people read them; GiB lives only here."""
 
-from zerowiz.core.machine import Machine
+from zerowiz.core.machine.types import Machine
 
 
 def gib(size_bytes: int | None) -> str:

@@ -53,7 +53,8 @@ def _sgd(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
     return torch.optim.SGD(parameters, lr=_RATE)
 
 
-# The names are those of `zerowiz/core/stepper.py`; what its config builds, DeepSpeed builds.
+# The names are those of `zerowiz/core/measure/optimizer_kernels.py`; what its config builds,
+# DeepSpeed builds.
 BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
     "torch AdamW fused=True": _torch_adamw(fused=True),
     "torch AdamW foreach=True": _torch_adamw(foreach=True),

@@ -36,10 +36,10 @@ LINE_BYTES = 2000
 ROOM_BYTES = 1 << 15
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
-# As core/ending.py has it: an error that is older was caught.
+# As core/outcome/verdict.py has it: an error that is older was caught.
 TAKING_DOWN_S = 300.0
 TRACEBACK = b"Traceback (most recent call last)"
-# As core/outofmemory.py has it: an error that ends nothing stands below this.
+# As core/outcome/oom_text.py has it: an error that ends nothing stands below this.
 ENDS_NOTHING = re.compile(
     rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )

@@ -1,5 +1,6 @@
 """Bind a plan to its training script: what the script settles, how a config reaches it."""
 
+from zerowiz.core.model.lora_targets import default_targets
 from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
     BY_ARCHITECTURE,
@@ -26,7 +27,6 @@ from zerowiz.core.script.settings import (
     check_method,
     settle,
 )
-from zerowiz.core.script.targets import default_targets
 
 __all__ = [
     "ARGUMENT_CLASSES",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from zerowiz.core.machine import Accelerator
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
 from zerowiz.core.script.bindings import (
     Bindings,

@@ -1,0 +1,139 @@
+"""Each measured run, asked through the command line: the peak that `plan --json` prints."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from app.decide.asked import ROWS, said_of, words_of
+from cli.harness import Run, clean_environ
+from measured.rows import FOREACH, Row, predict, strategy_of
+from paths import ROOT
+
+HEAVY = frozenset({"torch", "transformers", "deepspeed", "questionary"})
+BAND = 0.05
+
+# Its Adam is torch's own, which is not fused unless it is told to be.
+UNFUSED = """\
+import argparse
+
+import deepspeed
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+"""
+
+LOADED = """\
+import sys
+
+from zerowiz.cli import main
+
+try:
+    main()
+finally:
+    sys.stderr.write("\\n" + " ".join(sys.modules))
+"""
+
+
+@pytest.fixture(autouse=True)
+def recorded_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What the measured runs had installed: what attention keeps differs between releases."""
+    (release,) = {row["versions"]["transformers"] for row in ROWS}
+    info = tmp_path / "site" / f"transformers-{release}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: transformers\nVersion: {release}\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+    return info.parent
+
+
+def name(row: Row) -> str:
+    return f"{row['id']}-{row['model']}-{strategy_of(row).name}"
+
+
+# Only a script can say that its Adam is not fused; `plan` reads none.
+SCRIPTED = [row for row in ROWS if row["optimizer"] in FOREACH]
+# Nothing can say that ZeRO-3 is handed a model that was built whole.
+SAID = [
+    row for row in ROWS if row["optimizer"] not in FOREACH and row.get("zero_init") is not False
+]
+LIVED = [row for row in SAID if row["ok"]]
+# The default tests ask for some of them.
+_SAMPLED = 4
+
+
+def each(rows: Sequence[Row]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "row",
+        [
+            pytest.param(row, id=name(row), marks=[pytest.mark.thorough] * bool(place % _SAMPLED))
+            for place, row in enumerate(rows)
+        ],
+    )
+
+
+each_said = each(SAID)
+
+
+def test_most_measured_runs_can_be_asked_for() -> None:
+    assert len(SAID) > 150
+    assert len(ROWS) - len(SAID) < 20
+
+
+@each_said
+def test_plan_prints_what_the_formulas_say(row: Row, here: Run, folder: Path) -> None:
+    result = here("plan", *words_of(row, folder))
+    assert predict(row).peak_bytes == said_of(row, result.stdout)
+
+
+@pytest.mark.parametrize("row", SCRIPTED, ids=name)
+def test_a_launch_prints_what_the_formulas_say_of_an_adam_that_is_not_fused(
+    row: Row, here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(UNFUSED, encoding="utf-8")
+    result = here("launch", "--dry-run", *words_of(row, folder), "train.py")
+    assert predict(row).peak_bytes == said_of(row, result.stdout)
+
+
+@each(LIVED)
+def test_plan_prints_a_peak_within_a_twentieth_of_the_measured_one(
+    row: Row, here: Run, folder: Path
+) -> None:
+    result = here("plan", *words_of(row, folder))
+    assert row["peak_bytes"] == pytest.approx(said_of(row, result.stdout), rel=BAND)
+
+
+@each_said
+def test_a_run_that_lived_is_planned_and_one_that_died_is_refused(
+    row: Row, here: Run, folder: Path
+) -> None:
+    result = here("plan", *words_of(row, folder))
+    assert (0 if row["ok"] else 4) == result.code, result.stderr
+
+
+# One of each rung, spread over the models.
+PROCESSES = list({strategy_of(row): row for row in SAID}.values()) + SAID[:: len(SAID) // 6]
+
+
+@pytest.mark.parametrize("row", PROCESSES, ids=name)
+def test_a_plan_loads_nothing_heavy_and_prints_the_same(
+    row: Row, folder: Path, recorded_transformers: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "plan", *words_of(row, folder)],
+        cwd=folder,
+        env={**clean_environ(), "PYTHONPATH": f"{recorded_transformers}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert predict(row).peak_bytes == said_of(row, done.stdout)
+    assert frozenset() == HEAVY & set(done.stderr.splitlines()[-1].split())

@@ -1,0 +1,73 @@
+"""Be one copy of many, round after round: agree, and print what was agreed in each.
+
+Usage: copy_of_many.py FOLDER RANK COPIES ROUNDS
+"""
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from zerowiz.app.launch.multi_node.follower import follow, follow_on
+from zerowiz.app.launch.multi_node.leader import gather, introduce, publish, publish_end
+from zerowiz.core.launch.node import Place, slots_of
+from zerowiz.core.launch.rendezvous import Agreement, Hello
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+
+DEADLINE_S = 60.0
+
+
+def machine_of(rank: int) -> Machine:
+    """Another on each node, which node 0 has to hear of."""
+    gpus = tuple(Gpu(index=index, name="A", ordinal=index + rank) for index in range(2))
+    return Machine(source=MachineSource.NVML, accelerator=Accelerator.CUDA, gpus=gpus)
+
+
+def lead(folder: Path, place: Place, own: Hello, turn: int) -> tuple[object, int | None]:
+    meeting = gather(folder, place, own, lambda _: None, deadline_s=DEADLINE_S)
+    config = folder / f"config-{turn}.json"
+    config.write_text(f'{{"turn": {turn}, "word": "{own.word}"}}', encoding="utf-8")
+    agreement = Agreement(
+        zerowiz_version=own.zerowiz_version,
+        script="train.py",
+        script_args=("--word", own.word),
+        env={"TURN": str(turn)},
+        config_path=str(config),
+        config_sha256=hashlib.sha256(config.read_bytes()).hexdigest(),
+        rung="zero2",
+        master_addr="n0",
+        master_port=1024 + turn,
+        slots=tuple(slots_of(hello.machine) for hello in meeting.hellos),
+        hostfile="hostfile",
+        run_folder="run",
+    )
+    publish(meeting, 1, agreement)
+    publish_end(meeting, turn)
+    return agreement, turn
+
+
+def heed(folder: Path, place: Place, own: Hello) -> tuple[object, int | None]:
+    meeting, first = follow(folder, place, own, deadline_s=DEADLINE_S)
+    return first.agreement, follow_on(meeting, place, 2, deadline_s=DEADLINE_S).end
+
+
+def main() -> None:
+    folder, rank, copies, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    place = Place(
+        node_rank=rank,
+        nodes=copies,
+        hosts=tuple(f"n{number}" for number in range(copies)),
+        master_addr="n0",
+        job_key="the-same-each-time",
+    )
+    agreed = []
+    for turn in range(rounds):
+        time.sleep((0.0, 0.002, 0.03)[(turn * 7 + rank * 5) % 3])
+        own = introduce(place, machine_of(rank))
+        agreed.append(lead(folder, place, own, turn) if rank == 0 else heed(folder, place, own))
+    sys.stdout.write(json.dumps([[repr(agreement), end] for agreement, end in agreed]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`--trace`, and what happens to a model that no formula knows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.harness import Run, clean_environ, run_process
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1024,
+}
+# A family that only transformers knows.
+BLOOM = {"model_type": "bloom", "n_layer": 2, "hidden_size": 256, "n_head": 4, "vocab_size": 1024}
+ON = ("--machine", "2xH200", "--seq-len", "256")
+
+
+@pytest.fixture
+def models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for each model, and a cache of one's own."""
+    for name, config in (("llama", LLAMA), ("bloom", BLOOM)):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return folder
+
+
+def imports(models: Path, *words: str) -> set[str]:
+    """The modules that a run of the tool had loaded as it ended."""
+    script = (
+        "import sys\n"
+        "from zerowiz.cli import main\n"
+        f"sys.argv = {['zerowiz', *words]!r}\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert ended.code == 0\n"
+        "sys.stderr.write('\\n' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=models,
+        env=clean_environ(XDG_CACHE_HOME=str(models / "cache")),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stderr.rpartition("\n")[2].split())
+
+
+def test_a_plan_loads_no_torch_unless_it_traces(models: Path) -> None:
+    assert "torch" not in imports(models, "plan", "--model", "llama", *ON)
+
+
+def test_a_size_is_counted_by_formulas_whatever_is_asked(here: Run, models: Path) -> None:
+    assert models.is_dir()
+    counted, traced = (here("plan", "--model", "7b", *more, *ON) for more in ((), ("--trace",)))
+    assert counted.stdout == traced.stdout
+    assert "note: `7b` is a size, which is counted by formulas and not traced" in traced.stderr
+
+
+def test_an_unknown_family_is_guessed_where_nothing_can_trace_it(
+    here: Run, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert models.is_dir()
+    monkeypatch.setattr("zerowiz.app.resolve.trace.can_trace", lambda: False)
+    result = here("plan", "--model", "bloom", "--json", *ON)
+    assert 0 == result.code
+    assert "guess" == json.loads(result.stdout)["model"]["source"]
+    assert 1 == result.stderr.count("`bloom` has no formulas yet, so this is a guess")
+    assert "pip install 'zerowiz[train]'" in result.stderr
+    asked = here("plan", "--model", "llama", "--trace", *ON)
+    assert (5, "`--trace` needs torch and transformers") == (asked.code, asked.problem)
+
+
+def test_an_unknown_family_that_tells_no_sizes_is_refused_with_what_would_help(
+    here: Run, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / "bloom" / "config.json").write_text('{"model_type": "bloom"}')
+    monkeypatch.setattr("zerowiz.app.resolve.trace.can_trace", lambda: False)
+    result = here("plan", "--model", "bloom", *ON)
+    missing = "config.json of `bloom`: `bloom` is not known yet, and `hidden_size` is missing"
+    assert (2, missing) == (result.code, result.problem)
+    assert "pip install 'zerowiz[train]'" in result.hints
+
+
+def test_no_trace_guesses_and_loads_no_torch(models: Path) -> None:
+    words = ("plan", "--model", "bloom", "--no-trace", *ON)
+    assert "torch" not in imports(models, *words)
+    assert "is a guess: a Llama of its sizes" in run_process(models, *words).stderr
+
+
+def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
+    here: Run, models: Path
+) -> None:
+    wrapper = {"model_type": "seeing_llama", "text_config": LLAMA, "vision_config": {}}
+    (models / "bloom" / "config.json").write_text(json.dumps(wrapper))
+    wrapped, alone = (
+        here("plan", "--model", name, "--no-trace", "--json", *ON) for name in ("bloom", "llama")
+    )
+    assert "the language model that it wraps, alone" in wrapped.stderr
+    peaks, wrapped_peaks = (
+        [rung["gpu"]["phases"] for rung in json.loads(ran.stdout)["strategies"]]
+        for ran in (alone, wrapped)
+    )
+    assert peaks == wrapped_peaks
+
+
+@pytest.mark.slow
+def test_what_transformers_does_not_know_either_is_guessed_unless_a_trace_is_asked_for(
+    models: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    (models / "llama" / "config.json").write_text(json.dumps({**LLAMA, "model_type": "abacus"}))
+    guessed = run_process(models, "plan", "--model", "llama", "--json", *ON)
+    assert "guess" == json.loads(guessed.stdout)["model"]["source"]
+    assert "a guess: a Llama of its sizes; transformers has no model for `abacus`" in guessed.stderr
+    asked = run_process(models, "plan", "--model", "llama", "--trace", *ON)
+    assert (2, "transformers has no model for `abacus`") == (asked.code, asked.problem)
+
+
+@pytest.mark.slow
+def test_a_traced_plan_says_so_and_the_next_one_takes_it_from_the_cache(models: Path) -> None:
+    pytest.importorskip("transformers")
+    words = ("plan", "--model", "bloom", "--json", *ON)
+    environ = {"XDG_CACHE_HOME": str(models / "cache")}
+    first = run_process(models, *words, env=environ)
+    assert 0 == first.code, first.stderr
+    assert "note: `bloom` has no formulas yet: `BloomForCausalLM` was traced" in first.stderr
+    assert "trace" == json.loads(first.stdout)["model"]["source"]
+    assert "torch" not in imports(models, *words)
+    assert first.stdout == run_process(models, *words, env=environ).stdout
+
+
+@pytest.mark.slow
+def test_a_trace_agrees_with_the_formulas(models: Path) -> None:
+    pytest.importorskip("transformers")
+    words = ("plan", "--model", "llama", "--json", *ON)
+    environ = {"XDG_CACHE_HOME": str(models / "cache")}
+    counted, traced = (
+        json.loads(run_process(models, *words, *more, env=environ).stdout)
+        for more in ((), ("--trace",))
+    )
+    assert counted["model"] | {"source": "trace"} == traced["model"]
+    for by_formula, by_trace in zip(counted["strategies"], traced["strategies"], strict=True):
+        peaks = [rung["gpu"]["peak_bytes"] for rung in (by_formula, by_trace)]
+        assert peaks[0] == pytest.approx(peaks[1], rel=0.01)

@@ -1,0 +1,333 @@
+"""A rung against a machine: budgets, verdicts, and the runs whose memory was capped."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from measured.rows import (
+    Row,
+    buffers_of,
+    predict,
+    read_model,
+    read_rows,
+    strategy_of,
+    workload_of,
+)
+
+from zerowiz.core.decision.evaluate import Job, Verdict, Weighed, weigh, weigh_all
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.memory.forward.traced import Traced, TracedTensor
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import Model
+from zerowiz.core.strategy import (
+    DDP,
+    STRATEGIES,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+    Strategy,
+)
+from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+GB, GIB = 10**9, 2**30
+SEVEN = model_from_size("7b", 7 * GB)
+A100S = parse_spec("4xA100-40GB", read_gpu_table())
+CHECKPOINTED = Workload(gradient_checkpointing=True)
+
+
+def with_free(machine: Machine, free_bytes: int | None) -> Machine:
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, total_bytes=None, free_bytes=free_bytes) for gpu in machine.gpus),
+    )
+
+
+def with_host(machine: Machine, available_bytes: int | None) -> Machine:
+    return replace(machine, host=Host(available_bytes=available_bytes))
+
+
+def cpu_machine(ranks: int, available_bytes: int) -> Machine:
+    share_bytes = available_bytes // ranks
+    return Machine(
+        source=MachineSource.CPU,
+        accelerator=Accelerator.CPU,
+        gpus=tuple(Gpu(index=i, name="CPU rank", free_bytes=share_bytes) for i in range(ranks)),
+        interconnect=Interconnect(link_class=LinkClass.UNKNOWN),
+        host=Host(available_bytes=available_bytes),
+    )
+
+
+def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> Job:
+    return Job(
+        machine=with_free(A100S, free_bytes),
+        model=SEVEN,
+        workload=CHECKPOINTED,
+        budget_bytes=budget_bytes,
+    )
+
+
+@pytest.mark.parametrize("model", [SEVEN, read_model("llama-2-7b")], ids=["size", "config"])
+@pytest.mark.parametrize("state_dtype", StateDtype)
+def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
+    model: Model, state_dtype: StateDtype
+) -> None:
+    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    assert weigh(job, ZERO3).runs
+
+
+@pytest.mark.parametrize("model", [SEVEN, read_model("llama-2-7b")], ids=["size", "config"])
+@pytest.mark.parametrize(
+    ("state_dtype", "runs"), [(None, False), (StateDtype.FP32, False), (StateDtype.BF16, True)]
+)
+def test_7b_on_four_gpus_of_40_gb_runs_under_zero2_with_bf16_states_alone(
+    model: Model, state_dtype: StateDtype | None, runs: bool
+) -> None:
+    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    assert runs is weigh(job, ZERO2).runs
+
+
+def capped(row: Row) -> Weighed:
+    """The run on cards that hold its cap and what the job takes beside its tensors."""
+    outside_bytes = 2_250_000_000
+    gpu = Gpu(index=0, name=row["gpu"], free_bytes=row["memory_cap_bytes"] + outside_bytes)
+    machine = Machine(
+        source=MachineSource.FILE,
+        gpus=tuple(replace(gpu, index=i) for i in range(row["gpus"])),
+        interconnect=Interconnect(link_class=LinkClass.NVLINK_ALL),
+        host=Host(),
+    )
+    workload = workload_of(row)
+    job = Job(
+        machine=machine,
+        model=read_model(row["model"]),
+        workload=workload,
+        state_dtype=workload.optimizer_state_dtype,
+        own_buffers=buffers_of(row),
+    )
+    return weigh(job, strategy_of(row))
+
+
+CAPPED = [row for row in read_rows() if row["memory_cap_bytes"] is not None]
+
+
+@pytest.mark.parametrize(
+    "row",
+    # Without expandable_segments, which the launch always sets, a run can die above its peak.
+    [
+        row
+        for row in CAPPED
+        if not row["ok"]
+        and (row["expandable_segments"] or row["memory_cap_bytes"] < predict(row).peak_bytes)
+    ],
+    ids=lambda row: row["id"],
+)
+def test_a_run_that_died_under_its_cap_is_not_said_to_fit(row: Row) -> None:
+    assert Verdict.DOES_NOT_FIT is capped(row).verdict
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in CAPPED if row["ok"] and row["memory_cap_bytes"] > 1.09 * row["peak_bytes"]],
+    ids=lambda row: row["id"],
+)
+def test_a_run_with_a_tenth_to_spare_is_said_to_run(row: Row) -> None:
+    assert capped(row).runs
+
+
+RUNS = (Verdict.FITS, Verdict.TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("identity", "verdicts"),
+    [
+        ("d4-004", [Verdict.DOES_NOT_FIT]),  # ZeRO-2, states in fp32
+        ("d4-005", RUNS),  # ZeRO-3, states in fp32
+        ("d4-006", [Verdict.FITS]),  # ZeRO-2, states in bf16
+    ],
+)
+def test_7b_under_caps_of_40_gib_is_judged_as_it_ended(
+    identity: str, verdicts: Sequence[Verdict]
+) -> None:
+    row = next(row for row in CAPPED if row["id"] == identity)
+    assert ("llama-2-7b", 4, 40 * GIB) == (row["model"], row["gpus"], row["memory_cap_bytes"])
+    assert (verdicts != [Verdict.DOES_NOT_FIT]) is row["ok"]
+    assert capped(row).verdict in verdicts
+
+
+def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
+    """Qwen3-32B under ZeRO-3 took 139.3 GB of each of four H200s, and flushed five times."""
+    row = next(row for row in read_rows() if row["id"] == "d4-000")
+    assert (5, True) == (row["allocator_retries"], row["ok"])
+    job = Job(
+        machine=parse_spec(f"{row['gpus']}xH200", read_gpu_table()),
+        model=read_model(row["model"]),
+        workload=workload_of(row),
+        own_buffers=buffers_of(row),
+    )
+    weighed = weigh(job, strategy_of(row))
+    assert row["peak_bytes"] == pytest.approx(weighed.estimate.peak_bytes, rel=0.01)
+    assert Verdict.TIGHT is weighed.verdict
+
+
+@pytest.mark.parametrize(
+    ("spare_bytes", "verdict"),
+    [(-1, Verdict.DOES_NOT_FIT), (0, Verdict.TIGHT), (10 * GB, Verdict.FITS)],
+)
+def test_a_budget_is_met_to_the_byte(spare_bytes: int, verdict: Verdict) -> None:
+    need_bytes = weigh(job_with(), ZERO2).device_bytes
+    weighed = weigh(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
+    assert (verdict, spare_bytes) == (weighed.verdict, weighed.headroom_bytes)
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "budget"),
+    [(None, 30, 30), (20, 30, 20), (50, 30, 30), (20, None, 20), (None, None, None)],
+)
+def test_a_budget_is_what_was_said_but_never_more_than_is_free(
+    said: int | None, free: int | None, budget: int | None
+) -> None:
+    assert budget == job_with(budget_bytes=said, free_bytes=free).gpu_budget_bytes
+
+
+def test_without_a_known_budget_nothing_is_said_to_fit() -> None:
+    verdicts = {weighed.verdict for weighed in weigh_all(job_with())}
+    assert {Verdict.DOES_NOT_FIT} == verdicts
+    assert weigh(job_with(), ZERO2).headroom_bytes is None
+
+
+def test_the_tightest_gpu_decides() -> None:
+    tight = replace(A100S.gpus[2], free_bytes=GB)
+    machine = replace(A100S, gpus=(*A100S.gpus[:2], tight, A100S.gpus[3]))
+    job = Job(machine=machine, model=SEVEN, workload=CHECKPOINTED)
+    assert GB == weigh(job, ZERO2).budget_bytes
+
+
+def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
+    alone, joined = (
+        weigh(Job(machine=replace(A100S, gpus=gpus), model=SEVEN, workload=Workload()), DDP)
+        for gpus in (A100S.gpus[:1], A100S.gpus)
+    )
+    assert alone.estimate.peak_bytes == joined.estimate.peak_bytes
+    assert alone.device_bytes < joined.device_bytes
+
+
+@pytest.mark.parametrize(("missing", "runs"), [(1, False), (0, True)])
+def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: bool) -> None:
+    job = Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
+    need_bytes = 4 * weigh(job, ZERO2_OFFLOAD).estimate.host_peak_bytes
+    offered = replace(job, machine=with_host(A100S, need_bytes - missing))
+    weighed = weigh(offered, ZERO2_OFFLOAD)
+    assert (runs, -missing) == (weighed.runs, weighed.host_headroom_bytes)
+    assert missing == weighed.lacking_bytes
+
+
+def test_more_nodes_do_not_share_their_host_memory() -> None:
+    one, two = (
+        weigh(Job(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()), rung)
+        for nodes, rung in ((1, ZERO2_OFFLOAD), (2, ZERO2_OFFLOAD))
+    )
+    assert one.host_bytes // 2 == pytest.approx(two.host_bytes, rel=0.01)
+
+
+def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:
+    weighed = weigh(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    assert weighed.host_headroom_bytes is None
+    assert Verdict.DOES_NOT_FIT is weighed.verdict
+
+
+@pytest.mark.parametrize("offloaded", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
+def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
+    offloaded: Strategy,
+) -> None:
+    """The ranks' own share and what they move to the host come out of one pool."""
+    job = Job(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
+    weighed = weigh(job, offloaded)
+    assert 100 * GB - 2 * weighed.device_bytes == weighed.host_budget_bytes
+
+
+def test_a_rung_lacks_what_is_missing_on_its_scarcer_side() -> None:
+    job = Job(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
+    weighed = weigh(job, ZERO2_OFFLOAD)
+    assert max(weighed.device_bytes, weighed.host_bytes) - GB == weighed.lacking_bytes
+
+
+def test_a_host_that_nobody_knows_has_nothing_free() -> None:
+    unknown = weigh(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    none = weigh(
+        Job(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
+    )
+    assert none.lacking_bytes == unknown.lacking_bytes > 0
+
+
+def test_every_strategy_is_weighed_in_order() -> None:
+    weighed = weigh_all(Job(machine=A100S, model=SEVEN, workload=Workload()))
+    assert STRATEGIES == tuple(w.strategy for w in weighed)
+
+
+def test_a_persons_own_buffers_are_what_is_weighed() -> None:
+    job = Job(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
+    for strategy in STRATEGIES:
+        assert DEEPSPEED_DEFAULTS == weigh(job, strategy).buffers
+        assert DEEPSPEED_DEFAULTS not in replace(job, own_buffers=None).buffers(strategy)
+
+
+def test_buffers_fit_the_adapters_that_train() -> None:
+    workload = Workload(method=Method.LORA, lora_rank=8)
+    job = Job(machine=A100S, model=SEVEN, workload=workload)
+    assert SEVEN.lora_params(8) == weigh(job, ZERO3).buffers.reduce_bucket_size
+
+
+def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:
+    gpt2 = read_model("gpt2-medium")
+    assert Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
+    with pytest.raises(UsageError, match="1024 learned positions"):
+        Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
+
+
+def test_told_arithmetic_knows_no_adapters() -> None:
+    told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
+    with pytest.raises(UsageError, match="knows no `--method lora`"):
+        Job(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
+
+
+@pytest.mark.parametrize(
+    ("accounting", "said", "expected"),
+    [
+        (Accounting.REAL, None, "fp32"),
+        (Accounting.TEXTBOOK, None, "bf16"),
+        (Accounting.TEXTBOOK, StateDtype.FP32, "fp32"),
+        (Accounting.REAL, StateDtype.BF16, "bf16"),
+    ],
+)
+def test_states_are_fp32_unless_told_otherwise_and_of_the_weights_format_in_told_arithmetic(
+    accounting: Accounting, said: StateDtype | None, expected: str
+) -> None:
+    job = Job(
+        machine=A100S, model=SEVEN, workload=Workload(), accounting=accounting, state_dtype=said
+    )
+    assert expected == job.state_format
+
+
+def test_a_trace_of_another_model_is_not_used() -> None:
+    """A remedy may put a smaller model in the place of the one that was traced."""
+    tensor = TracedTensor(name="weight", shape=(1000, 1000))
+    traced = Traced(
+        family="unknown",
+        built="Unknown",
+        layers=1,
+        hidden_size=1000,
+        embedding=(),
+        tied_embeddings=False,
+        tensors=(tensor,),
+        runs=(),
+        took_milliseconds=1,
+    )
+    own = Job(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
+    assert (traced, None) == (own.own_trace, replace(own, model=SEVEN).own_trace)

@@ -1,0 +1,79 @@
+"""The wizard's questions: data, each with a way to answer it on the command line."""
+
+import pytest
+
+from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_default, next_question
+from zerowiz.errors import AnswerNeededError, ExitCode
+
+each_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.key)
+ALL_OPEN = dict.fromkeys(question.key for question in QUESTIONS)
+
+
+def test_questions_are_asked_in_their_order_until_none_is_open() -> None:
+    answers: dict[str, str | None] = dict(ALL_OPEN)
+    asked = []
+    while (question := next_question(answers)) is not None:
+        asked.append(question)
+        answers[question.key] = "x"
+    assert list(QUESTIONS) == asked
+
+
+def test_what_is_known_is_not_asked() -> None:
+    answers = {**ALL_OPEN, "machine": "4xA100-40GB", "script": "train.py"}
+    question = next_question(answers)
+    assert question is not None
+    assert "model" == question.key
+
+
+def test_what_does_not_matter_to_a_command_is_not_asked() -> None:
+    question = next_question({"seq_len": None})
+    assert question is not None
+    assert "seq_len" == question.key
+    assert next_question({}) is None
+
+
+def test_no_key_and_no_flag_is_used_twice() -> None:
+    for names in ([q.key for q in QUESTIONS], [q.flag for q in QUESTIONS]):
+        assert sorted(set(names)) == sorted(names)
+
+
+@each_question
+def test_a_question_ends_as_one_and_names_its_flag(question: Question) -> None:
+    spelled = f"--{question.key.replace('_', '-')}"
+    assert question.flag in {spelled, question.key.upper()}
+    assert "?" in question.text
+
+
+@each_question
+def test_a_default_is_an_answer_that_the_question_takes(question: Question) -> None:
+    assert question.default is None or question.problem(question.default) is None
+
+
+@each_question
+def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Question) -> None:
+    if question.default is not None:
+        assert question.default == answer_or_default(question)
+        return
+    with pytest.raises(AnswerNeededError) as caught:
+        answer_or_default(question)
+    assert ExitCode.ANSWER_NEEDED == caught.value.exit_code
+    assert (f"say it with `{question.flag}`",) == caught.value.hints
+
+
+@pytest.mark.parametrize("answer", ["", " ", "0", "-1", "1.5", "two", "²", "1 2"])
+def test_a_count_is_a_whole_number_from_1(answer: str) -> None:
+    question = Question(key="k", flag="--k", text="?", counts=True)
+    assert "a whole number from 1 on" == question.problem(answer)
+    assert question.problem("12") is None
+
+
+def test_an_empty_answer_is_none() -> None:
+    question = Question(key="k", flag="--k", text="?")
+    assert "an answer is needed" == question.problem("  ")
+    assert question.problem("7b") is None
+
+
+def test_a_choice_is_one_of_the_choices() -> None:
+    question = Question(key="k", flag="--k", text="?", choices=("no", "yes"))
+    assert "one of no, yes" == question.problem("maybe")
+    assert question.problem("yes") is None

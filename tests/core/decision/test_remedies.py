@@ -1,0 +1,207 @@
+"""Remedies: each is a change that was weighed again and leads to a rung."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from measured.rows import read_model
+
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Wish, decide
+from zerowiz.core.decision.remedies import Change, remedies
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Machine, widen, with_nodes
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.workload import Accounting, Method, Precision, StateDtype, Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+TABLE = read_gpu_table()
+GB = 10**9
+SLOW, FAST = parse_spec("4xRTX4090", TABLE), parse_spec("2xA100-40GB", TABLE)
+SEVEN = read_model("llama-2-7b")
+
+
+def refused(
+    machine: Machine = SLOW,
+    workload: Workload | None = None,
+    wish: Wish | None = None,
+    **settings: Any,
+) -> Decision:
+    """A decision that chose nothing."""
+    job = Job(machine=machine, model=SEVEN, workload=workload or Workload(), **settings)
+    decision = decide(job, wish or Wish())
+    assert decision.chosen is None
+    return decision
+
+
+def apply(decision: Decision, change: Change) -> tuple[Job, Wish]:
+    """What the person gets by typing the options."""
+    job, wish = decision.job, decision.wish
+    workload: Mapping[str, tuple[str, Any]] = {
+        "--gradient-checkpointing": ("gradient_checkpointing", bool),
+        "--micro-batch": ("micro_batch", int),
+        "--grad-accum": ("accumulation_steps", int),
+        "--seq-len": ("sequence_tokens", int),
+        "--method": ("method", Method),
+    }
+    for flag, value in change.items():
+        if flag in workload:
+            field, kind = workload[flag]
+            job = replace(job, workload=replace(job.workload, **{field: kind(value)}))
+        elif flag == "--optimizer-state-dtype":
+            job = replace(job, state_dtype=StateDtype(str(value)))
+        elif flag == "--machine":
+            job = replace(job, machine=parse_spec(str(value), TABLE))
+        elif flag == "--model":
+            params = parse_size(str(value))
+            assert params is not None
+            job = replace(job, model=model_from_size(str(value), params))
+        elif flag == "--offload":
+            wish = replace(wish, offload=OffloadChoice(str(value)))
+        else:
+            assert {"--allow-slow": True} == {flag: value}
+            wish = replace(wish, allow_slow=True)
+    return job, wish
+
+
+LEAN = Workload(gradient_checkpointing=True)
+LONG = Workload(micro_batch=8, sequence_tokens=4096)
+REFUSED = {
+    "slow": refused(),
+    "slow and batched": refused(workload=LONG),
+    "slow zero3": refused(
+        replace(SLOW, host=Host(available_bytes=900 * GB)), LEAN, state_dtype=StateDtype.BF16
+    ),
+    "fast": refused(FAST, LONG),
+    "four": refused(parse_spec("4xA100-40GB", TABLE)),
+    "four, batched": refused(
+        parse_spec("4xA100-40GB", TABLE), replace(LEAN, micro_batch=32), wish=Wish(stage=3)
+    ),
+    "fp16": refused(FAST, Workload(precision=Precision.FP16)),
+    "one": refused(parse_spec("A100-40GB", TABLE)),
+    "stage 2": refused(FAST, wish=Wish(stage=2)),
+    "no offload": refused(SLOW, wish=Wish(offload=OffloadChoice.NONE)),
+    "nodes": refused(with_nodes(SLOW, 2), LONG),
+    "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
+}
+
+
+@pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)
+def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> None:
+    found = remedies(decision)
+    assert found
+    for remedy in found:
+        led = decide(*apply(decision, remedy.change))
+        assert led.chosen is not None
+        # A lone GPU does not tell how others would be linked, so there the slow link is planned for.
+        guessed = len(decision.job.machine.gpus) == 1 and "--machine" in remedy.change
+        running = {weighed.strategy.name for weighed in led.weighed if weighed.runs}
+        assert remedy.strategy in (running if guessed else {led.chosen.strategy.name})
+
+
+@pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)
+def test_no_remedy_is_told_twice_or_frees_less_than_nothing(decision: Decision) -> None:
+    found = remedies(decision)
+    changes = [tuple(remedy.change.items()) for remedy in found]
+    assert len(set(changes)) == len(changes)
+    assert [] == [remedy for remedy in found if remedy.frees_bytes < 0]
+
+
+def flags(decision: Decision) -> list[str]:
+    return [flag for remedy in remedies(decision) for flag in remedy.change]
+
+
+def test_what_is_done_already_is_no_remedy() -> None:
+    job = Job(machine=SLOW, model=SEVEN, workload=LEAN, state_dtype=StateDtype.BF16)
+    decision = decide(job, Wish(stage=2, offload=OffloadChoice.AUTO, allow_slow=True))
+    done = {"--gradient-checkpointing", "--optimizer-state-dtype", "--offload", "--allow-slow"}
+    assert decision.chosen is None
+    assert not done & set(flags(decision))
+
+
+def test_fp16_is_not_offered_bf16_states() -> None:
+    assert "--optimizer-state-dtype" not in flags(REFUSED["fp16"])
+
+
+def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
+    rungs = {
+        flag: remedy.strategy
+        for remedy in remedies(REFUSED["slow zero3"])
+        for flag in remedy.change
+    }
+    assert "zero3" == rungs["--allow-slow"]
+    assert "zero3-offload" == rungs["--offload"]
+
+
+@pytest.mark.parametrize("case", ["four", "fp16", "stage 2"])
+def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
+    decision = REFUSED[case]
+    (spec,) = [r.change["--machine"] for r in remedies(decision) if "--machine" in r.change]
+    count = int(str(spec).partition("x")[0])
+    fewer = [n for n in (2, 4, 8) if len(decision.job.machine.gpus) < n < count]
+    assert count in {2, 4, 8}
+    for narrower in fewer:
+        machine = widen(decision.job.machine, narrower)
+        assert decide(replace(decision.job, machine=machine), decision.wish).chosen is None
+
+
+def test_beside_a_persons_own_config_nothing_is_offered() -> None:
+    job = replace(REFUSED["four"].job, own_buffers=DEEPSPEED_DEFAULTS)
+    assert () == remedies(decide(job, Wish(stage=2)))
+
+
+def batches(decision: Decision) -> list[tuple[int, int]]:
+    """Micro-batch and accumulation of the remedies that change these two alone."""
+    both = {"--micro-batch", "--grad-accum"}
+    found = [r.change for r in remedies(decision) if both == set(r.change)]
+    return [(int(c["--micro-batch"]), int(c["--grad-accum"])) for c in found]
+
+
+def test_the_largest_batch_that_helps_is_offered() -> None:
+    decision = REFUSED["four, batched"]
+    ((micro_batch, _),) = batches(decision)
+    larger = replace(decision.job.workload, micro_batch=2 * micro_batch)
+    assert decide(replace(decision.job, workload=larger), decision.wish).chosen is None
+
+
+def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
+    decision = REFUSED["four, batched"]
+    workload = decision.job.workload
+    ((micro_batch, steps),) = batches(decision)
+    assert workload.micro_batch * workload.accumulation_steps == micro_batch * steps
+
+
+def test_the_longest_sequence_that_helps_is_offered() -> None:
+    decision = REFUSED["four"]
+    (tokens,) = [int(r.change["--seq-len"]) for r in remedies(decision) if "--seq-len" in r.change]
+    longer = replace(decision.job.workload, sequence_tokens=2 * tokens)
+    assert decide(replace(decision.job, workload=longer), decision.wish).chosen is None
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_more_gpus_of_a_cluster_are_not_offered(nodes: int) -> None:
+    assert "--gpus-per-node" not in flags(refused(with_nodes(SLOW, nodes), LONG))
+
+
+def test_more_gpus_are_not_offered_to_a_cpu_job() -> None:
+    gpus = tuple(replace(gpu, free_bytes=GB) for gpu in SLOW.gpus)
+    cpu = replace(SLOW, accelerator=Accelerator.CPU, gpus=gpus)
+    assert "--gpus-per-node" not in flags(refused(cpu))
+
+
+def test_a_good_choice_needs_no_remedy() -> None:
+    job = Job(machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN)
+    assert () == remedies(decide(job, Wish()))
+
+
+def test_what_frees_memory_says_how_much_on_the_same_rung() -> None:
+    machine = parse_spec("4xA100-40GB", TABLE)
+    decision = refused(machine, Workload(micro_batch=4), Wish(stage=3))
+    remedy = next(r for r in remedies(decision) if "--gradient-checkpointing" in r.change)
+    changed = decide(*apply(decision, remedy.change)).chosen
+    assert changed is not None
+    before = decision.of(changed.strategy).device_bytes
+    assert before - changed.device_bytes == remedy.frees_bytes

@@ -1,0 +1,446 @@
+"""Every measured peak lies in its interval, and the intervals are no wider than they must be."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from statistics import mean, median
+
+import pytest
+from accuracy.records import why_unpredicted
+from core.test_laws import jobs
+from hypothesis import given
+from hypothesis import strategies as st
+from measured.rows import (
+    OPTIMIZERS,
+    Row,
+    buffers_of,
+    family_of,
+    read_config,
+    read_every_row,
+    read_model,
+    strategy_of,
+    workload_of,
+)
+from measured.traces import read_config_of, trace_of, traced_model
+from paths import MODELS, ROOT
+from random_models import models
+
+from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt, Interval, find_interval
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.memory.forward.activations import activations
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_unknown import guess_model
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.strategy import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.workload import (
+    Accounting,
+    Attention,
+    Loss,
+    Method,
+    Optimizer,
+    Precision,
+    Workload,
+)
+
+ROWS = [
+    row
+    for row in read_every_row()
+    if row["kind"] != "forward_backward" and row["peak_bytes"] and not why_unpredicted(row)
+]
+
+
+def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
+    link = LinkClass.NONE if count == 1 else LinkClass.NVLINK_ALL
+    return Machine(
+        source=MachineSource.FILE,
+        accelerator=accelerator,
+        gpus=tuple(Gpu(index=index, name="a") for index in range(count)),
+        interconnect=Interconnect(link_class=link),
+    )
+
+
+def surely(job: Job, strategy: Strategy) -> Interval:
+    """The interval of a job that has one."""
+    found = find_interval(job, weigh(job, strategy))
+    assert found is not None
+    return found
+
+
+def interval_of(row: Row, model: Model | None = None, traced: Traced | None = None) -> Interval:
+    """What zerowiz says about the run, or would say of it with another count of its model."""
+    workload = workload_of(row)
+    job = Job(
+        machine=gpus(row["gpus"]),
+        model=model or read_model(row["model"]),
+        workload=workload,
+        state_dtype=workload.optimizer_state_dtype,
+        own_buffers=buffers_of(row),
+        traced=traced,
+    )
+    return surely(job, strategy_of(row))
+
+
+def width(interval: Interval) -> float:
+    """Of the whole interval, beside the expected peak."""
+    return (interval.high_bytes - interval.low_bytes) / interval.expected_bytes
+
+
+def peaks_of(row: Row) -> list[int]:
+    """Of every rank."""
+    ranks = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()]
+    return [peak for peak in (row["peak_bytes"], *ranks) if peak is not None]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_the_peak_of_every_rank_lies_in_its_interval(row: Row) -> None:
+    peaks, interval = peaks_of(row), interval_of(row)
+    assert interval.low_bytes <= min(peaks) <= max(peaks) <= interval.high_bytes
+
+
+def lies_outside(row: Row, interval: Interval) -> bool:
+    peaks = peaks_of(row)
+    return min(peaks) < interval.low_bytes or interval.high_bytes < max(peaks)
+
+
+EVERY = read_every_row()
+
+
+@pytest.mark.parametrize("row", [row for row in EVERY if trace_of(row)], ids=lambda row: row["id"])
+def test_the_peak_of_every_rank_lies_in_the_interval_of_its_trace(row: Row) -> None:
+    traced = trace_of(row)
+    assert traced is not None
+    assert not lies_outside(row, interval_of(row, traced_model(row, traced), traced))
+
+
+def test_a_run_of_an_unknown_family_lies_in_the_interval_of_its_guess_but_for_one() -> None:
+    """StarCoder2's activation does not say that its MLP has two matrices, not three."""
+    outside = {
+        row["model"]
+        for row in EVERY
+        if trace_of(row) and family_of(row) is None
+        if lies_outside(row, interval_of(row, guess_model(row["model"], read_config_of(row))))
+    }
+    assert {"starcoder2-3b-10l"} == outside
+
+
+@pytest.mark.parametrize("doubt", [d for d in DOUBTS if d.rate], ids=lambda d: d.what)
+def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
+    doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a percent less would leave a row outside; few are nine runs, or two families."""
+    doubted = [row for row in ROWS if doubt.what in interval_of(row).assumptions]
+    families = {read_model(row["model"]).architecture.family for row in doubted}
+    less = [d._replace(rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
+    monkeypatch.setattr("zerowiz.core.decision.uncertainty.DOUBTS", less)
+    needed = any(lies_outside(row, interval_of(row)) for row in doubted)
+    assert needed or len(doubted) < 10 or len(families) < 3
+
+
+def test_intervals_are_narrow_where_much_was_measured() -> None:
+    known = [i for i in map(interval_of, ROWS) if Assumption.AUTOCAST not in i.assumptions]
+    widths = [width(interval) for interval in known]
+    assert mean(widths) < 0.034
+    assert median(widths) < 0.027
+    assert max(widths) < 0.17
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+@given(job=jobs())
+def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: Job) -> None:
+    weighed = weigh(job, strategy)
+    interval = find_interval(job, weighed)
+    if job.accounting is Accounting.TEXTBOOK:
+        assert interval is None
+        return
+    assert interval is not None
+    assert weighed.estimate.peak_bytes == interval.expected_bytes
+    assert 0 < interval.low_bytes < interval.expected_bytes < interval.high_bytes
+
+
+@given(job=jobs(), strategy=st.sampled_from(STRATEGIES), source=st.sampled_from(ModelSource))
+def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
+    job: Job, strategy: Strategy, source: ModelSource
+) -> None:
+    known, unknown = (
+        surely(
+            replace(job, accounting=Accounting.REAL, model=replace(job.model, source=each)),
+            strategy,
+        )
+        for each in (ModelSource.CONFIG, source)
+    )
+    assert unknown.low_bytes <= known.low_bytes
+    assert known.high_bytes <= unknown.high_bytes
+    assert {*known.assumptions} <= {*unknown.assumptions}
+
+
+@given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_doubts_add_up(job: Job, strategy: Strategy) -> None:
+    interval = surely(replace(job, accounting=Accounting.REAL), strategy)
+    rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
+    assert interval.low_bytes < (1 - rate) * interval.expected_bytes
+    assert interval.high_bytes > (1 + rate) * interval.expected_bytes
+
+
+def test_an_assumption_has_one_row_and_all_but_the_plain_ones_widen() -> None:
+    assert [*Assumption] == [doubt.what for doubt in DOUBTS]
+    assert PLAIN | {Assumption.CUT} == {doubt.what for doubt in DOUBTS if not doubt.rate}
+
+
+# Since then Gemma-2 is run with eager attention, which no Llama stands for.
+WITH_SDPA = (5, 20)
+SHORT = Workload(sequence_tokens=16, gradient_checkpointing=True)
+WAITING = Workload(accumulation_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workload", "part", "most"),
+    [
+        (2, SHORT, "gradients of the share", lambda r: r.share + r.block_largest),
+        (3, SHORT, "gradients of the share", lambda r: r.share + 2 * r.block_largest),
+        # The embedding is wider than the share.
+        (64, WAITING, "accumulated gradients", lambda r: r.share + r.largest),
+    ],
+)
+def test_a_share_may_hold_all_that_lies_on_its_borders(
+    ranks: int, workload: Workload, part: str, most: Callable[[Rank], int]
+) -> None:
+    job = replace(of("llama-2-7b"), machine=gpus(ranks), workload=workload)
+    rank = place_rank(job.model, job.workload, ranks, ZERO2, weigh(job, ZERO2).buffers)
+    said = weigh(job, ZERO2).estimate
+    (held_bytes,) = (
+        line.size_bytes for line in said.lines if (line.phase, line.part) == (said.peak_phase, part)
+    )
+    alike = surely(job, DDP)
+    highest_bytes = said.peak_bytes + rank.weight_bytes * most(rank) - held_bytes
+    expected_bytes = highest_bytes * alike.high_bytes / alike.expected_bytes
+    assert expected_bytes == pytest.approx(surely(job, ZERO2).high_bytes, rel=1e-6)
+
+
+def test_a_share_may_hold_nothing_beyond_itself() -> None:
+    """Rank 1 of f2-017 held no more."""
+    (row,) = (row for row in ROWS if row["id"] == "f2-017")
+    rank = place_rank(
+        read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
+    )
+    interval = interval_of(row)
+    border_bytes = rank.weight_bytes * (rank.held_share - rank.share)
+    lowest_bytes = interval.expected_bytes - border_bytes
+    assert interval.low_bytes < lowest_bytes
+    assert lowest_bytes == pytest.approx(row["rank_peaks"][1]["peak_bytes"], rel=1e-5)
+
+
+JOB = Job(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
+PLAIN = {Assumption.FUSED_OPTIMIZER, Assumption.FUSED_ATTENTION, Assumption.UNPADDED}
+
+
+def training(**changes: object) -> Job:
+    return replace(JOB, workload=replace(JOB.workload, **changes))  # type: ignore[arg-type]
+
+
+def of(name: str) -> Job:
+    return replace(JOB, model=read_model(name))
+
+
+def from_source(source: ModelSource) -> Job:
+    return replace(JOB, model=replace(JOB.model, source=source))
+
+
+@pytest.mark.parametrize(
+    ("job", "strategy", "expected"),
+    [
+        (JOB, DDP, PLAIN),
+        (JOB, ZERO1, PLAIN | {Assumption.CUT}),
+        (JOB, ZERO2, PLAIN | {Assumption.CUT}),
+        (JOB, ZERO3, PLAIN | {Assumption.GATHERED}),
+        (
+            JOB,
+            ZERO2_OFFLOAD,
+            (PLAIN - {Assumption.FUSED_OPTIMIZER}) | {Assumption.CUT, Assumption.OFFLOADED},
+        ),
+        (replace(JOB, machine=gpus(1)), ZERO2, PLAIN),
+        (replace(JOB, machine=gpus(2, Accelerator.CPU)), DDP, PLAIN | {Assumption.ON_CPU}),
+        (from_source(ModelSource.SIZE), DDP, PLAIN | {Assumption.STAND_IN}),
+        (from_source(ModelSource.GUESS), DDP, PLAIN | {Assumption.GUESSED}),
+        (from_source(ModelSource.TRACE), DDP, PLAIN | {Assumption.TRACED}),
+        (from_source(ModelSource.SAFETENSORS), DDP, PLAIN),
+        (of("mixtral-8x7b"), DDP, PLAIN | {Assumption.MIXTURE}),
+        (
+            replace(of("t5-base"), workload=Workload(sequence_tokens=512)),
+            DDP,
+            PLAIN | {Assumption.ENCODER_DECODER},
+        ),
+        (of("vit-base"), DDP, PLAIN | {Assumption.IMAGES}),
+        (training(method=Method.LORA), DDP, PLAIN),
+        (training(method=Method.QLORA), DDP, PLAIN | {Assumption.QUANTIZED}),
+        (training(optimizer=Optimizer.ADAMW_8BIT), DDP, PLAIN - {Assumption.FUSED_OPTIMIZER}),
+        (
+            training(optimizer=Optimizer.SGD),
+            DDP,
+            (PLAIN - {Assumption.FUSED_OPTIMIZER}) | {Assumption.RARE_OPTIMIZER},
+        ),
+        (
+            training(optimizer_fused=False),
+            DDP,
+            (PLAIN - {Assumption.FUSED_OPTIMIZER}) | {Assumption.FOREACH},
+        ),
+        (
+            training(attention=Attention.EAGER),
+            DDP,
+            (PLAIN - {Assumption.FUSED_ATTENTION}) | {Assumption.EAGER},
+        ),
+        (training(attention=Attention.FLASH), DDP, {Assumption.FUSED_OPTIMIZER}),
+        (training(precision=Precision.FP32), DDP, PLAIN | {Assumption.FP32}),
+        (
+            training(precision=Precision.FP32, torch_autocast=Precision.BF16),
+            DDP,
+            PLAIN | {Assumption.AUTOCAST},
+        ),
+        (
+            training(method=Method.LORA, gradient_checkpointing=True),
+            ZERO3,
+            PLAIN | {Assumption.GATHERED, Assumption.SHARDED_ADAPTERS},
+        ),
+        (training(loss=Loss.CHUNKED), DDP, PLAIN | {Assumption.OTHER_LOSS}),
+        (training(packing=True), DDP, PLAIN),
+    ],
+)
+def test_an_interval_says_what_it_rests_on(
+    job: Job, strategy: Strategy, expected: set[Assumption]
+) -> None:
+    assert expected == {*surely(job, strategy).assumptions}
+
+
+@given(model=models())
+def test_a_family_is_called_new_until_it_is_measured(model: Model) -> None:
+    measured = {read_model(row["model"]).architecture.family for row in ROWS}
+    # Learned positions end after sixteen tokens in some of them.
+    job = replace(JOB, model=model, workload=Workload(sequence_tokens=16))
+    new = Assumption.NEW_FAMILY in surely(job, DDP).assumptions
+    assert (model.architecture.family not in measured) is new
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_an_optimizer_is_called_seldom_measured_until_it_is_not(optimizer: Optimizer) -> None:
+    measured = Counter(OPTIMIZERS.get(row["optimizer"]) for row in ROWS)[optimizer]
+    seldom = Assumption.RARE_OPTIMIZER in surely(training(optimizer=optimizer), DDP).assumptions
+    assert (measured < 5) is seldom
+
+
+def steps(model: Model) -> Iterator[Job]:
+    """What people ask: long and short steps, alone and on many GPUs."""
+    positions = model.architecture.positions
+    for micro_batch, tokens in ((1, 2048), (4, 2048), (8, 4096)):
+        for checkpointing in (False, True):
+            for count in (1, 2, 8):
+                yield Job(
+                    machine=gpus(count),
+                    model=model,
+                    workload=Workload(
+                        micro_batch=micro_batch,
+                        sequence_tokens=min(tokens, positions or tokens),
+                        gradient_checkpointing=checkpointing,
+                        transformers_version=WITH_SDPA,
+                    ),
+                )
+
+
+def hold(model: Model, stand_in: Model) -> None:
+    for job in steps(model):
+        for strategy in STRATEGIES:
+            peak_bytes = weigh(job, strategy).estimate.peak_bytes
+            interval = surely(replace(job, model=stand_in), strategy)
+            assert interval.low_bytes <= peak_bytes <= interval.high_bytes, strategy.name
+
+
+ARCHITECTURES = {folder.name: read_model(folder.name).architecture for folder in MODELS.iterdir()}
+# Whose single key is repeated for each of 71 heads: no fused attention kernel takes it.
+UNFUSED = {name for name, a in ARCHITECTURES.items() if a.family == "falcon" and a.kv_heads == 1}
+DECODERS = sorted(
+    name
+    for name, a in ARCHITECTURES.items()
+    if a.vocab_size and not a.encoder_layers and name not in UNFUSED
+)
+WHOLE = [
+    name
+    for name in DECODERS
+    if not re.search(r"-\d+l$", name)
+    and not ARCHITECTURES[name].experts
+    and ARCHITECTURES[name].family not in {"bert", "roberta"}
+]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_dense_language_model_lies_in_the_interval_of_its_size(name: str) -> None:
+    model = read_model(name)
+    hold(model, model_from_size(name, model.params))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_model_of_an_unknown_family_lies_in_the_interval_of_its_guess(name: str) -> None:
+    hold(read_model(name), guess_model(name, {**read_config(name), "model_type": "unheard_of"}))
+
+
+LINES = {
+    "activations": "saved_bytes",
+    "one block": "block_bytes",
+    "loss, saved": "head_bytes",
+    "loss, logits": "loss_forward_bytes",
+    "loss, gradients": "loss_backward_bytes",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "names"), [(Assumption.STAND_IN, WHOLE), (Assumption.GUESSED, DECODERS)]
+)
+def test_a_line_is_stretched_as_far_as_models_differ_and_not_much_further(
+    what: Assumption, names: list[str]
+) -> None:
+    (doubt,) = (doubt for doubt in DOUBTS if doubt.what is what)
+    for part, field in LINES.items():
+        least, most = doubt.parts[part]
+        ratios = [
+            getattr(activations(model.architecture, step), field)
+            / getattr(activations(stand_in(what, name).architecture, step), field)
+            for name in names
+            for model in (read_model(name),)
+            for step in (
+                Workload(
+                    sequence_tokens=1024,
+                    gradient_checkpointing=on,
+                    transformers_version=WITH_SDPA,
+                )
+                for on in (False, True)
+            )
+        ]
+        assert least <= min(ratios) <= 1.15 * least, part
+        assert 0.95 * most <= max(ratios) <= most, part
+
+
+def stand_in(what: Assumption, name: str) -> Model:
+    if what is Assumption.STAND_IN:
+        return model_from_size(name, read_model(name).params)
+    return guess_model(name, {**read_config(name), "model_type": "unheard_of"})
+
+
+def test_every_stretched_line_is_a_line_of_some_rung() -> None:
+    held = {
+        part
+        for strategy in STRATEGIES
+        for rank in (place_rank(JOB.model, JOB.workload, 2, strategy, DEEPSPEED_DEFAULTS),)
+        for moments in WRAPPERS[strategy.stage, rank.offloaded](rank).values()
+        for moment in moments
+        for part, _, _ in moment
+    }
+    assert set() == {part for doubt in DOUBTS for part in doubt.parts} - held
+
+
+def test_every_assumption_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert [] == [each for each in Assumption if f"`{each}`" not in page]

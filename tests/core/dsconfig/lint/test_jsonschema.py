@@ -1,0 +1,129 @@
+"""The JSON Schema takes what DeepSpeed is meant to read, and refuses what it refuses."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from lint.cases import BROKEN_CASES, GOOD_CASES, Case
+from paths import TEMPLATES
+
+from zerowiz.core.dsconfig.hjson import parse, plain
+from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
+from zerowiz.core.dsconfig.schema import Key, Schema, Unknown
+from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
+
+SCHEMA = encode_json_schema(read_ds_schema())
+
+
+def valid(value: object, rule: dict[str, Any]) -> bool:
+    return bool(Draft202012Validator(rule).is_valid(value))
+
+
+def placed(schema: Schema) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Every key with its place in the JSON Schema."""
+
+    def walk(section: str, rule: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
+        for key in schema.children(section):
+            for name in key.names:
+                yield key, rule["properties"][name]
+            inner = rule["properties"][key.name]
+            inner = inner["anyOf"][0] if "anyOf" in inner else inner
+            yield from walk(key.path, inner) if key.unknown is not None else ()
+
+    yield from walk("", encode_json_schema(schema))
+
+
+@pytest.mark.parametrize("schema", read_ds_schemas(), ids=lambda s: s.version)
+def test_it_is_a_json_schema(schema: Schema) -> None:
+    Draft202012Validator.check_schema(encode_json_schema(schema))
+
+
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.json")), ids=lambda p: p.name)
+def test_a_shipped_config_is_valid(path: Path) -> None:
+    assert valid(json.loads(path.read_text(encoding="utf-8")), SCHEMA)
+
+
+@pytest.mark.parametrize("case", GOOD_CASES, ids=str)
+def test_a_good_config_is_valid(case: Case) -> None:
+    assert valid(plain(parse(case.path.read_text(encoding="utf-8"))), SCHEMA)
+
+
+# What one value alone shows; typos at the top are no error of a schema, for DeepSpeed takes them.
+SEEN = {"removed-key", "wrong-type"}
+
+
+@pytest.mark.parametrize("case", [c for c in BROKEN_CASES if c.rule in SEEN], ids=str)
+def test_a_broken_config_is_not(case: Case) -> None:
+    assert not valid(plain(parse(case.path.read_text(encoding="utf-8"))), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, True),
+        ([], False),
+        ({"train_batch_size": 8}, True),
+        ({"train_batch_size": "auto"}, True),
+        ({"train_batch_size": 0}, False),
+        ({"train_batch_size": "8"}, False),
+        ({"some_key_of_mine": 1}, True),
+        ({"zero_optimization": {"stage": 3}}, True),
+        ({"zero_optimization": {"stage": 4}}, False),
+        ({"zero_optimization": {"stagee": 3}}, False),
+        ({"zero_optimization": {"reduce_bucket_size": 5e8}}, True),
+        ({"zero_optimization": {"reduce_bucket_size": "5e8"}}, False),
+        ({"zero_optimization": {"reduce_bucket_size": "auto"}}, True),
+        ({"zero_optimization": {"stage3_max_live_parameters": 1}}, True),
+        ({"zero_optimization": {"max_live_parameters": 1}}, True),
+        ({"zero_optimization": {"offload_param": None}}, True),
+        ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, False),
+        ({"bf16": {"enabled": True, "loss_scale": 0}}, False),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "auto", "anything": []}}}, True),
+        ({"communication_data_type": "FP32"}, True),
+        ({"communication_data_type": None}, True),
+        ({"communication_data_type": "int4"}, False),
+        ({"amp": {"enabled": True}}, False),
+    ],
+)
+def test_the_schema_judges(config: object, expected: bool) -> None:
+    assert expected == valid(config, SCHEMA)
+
+
+def test_every_key_of_every_version_is_there_by_all_its_names() -> None:
+    for schema in read_ds_schemas():
+        assert {path for path in schema.keys if path} == {key.path for key, _ in placed(schema)}
+
+
+def test_a_deprecated_key_says_so_and_what_comes_instead() -> None:
+    told = {key.path: rule for key, rule in placed(read_ds_schema()) if key.deprecated}
+    assert {
+        "zero_optimization.cpu_offload",
+        "zero_optimization.cpu_offload_param",
+        "zero_optimization.cpu_offload_use_pin_memory",
+        "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    } == told.keys()
+    assert all(rule["deprecated"] for rule in told.values())
+    assert "Use zero_optimization.offload_optimizer." in str(
+        told["zero_optimization.cpu_offload"]["description"]
+    )
+
+
+def test_a_section_is_closed_where_deepspeed_refuses_unknown_keys_and_only_there() -> None:
+    for key, rule in placed(read_ds_schema()):
+        section = rule["anyOf"][0] if "anyOf" in rule else rule
+        if key.unknown is not None:
+            closed = section.get("additionalProperties") is False
+            assert (key.unknown is Unknown.REFUSED) == closed, key.path
+
+
+def test_a_default_is_a_valid_value() -> None:
+    for key, rule in placed(read_ds_schema()):
+        assert valid(rule.get("default"), rule) or "default" not in rule, key.path
+
+
+def test_the_schema_names_its_dialect_and_its_version() -> None:
+    assert "https://json-schema.org/draft/2020-12/schema" == SCHEMA["$schema"]
+    assert f"urn:zerowiz:ds_config:{read_ds_schema().version}" == SCHEMA["$id"]

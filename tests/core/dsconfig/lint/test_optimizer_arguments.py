@@ -1,0 +1,128 @@
+"""Arguments of optimizers are those of the real classes' signatures."""
+
+import inspect
+import json
+
+import pytest
+
+from zerowiz.core.dsconfig.lint import Context, lint
+from zerowiz.core.dsconfig.lint.rules.optimizer_arguments import (
+    CPU_ARGUMENTS,
+    DEEPSPEED_ARGUMENTS,
+    MUON_ARGUMENTS,
+    TORCH_ARGUMENTS,
+)
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import Integration
+from zerowiz.probe.config.ds_schema import read_ds_schema
+
+
+def found(
+    name: str, params: dict[str, object], offload: str | None = None, version: str | None = None
+) -> list[tuple[str, str | None, Severity]]:
+    zero = {"stage": 2, "offload_optimizer": {"device": offload}} if offload else {"stage": 0}
+    config = {
+        "train_batch_size": 8,
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "optimizer": {"type": name, "params": params},
+    }
+    findings = lint(
+        json.dumps(config), read_ds_schema(version), Context(integration=Integration.HF)
+    )
+    return [(each.key, each.mend, each.severity) for each in findings if each.rule.code == "ZW101"]
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "mend"),
+    [
+        ("SGD", "betas", "drop it"),
+        ("SGD", "weigth_decay", "write `weight_decay`"),
+        ("Lamb", "learning_rate", "write `lr`"),
+        ("LION", "eps", "drop it"),
+        ("adagrad", "epsilon", "write `eps`"),
+        ("RMSprop", "params", "drop it"),
+        ("Lion", "torch_adam", "drop it"),
+    ],
+)
+def test_an_argument_that_is_not_there_is_an_error(name: str, word: str, mend: str) -> None:
+    ((key, said, severity),) = found(name, {"lr": 0.1, word: 1})
+    assert (f"optimizer.params.{word}", Severity.ERROR) == (key, severity)
+    assert mend == said
+
+
+def test_the_cpu_has_classes_of_its_own() -> None:
+    assert [] == found("Lion", {"set_grad_none": True})
+    assert [] != found("Lion", {"set_grad_none": True}, offload="cpu")
+    assert [] == found("Adagrad", {"amsgrad": False}, offload="cpu")
+    assert [] != found("Adagrad", {"amsgrad": False})
+
+
+def test_as_long_as_nobody_knows_where_it_steps_either_class_counts() -> None:
+    assert [] == found(
+        "Lion", dict.fromkeys(("set_grad_none", "fp32_optimizer_states"), True), "auto"
+    )
+
+
+def test_what_muon_does_not_look_at_is_a_warning() -> None:
+    assert ["optimizer.params.nesterov"] == [each[0] for each in found("Muon", {"nesterov": True})]
+    assert [Severity.WARNING] == [each[2] for each in found("muon", {"ns_steps": 5})]
+    assert [] == found("Muon", dict.fromkeys(("lr", "muon_lr", "adam_lr", "momentum"), 0.1))
+
+
+def test_the_one_bit_optimizers_have_their_own_arguments() -> None:
+    known: dict[str, object] = {"freeze_step": 9, "cuda_aware": False, "comm_backend_name": "nccl"}
+    assert [] == found("OneBitAdam", known, version="0.18.9")
+    assert 1 == len(found("ZeroOneAdam", {"freeze_step": 9}, version="0.18.9"))
+
+
+def test_of_a_class_that_nobody_knows_nothing_is_said() -> None:
+    assert [] == found("MuSGD", {"anything": 1})
+    assert [] == found("auto", {"anything": 1})
+
+
+def signature(kind: type) -> set[str]:
+    names = list(inspect.signature(kind).parameters)
+    return {name for name in names if name not in {"params", "model_params"}}
+
+
+def test_the_tables_are_the_signatures() -> None:
+    import torch
+    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
+    from deepspeed.ops.lamb import FusedLamb
+    from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
+
+    on_gpu = {"adagrad": torch.optim.Adagrad, "lamb": FusedLamb, "lion": FusedLion}
+    on_cpu = {"adagrad": DeepSpeedCPUAdagrad, "lion": DeepSpeedCPULion}
+    assert {name: signature(kind) for name, kind in on_gpu.items()} == {
+        name: set(DEEPSPEED_ARGUMENTS[name]) for name in on_gpu
+    }
+    assert {name: signature(kind) for name, kind in on_cpu.items()} == {
+        name: set(words) for name, words in CPU_ARGUMENTS.items()
+    }
+    base = torch.optim.Optimizer
+    in_torch = {
+        name: signature(kind)
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+    }
+    elsewhere = {"Adam", "AdamW", "Adagrad", "Muon"}
+    assert {name: words for name, words in in_torch.items() if name not in elsewhere} == {
+        name: set(words) for name, words in TORCH_ARGUMENTS.items()
+    }
+
+
+def test_muon_asks_for_no_other_word() -> None:
+    """Each half of a group is asked for its own words; what is left is Adam's configuration."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    halves = {*DeepSpeedEngine._MUON_HALF_KEYS, *DeepSpeedEngine._ADAM_HALF_KEYS}
+    assert halves <= MUON_ARGUMENTS
+    source = inspect.getsource(DeepSpeedEngine._muon_param_groups) + inspect.getsource(
+        DeepSpeedEngine.get_optimizer_configuration
+    )
+    assert all(
+        f'"{word}"' in source or f"'{word}'" in source
+        for word in MUON_ARGUMENTS - halves - {"adam_w_mode", "torch_adam"}
+    )

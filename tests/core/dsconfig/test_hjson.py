@@ -1,0 +1,454 @@
+"""Held against hjson itself, which is what DeepSpeed reads its config with, and against json."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zerowiz.core.dsconfig.hjson import (
+    DEEPEST_LEVEL,
+    Array,
+    Dialect,
+    JsonTextError,
+    Key,
+    Node,
+    Object,
+    Place,
+    Scalar,
+    parse,
+    plain,
+    repeated,
+)
+
+hjson = pytest.importorskip("hjson")
+
+# What hjson raises: its own error, and what comes of its oddities.
+GIVES_UP = (ValueError, IndexError, OverflowError, RecursionError)
+
+
+def as_loaded(load: Callable[[str], object], text: str) -> str | None:
+    """The value with its types and the order of its keys; None where the text is refused."""
+    try:
+        return repr(load(text))
+    except GIVES_UP:
+        return None
+
+
+def by_hjson(text: str) -> str | None:
+    return as_loaded(lambda t: hjson.loads(t, object_pairs_hook=dict), text)
+
+
+def by_json(text: str) -> str | None:
+    return as_loaded(json.loads, text)
+
+
+def as_parsed(text: str, dialect: Dialect = Dialect.HJSON) -> str | None:
+    try:
+        return repr(plain(parse(text, dialect)))
+    except JsonTextError:
+        return None
+
+
+def fault(text: str, dialect: Dialect = Dialect.HJSON) -> tuple[int, int, str]:
+    with pytest.raises(JsonTextError) as caught:
+        parse(text, dialect)
+    return caught.value.line, caught.value.column, caught.value.reason
+
+
+def placed(node: Node) -> Iterator[Key | Node]:
+    """Every key and every value of a tree."""
+    yield node
+    if isinstance(node, Array):
+        for item in node.items:
+            yield from placed(item)
+    elif isinstance(node, Object):
+        for member in node.members:
+            yield member.key
+            yield from placed(member.value)
+
+
+# What each rule of Hjson makes of a text.
+READ: dict[str, tuple[str, object]] = {
+    "an empty text": ("", {}),
+    "nothing but blanks and comments": (" \t\r\n# a\n// b\n/* c\n*/", {}),
+    "an empty object": ("{}", {}),
+    "an empty array": ("[ ]", []),
+    "a lone number": ("7", 7),
+    "a lone string": ("'a'", "a"),
+    "a lone literal with a comment": ("true # yes", True),
+    "a lone line of text": ("nothing here", "nothing here"),
+    "a lone line that only looks like a member": ('a: "b', 'a: "b'),
+    "a root without braces": ('a: 1\n"b": {c: 2}', {"a": 1, "b": {"c": 2}}),
+    "a byte order mark": ('\ufeff{"a": 1}', {"a": 1}),
+    "a byte order mark read as Latin-1": ('\xef\xbb\xbf{"a": 1}', {"a": 1}),
+    "CRLF": ("{\r\n  a: b\r\n  c: 1\r\n}\r\n", {"a": "b", "c": 1}),
+    "CR alone": ("{\r  a: b\r  c: 1 // d\r}\r", {"a": "b", "c": 1}),
+    "tabs": ('{\t"a"\t:\t1\t,\t"b"\t:\t2\t}', {"a": 1, "b": 2}),
+    "comments around keys": ("{/**/'a'/**/\n://\n1#\n//\n'b' # c\n: 2}", {"a": 1, "b": 2}),
+    "comments around values": (
+        "{a:/*:*/1/*}*/,//\nb: [#\n2// x\n, 3 /* y */]}#",
+        {"a": 1, "b": [2, 3]},
+    ),
+    "no comment in a key": ("{a/**/\n: 1}", {"a/**/": 1}),
+    "no commas": ("{a: {}'b': ['x' 'y'{}[]]c: 'z'}", {"a": {}, "b": ["x", "y", {}, []], "c": "z"}),
+    "no commas, a value to a line": ("{a: 1\nb: [1\n2\n[3]{}]}", {"a": 1, "b": [1, 2, [3], {}]}),
+    "commas at the end": ("{a: [1, 2,], b: 3,}", {"a": [1, 2], "b": 3}),
+    "quoteless keys of any letters": ("{a.b/c-d#e'\": 1}", {"a.b/c-d#e'\"": 1}),
+    "a key before its colon's line": ("{a \n : 1}", {"a": 1}),
+    "an empty key": ('{"": 1}', {"": 1}),
+    "equal keys": ('{"a": 1, "b": 2, "a": 3}', {"a": 3, "b": 2}),
+    "single quotes": ("{'a': 'it\"s'}", {"a": 'it"s'}),
+    "every escape": (r'"\"\'\\\/\b\f\n\r\t\u0041"', "\"'\\/\b\f\n\r\tA"),
+    "a pair of surrogates": (r'["\ud83d\ude00"]', ["\U0001f600"]),
+    "lone surrogates": (r'["\ud83dA", "\ude00\ud83d"]', ["\ud83dA", "\ude00\ud83d"]),
+    "half a pair before another escape": (r'["\ud83d\u0041"]', ["\ud83dA"]),
+    "an escape as loose as int": ('["\\u+1_2", "\\u 41 "]', ["\x12", "A"]),
+    "DEL and C1 in a string": ('["\x7f\x85"]', ["\x7f\x85"]),
+    "text without quotes": ("{a: b, c # d\n}", {"a": "b, c # d"}),
+    "text that begins like a number": (
+        "{a: 1 + 2\nb: 013\nc: 0x14\nd: -\n}",
+        {"a": "1 + 2", "b": "013", "c": "0x14", "d": "-"},
+    ),
+    "text that begins like a literal": (
+        "{a: truth\nb: True,\nc: nul\nd: null x\n}",
+        {"a": "truth", "b": "True,", "c": "nul", "d": "null x"},
+    ),
+    "text with a slash": ("{a: /local_nvme\n}", {"a": "/local_nvme"}),
+    "text between odd blanks": ("[\xa0a\u2028\n]", ["a"]),
+    "a literal before an odd blank": ("[true\xa0\n]", [True]),
+    "a literal behind an odd blank": ("[\xa0true\n]", ["true"]),
+    "numbers": ("[0, -0, -1, 1.5, 2E3, 1e-3]", [0, 0, -1, 1.5, 2000, 0.001]),
+    "whole floats": ("[5e8, 9999999999.0, 1e10, -0.0]", [500000000, 9999999999, 1e10, 0]),
+    "a float too small for a float": ("[1e-999]", [0]),
+    "a long integer": ("[" + "9" * 400 + "]", [int("9" * 400)]),
+    "digits of another script": ("[1\u0663]", [13]),
+    "no constants": ("[NaN\nInfinity\n-Infinity\n]", ["NaN", "Infinity", "-Infinity"]),
+    "a constant takes the comma": ('{"a": NaN,\n"b": 1}', {"a": "NaN,", "b": 1}),
+    "a block": ("{a: '''b'''\n}", {"a": "b"}),
+    "an empty block": ("{\na: ''''''\n}", {"a": ""}),
+    "a block of lines": (
+        "{\n  a:\n    '''\n    b\n      c\n   d\n    '''\n}",
+        {"a": "b\n  c\nd"},
+    ),
+    "a block with quotes": ("{\n a: '''it's ''two'' \\n'''\n}", {"a": "it's ''two'' \\n"}),
+    "a block with CRLF": ("{\r\n  a: '''\r\n  b\r\n  c\r\n  '''\r\n}", {"a": "b\nc"}),
+    "a block on the first line": ("a: '''b\n   c\n  '''\n", {"a": "b\nc"}),
+}
+
+
+@pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
+def test_a_text_is_read_as_hjson_reads_it(text: str, value: object) -> None:
+    assert repr(value) == by_hjson(text)
+    assert repr(value) == as_parsed(text)
+
+
+NEVER = "is never closed"
+GREEDY = "; the text without quotes on line 1 takes its whole line"
+# Texts that hjson refuses: line and column of the cause, and what is said.
+REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
+    "an open object": ('{"a": {\n"b": 1', (1, 7, f"this `{{` {NEVER}")),
+    "an open array": ("\n [1, ", (2, 2, f"this `[` {NEVER}")),
+    "an open object with a value to come": ('{"a":', (1, 1, f"this `{{` {NEVER}")),
+    "a Python word on one line": ('{"a": True}', (1, 1, f"this `{{` {NEVER}{GREEDY}")),
+    "NaN on one line": ('{"a": [NaN]}', (1, 7, f"this `[` {NEVER}{GREEDY}")),
+    "a root that ends too early": ("a: 1\nb:", (2, 3, "the text ends too early")),
+    "a mark and nothing else": ("\ufeff", (1, 1, "the text ends too early")),
+    "a second root": ("{}\n{}", (2, 1, "the config has ended before this")),
+    "a bracket too many": ("[1]]", (1, 4, "the config has ended before this")),
+    "two commas": ("[1,,2]", (1, 4, "`,` stands where a value was expected")),
+    "a comma first": ("{,}", (1, 2, "`,` stands where a key was expected")),
+    "a value that is missing": ('{"a": }', (1, 7, "`}` stands where a value was expected")),
+    "the wrong bracket": ("{a: 1 ]", (1, 7, "`]` stands where a key was expected")),
+    "a colon without a key": ("{: 1}", (1, 2, "`:` stands where a key was expected")),
+    "a key without a colon": ('{"a" 1}', (1, 6, "no `:` after the key `a`")),
+    "a bare key without a colon": ("{\n a b: 1}", (2, 2, "no `:` after the key `a`")),
+    "an open string": ('{"a": "b,\n"c": 1}', (1, 7, "this string is not closed on its line")),
+    "an open key": ('{"a: 1}', (1, 2, "this string is not closed on its line")),
+    "a tab in a string": ('["a\tb"]', (1, 4, "`\\t` in a string must be escaped")),
+    "an escape that is none": (r'["a\x15"]', (1, 4, r"`\x` is no escape")),
+    "half a code unit": (r'["\u00"]', (1, 3, r'`\u00"]` is no escape')),
+    "a code unit of other digits": (r'["\u0x12"]', (1, 3, r"`\u0x12` is no escape")),
+    "a pair with a broken half": (r'["\ud83d\uzzzz"]', (1, 9, r"`\uzzzz` is no escape")),
+    "an open block": ("\n[ '''a", (2, 3, f"this ''' {NEVER}")),
+    "a key in a block": ("{'''a''': 1}", (1, 4, "no `:` after the key ``")),
+    "a long key without a colon": (
+        "{" + "k" * 90,
+        (1, 2, f"no `:` after the key `{'k' * 40}`"),
+    ),
+    # Here hjson fails with a ValueError, IndexError or OverflowError, and then reads no lone text.
+    "an open comment": ("a: 1 /* b", (1, 6, f"this comment {NEVER}")),
+    "a comment that a slash does not close": ("{}/*/", (1, 3, f"this comment {NEVER}")),
+    "an open block at the end": ("\na: ''' ", (2, 4, f"this ''' {NEVER}")),
+    "a block without a line": (
+        "a: '''b'''",
+        (1, 4, "hjson fails on a ''' in a text without a line break"),
+    ),
+    "a number out of range": ("a: -1e999", (1, 4, "`-1e999` is too large")),
+    "too many digits": ("a: " + "9" * 5000, (1, 4, "this number has too many digits")),
+    "a negative code unit": (r'a: "\u-123"', (1, 5, r"`\u-123` is no escape")),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_text_that_hjson_refuses_is_refused_at_its_place(
+    text: str, said: tuple[int, int, str]
+) -> None:
+    assert by_hjson(text) is None
+    assert said == fault(text)
+
+
+def test_an_error_says_its_place_in_its_message() -> None:
+    with pytest.raises(JsonTextError) as caught:
+        parse("{\n  ]")
+    assert caught.value.message == "line 2, column 3: `]` stands where a key was expected"
+
+
+@pytest.mark.parametrize("text", pytest.importorskip("hjson.tests.test_fail").JSONDOCS)
+def test_what_hjsons_own_tests_refuse_is_refused(text: str) -> None:
+    assert as_parsed(text) is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_hjsons_own_tests_read_is_read(number: int) -> None:
+    text = pytest.importorskip(f"hjson.tests.test_pass{number}").JSON
+    assert as_parsed(text) is not None
+    assert by_hjson(text) == as_parsed(text)
+
+
+# What json reads in its own way: numbers, and words that hjson takes for text.
+READ_AS_JSON = {
+    "floats stay floats": ("[1.0, 5e8, -0.0, -0]", "[1.0, 500000000.0, -0.0, 0]"),
+    "constants": ('{"a": NaN, "b": [Infinity, -Infinity]}', "{'a': nan, 'b': [inf, -inf]}"),
+    "a number out of range": ("[1e999]", "[inf]"),
+    "equal keys": ('{"a": 1, "a": 2}', "{'a': 2}"),
+    "a lone string": (' "a" ', "'a'"),
+    "a lone constant": ("NaN", "nan"),
+}
+
+
+@pytest.mark.parametrize(("text", "value"), READ_AS_JSON.values(), ids=READ_AS_JSON)
+def test_a_json_text_is_read_as_json_reads_it(text: str, value: str) -> None:
+    assert value == by_json(text)
+    assert value == as_parsed(text, Dialect.JSON)
+
+
+LAST_COMMA = "`json` takes no comma after the last value"
+REFUSED_AS_JSON: dict[str, tuple[str, tuple[int, int, str]]] = {
+    "a comment": ('{\n  "a": 1, // b\n}', (2, 11, "`json` takes no comments")),
+    "a comment before all": ("# a\n{}", (1, 1, "`json` takes no comments")),
+    "a last comma": ('{\n"a": 1 ,\n}', (2, 8, LAST_COMMA)),
+    "a last comma in an array": ("[1,]", (1, 3, LAST_COMMA)),
+    "single quotes": ("{'a': 1}", (1, 2, "`json` takes no single quotes")),
+    "a Python word": (
+        '{"a": True}',
+        (1, 7, "`json` takes `true`, `false` and `null`, not Python's words"),
+    ),
+    "a byte order mark": ("\ufeff{}", (1, 1, "`json` takes no byte order mark")),
+    "a key without a colon": (
+        '{\n"a" 1}',
+        (2, 5, "`json` stops here: Expecting ':' delimiter"),
+    ),
+    "an empty text": ("", (1, 1, "`json` stops here: Expecting value")),
+    "too many digits": ("[" + "9" * 5000 + "]", (1, 2, "this number has too many digits")),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED_AS_JSON.values(), ids=REFUSED_AS_JSON)
+def test_a_text_that_json_refuses_is_refused_at_its_place(
+    text: str, said: tuple[int, int, str]
+) -> None:
+    assert by_json(text) is None
+    assert said == fault(text, Dialect.JSON)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_a_text_is_read_down_to_the_deepest_level(
+    opening: str, closing: str, dialect: Dialect
+) -> None:
+    """The one difference: hjson and json go on, to where Python's stack ends."""
+    text = opening * DEEPEST_LEVEL + "[]" + closing * DEEPEST_LEVEL
+    column = DEEPEST_LEVEL * len(opening) + 1
+    assert by_hjson(text) is not None
+    assert (1, column, f"more than {DEEPEST_LEVEL} levels") == fault(text, dialect)
+    text = text.replace("[]", "0", 1) if opening != "[" else text.replace("[[]]", "[0]")
+    assert by_hjson(text) == as_parsed(text, dialect)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("text", ["[" * 10**5, "[" * 10**5 + "]" * 10**5, '{"a":' * 10**5])
+def test_no_depth_ends_the_stack(text: str, dialect: Dialect) -> None:
+    assert as_parsed(text, dialect) is None
+
+
+def test_every_repeated_key_is_told_with_the_first_one() -> None:
+    text = '{"a": 1, "b": [{c: 1, c: 2}],\n"a": {"d": 1, "d": 2}, "a": 3}'
+    told = [
+        (earlier.key.place.start, later.key.place.line, later.key.place.column, later.key.name)
+        for earlier, later in repeated(parse(text))
+    ]
+    assert [(16, 1, 23, "c"), (1, 2, 1, "a"), (36, 2, 15, "d"), (1, 2, 24, "a")] == told
+
+
+def test_a_byte_order_mark_takes_no_column() -> None:
+    assert Place(start=1, end=3, line=1, column=1) == parse("\ufeff{}").place
+
+
+def test_the_quotes_of_a_string_are_told() -> None:
+    tree = parse("[\"a\" 'b' '''c''' d\n 1]\n")
+    assert isinstance(tree, Array)
+    quotes = [item.quote for item in tree.items if isinstance(item, Scalar)]
+    assert ['"', "'", "'''", "", ""] == quotes
+
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+MARK = re.compile("^(\ufeff|\xef\xbb\xbf)")
+
+
+def spelling(text: str, part: Key | Node) -> str:
+    """The part's own characters, found by its line and column."""
+    lines = LINE_END.split(MARK.sub("", text))
+    found = text[part.place.start : part.place.end]
+    first_line = LINE_END.split(found)[0]
+    assert lines[part.place.line - 1][part.place.column - 1 :].startswith(first_line)
+    return found
+
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+WRITERS: tuple[Callable[[object], str], ...] = (
+    json.dumps,
+    lambda value: json.dumps(value, indent=4, ensure_ascii=False),
+    lambda value: json.dumps(value, indent="\t", separators=(" ,", "\t:")),
+    hjson.dumps,
+)
+WRITTEN = st.builds(
+    lambda value, write, line_end: write(value).replace("\n", line_end),
+    VALUES,
+    st.sampled_from(WRITERS),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+
+
+@given(WRITTEN)
+def test_a_written_value_is_read_as_hjson_reads_it(text: str) -> None:
+    assert by_hjson(text) == as_parsed(text)
+
+
+@given(VALUES, st.sampled_from(WRITERS[:3]))
+def test_a_value_written_as_json_comes_back_from_either_dialect(
+    value: object, write: Callable[[object], str]
+) -> None:
+    text = write(value)
+    assert value == plain(parse(text))
+    assert repr(value) == as_parsed(text, Dialect.JSON)
+
+
+CONFIG = """{
+    // ZeRO-3, as a person may write it
+    "train_batch_size": 32, "gradient_clipping": 1.0,
+    optimizer: {type: "AdamW", "params": {"lr": 3e-5, "betas": [0.8, 0.999,], 'eps': 1e-8}}
+    "zero_optimization": {
+        stage: 3 # three
+        /* big */ "sub_group_size": 1e9, overlap_comm: true
+        offload_param: {"device": "nvme", "nvme_path": "\\/local\\u005fnvme"}, x: null
+        select: step # by step
+        notes: '''
+               two
+                 lines
+               '''
+    }
+}
+"""
+FRAGMENTS = st.sampled_from(
+    ["{", "}", "[", "]", ",", ":", "\n", "\r\n", "\r", " ", "\t", '"', "'", "'''", "\\", "\\u"]
+    + ["#", "//", "/*", "*/", "/", "true", "false", "null", "True", "NaN", "-Infinity", "a", "b:"]
+    + ["0", "-1", ".5", "e3", "1e999", "-0.0", "5e8", '"a":', "\\ud83d", "\\ude00", "\\u-123"]
+    + ["\ufeff", "\xef\xbb\xbf", "\xa0", "\x0b", "\x85", "\u2028", "\u0663", "\x00", "\ud800"]
+)
+EDITS = st.lists(
+    st.tuples(st.integers(0, len(CONFIG)), st.integers(0, 3), FRAGMENTS | st.just("")),
+    max_size=4,
+)
+
+
+def edited(edits: list[tuple[int, int, str]]) -> str:
+    text = CONFIG
+    for start, characters, fragment in edits:
+        text = text[:start] + fragment + text[start + characters :]
+    return text
+
+
+TEXTS = (
+    st.lists(FRAGMENTS, max_size=12).map("".join)
+    | EDITS.map(edited)
+    | st.binary().map(lambda content: content.decode("latin-1"))
+    | st.text()
+)
+
+
+@settings(max_examples=1000)
+@given(TEXTS)
+@example(CONFIG)
+def test_any_text_is_read_as_hjson_reads_it_or_refused(text: str) -> None:
+    assert by_hjson(text) == as_parsed(text)
+
+
+@settings(max_examples=500)
+@given(TEXTS)
+def test_any_text_is_read_as_json_reads_it_or_refused(text: str) -> None:
+    assert by_json(text) == as_parsed(text, Dialect.JSON)
+
+
+def is_spelled(found: str, part: Key | Node) -> bool:
+    """Whether these characters, read alone, are this key or value."""
+    match part:
+        case Array():
+            return found[0] + found[-1] == "[]"
+        case Object():
+            return found[0] + found[-1] == "{}"
+        case Key(name=value) | Scalar(value=value):
+            if part.quote == "'''":
+                return found[:3] + found[-3:] == part.quote * 2
+            text = isinstance(value, str) and not part.quote
+            return found == value if text else repr(plain(parse(found))) == repr(value)
+
+
+@settings(max_examples=500)
+@given(WRITTEN.filter(as_parsed) | TEXTS.filter(as_parsed))
+@example(CONFIG)
+def test_every_key_and_value_stands_where_its_place_says(text: str) -> None:
+    tree = parse(text)
+    for part in placed(tree):
+        found = spelling(text, part)
+        assert part is tree or is_spelled(found, part)
+
+
+def exchanged(node: Node, old: Node) -> object:
+    """The plain value with "new" in the place of one node."""
+    if node is old:
+        return "new"
+    match node:
+        case Array():
+            return [exchanged(item, old) for item in node.items]
+        case Object():
+            return {member.key.name: exchanged(member.value, old) for member in node.members}
+        case Scalar():
+            return node.value
+
+
+@given(WRITTEN.filter(as_parsed))
+@example(CONFIG)
+def test_a_value_can_be_exchanged_where_it_stands(text: str) -> None:
+    tree = parse(text)
+    for node in placed(tree):
+        if not isinstance(node, Key):
+            new = text[: node.place.start] + '"new"' + text[node.place.end :]
+            assert exchanged(tree, node) == plain(parse(new))

@@ -1,0 +1,224 @@
+"""A schema of a few keys: what it finds, what it takes, what it thinks was meant."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.codec import encode
+from zerowiz.core.dsconfig.schema import (
+    Key,
+    Kind,
+    Schema,
+    Unknown,
+    choose_schema,
+    decode_schemas,
+    kind_of,
+)
+from zerowiz.errors import UsageError
+
+PLAIN_INT = (Kind.BOOLEAN, Kind.WHOLE, Kind.DIGITS, Kind.AUTO)
+SECTION = (Kind.OBJECT,)
+STAGE = Key(path="zero.stage", takes=PLAIN_INT, choices=("0", "1", "2", "3"))
+BUCKET = Key(
+    path="zero.stage3_bucket_size", takes=PLAIN_INT, bounds={"gt": 0}, aliases=("bucket_size",)
+)
+DEVICE = Key(path="zero.offload.device", takes=(Kind.WORD, Kind.NULL), choices=('"cpu"', '"nvme"'))
+CLIPPING = Key(path="gradient_clipping", takes=tuple(Kind))
+KEYS = (
+    Key(path="", takes=SECTION, unknown=Unknown.IGNORED),
+    Key(path="zero", takes=SECTION, unknown=Unknown.REFUSED, aliases=("zero_optimization",)),
+    STAGE,
+    BUCKET,
+    Key(path="zero.offload", takes=(*SECTION, Kind.NULL), unknown=Unknown.REFUSED),
+    DEVICE,
+    Key(path="zero.mics"),
+    CLIPPING,
+    Key(path="optimizer", takes=SECTION, unknown=Unknown.IGNORED),
+    Key(path="optimizer.params", takes=SECTION, unknown=Unknown.FREE),
+)
+SCHEMA = Schema(version="0.19.8", keys={key.path: key for key in KEYS})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("null", Kind.NULL),
+        ("true", Kind.BOOLEAN),
+        ("8", Kind.WHOLE),
+        ("5e8", Kind.WHOLE),
+        ("1.5", Kind.FRACTION),
+        ("Infinity", Kind.FRACTION),
+        ('"-8"', Kind.DIGITS),
+        ('"8.0"', Kind.DECIMAL),
+        ('"5e8"', Kind.NUMERAL),
+        ('".5"', Kind.NUMERAL),
+        ('"Off"', Kind.SWITCH),
+        ('"auto"', Kind.AUTO),
+        ('"Auto"', Kind.WORD),
+        ('""', Kind.WORD),
+        ("[]", Kind.ARRAY),
+        ("{}", Kind.OBJECT),
+    ],
+)
+def test_a_value_is_of_the_kind_that_deepspeed_treats_it_as(text: str, kind: Kind) -> None:
+    assert kind == kind_of(json.loads(text))
+
+
+@given(st.integers())
+def test_a_whole_number_is_one_however_it_is_written(number: int) -> None:
+    assert (Kind.WHOLE, Kind.DIGITS) == (kind_of(number), kind_of(str(number)))
+
+
+@pytest.mark.parametrize("value", [0, 3, 2.0, True, "1", "auto"])
+def test_a_choice_is_taken_as_a_number_a_digit_or_left_to_the_trainer(value: object) -> None:
+    assert STAGE.accepts(value)
+
+
+@pytest.mark.parametrize("value", [4, -1, "4", "two", 1.5, None, [1], {}])
+def test_what_is_no_choice_is_refused(value: object) -> None:
+    assert not STAGE.accepts(value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, True), ("1", True), (0, False), ("0", False)])
+def test_a_bound_holds_for_a_number_in_quotes_too(value: object, expected: bool) -> None:
+    assert expected is BUCKET.accepts(value)
+
+
+def test_capitals_count_unless_deepspeed_ignores_them() -> None:
+    assert not DEVICE.accepts("CPU")
+    assert replace(DEVICE, any_case=True).accepts("CPU")
+
+
+def test_no_choice_is_asked_of_nothing() -> None:
+    assert DEVICE.accepts(None)
+
+
+def test_the_choices_of_a_list_are_those_of_its_items() -> None:
+    passes = Key(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
+    assert passes.accepts(["z1", "z3"])
+    assert not passes.accepts(["z1", "z2"])
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("zero.stage", "zero.stage"),
+        ("zero.bucket_size", "zero.stage3_bucket_size"),
+        ("zero_optimization.bucket_size", "zero.stage3_bucket_size"),
+        ("zero_optimization.offload.device", "zero.offload.device"),
+        ("", ""),
+        ("stage", None),
+        ("zero.stage.deeper", None),
+        ("nothing.device", None),
+    ],
+)
+def test_a_key_is_found_by_any_of_its_names(path: str, found: str | None) -> None:
+    key = SCHEMA.find(path)
+    assert found == (None if key is None else key.path)
+
+
+def test_the_children_of_a_section_are_those_right_inside_it() -> None:
+    expected = ["zero.stage", "zero.stage3_bucket_size", "zero.offload", "zero.mics"]
+    assert expected == [key.path for key in SCHEMA.children("zero")]
+    assert ["zero", "gradient_clipping", "optimizer"] == [k.path for k in SCHEMA.children("")]
+
+
+@pytest.mark.parametrize(
+    ("path", "fate"),
+    [
+        ("staeg", Unknown.IGNORED),
+        ("zero.staeg", Unknown.REFUSED),
+        ("zero_optimization.staeg", Unknown.REFUSED),
+        ("optimizer.lr", Unknown.IGNORED),
+        ("optimizer.params.lr", Unknown.FREE),
+        ("optimizer.params.betas.first", Unknown.FREE),
+        ("nothing.at.all", Unknown.IGNORED),
+    ],
+)
+def test_the_fate_of_an_unknown_key_is_that_of_its_section(path: str, fate: Unknown) -> None:
+    assert fate == SCHEMA.fate(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("zero.staeg", "zero.stage"),
+        ("zero_optimization.bucket_sizes", "zero.stage3_bucket_size"),
+        ("gradient_cliping", "gradient_clipping"),
+        ("zero.nothing_like_it", None),
+        ("zero.mics_", None),
+        ("nothing.staeg", None),
+    ],
+)
+def test_a_misspelt_key_is_known_by_its_siblings(path: str, meant: str | None) -> None:
+    assert meant == SCHEMA.misspelt(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "places"),
+    [
+        ("zero.gradient_clipping", ("gradient_clipping",)),
+        ("stage", ("zero.stage",)),
+        ("bucket_size", ("zero.stage3_bucket_size",)),
+        ("staeg", ("zero.stage",)),
+        ("mics", ()),
+        ("zero_optimization.staeg", ()),
+        ("zero.never_heard_of", ()),
+    ],
+)
+def test_a_misplaced_key_is_known_by_its_name(path: str, places: tuple[str, ...]) -> None:
+    assert places == SCHEMA.misplaced(path)
+
+
+def test_a_key_that_takes_nothing_was_removed() -> None:
+    assert ["zero.mics"] == [key.path for key in KEYS if key.removed]
+
+
+def file_of(*steps: Mapping[str, object]) -> Mapping[str, object]:
+    return {"source": "tests", "versions": list(steps)}
+
+
+NEWEST = {"version": "2.0.0", "keys": [encode(key) for key in (KEYS[0], STAGE, DEVICE)]}
+OLDER = {
+    "version": "1.9.3",
+    "dropped": ["zero.offload.device"],
+    "keys": [{**encode(STAGE), "choices": ["0", "1"]}, encode(CLIPPING)],  # type: ignore[dict-item]
+}
+OLDEST = {"version": "1.8.0", "keys": []}
+
+
+def test_a_version_is_told_by_how_it_differs_from_the_one_before_it() -> None:
+    newest, older, oldest = decode_schemas(file_of(NEWEST, OLDER, OLDEST))
+    assert {"": KEYS[0], "zero.stage": STAGE, "zero.offload.device": DEVICE} == newest.keys
+    old_stage = replace(STAGE, choices=("0", "1"))
+    assert {"": KEYS[0], "zero.stage": old_stage, "gradient_clipping": CLIPPING} == older.keys
+    assert older.keys == oldest.keys
+
+
+def test_a_file_that_is_none_is_refused_by_its_path() -> None:
+    with pytest.raises(UsageError, match=r"`ds_schema.versions\[0\].keys\[0\].path` is missing"):
+        decode_schemas(file_of({"version": "1", "keys": [{}]}))
+
+
+@pytest.mark.parametrize(
+    ("version", "chosen"),
+    [
+        ("2.0.0", "2.0.0"),
+        ("2.0.0+cu130", "2.0.0"),
+        ("1.9.3", "1.9.3"),
+        ("1.10.0", "1.9.3"),
+        ("1.9.2", "1.8.0"),
+        ("2.1", "2.0.0"),
+        ("1.2.3", "1.8.0"),
+        (None, "2.0.0"),
+    ],
+)
+def test_a_version_is_held_against_the_newest_that_is_not_newer(
+    version: str | None, chosen: str
+) -> None:
+    schemas = decode_schemas(file_of(NEWEST, OLDER, OLDEST))
+    assert chosen == choose_schema(schemas, version).version

@@ -1,0 +1,654 @@
+"""What would end a job: each check on a case that has it, one that has not, and an unknown."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from recorded import play, recording
+
+from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.launch.doctor import Finding, Found, Planned, Situation, examine, failures
+from zerowiz.core.launch.doctor.finding import size
+from zerowiz.core.launch.doctor.found import (
+    Extensions,
+    Folder,
+    Import,
+    Installed,
+    Lock,
+    Package,
+    Script,
+    Toolchain,
+    Torch,
+)
+from zerowiz.core.launch.doctor.host import checkpoint_bytes
+from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
+from zerowiz.core.launch.doctor.report import encode_findings
+from zerowiz.core.launch.doctor.rules import RULES
+from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
+from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.rule import Severity
+from zerowiz.core.strategy import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.workload import Integration, Method, Precision, Workload
+
+GIB = 2**30
+H200 = play(recording("h200-x4"))
+CPU = Machine(
+    source=MachineSource.CPU,
+    accelerator=Accelerator.CPU,
+    gpus=tuple(Gpu(index=i, name="CPU rank", free_bytes=8 * GIB) for i in range(2)),
+    host=Host(total_bytes=16 * GIB, available_bytes=16 * GIB),
+)
+SEVEN = model_from_size("7b", 7 * 10**9)
+CUDA13 = Torch(
+    version="2.13.0+cu130",
+    cuda_version=(13, 0),
+    capabilities=frozenset({(7, 5), (8, 0), (9, 0), (12, 0)}),
+)
+TOOLS = Toolchain(
+    compiler="c++",
+    has_compiler=True,
+    has_ninja=True,
+    python_headers=True,
+    cuda_home="/usr/local/cuda",
+    has_nvcc=True,
+    cuda_version=(13, 0),
+    has_libaio=True,
+)
+
+
+def install(torch: Torch | None = CUDA13, /, **packages: Package) -> Installed:
+    return Installed(program="/env/bin/deepspeed", own=True, packages=packages, torch=torch)
+
+
+def plan(
+    machine: Machine = H200,
+    strategy: Strategy = ZERO2,
+    *ops: Op,
+    workload: Workload | None = None,
+    nvme_path: str | None = None,
+    integration: Integration = Integration.DEEPSPEED,
+) -> Planned:
+    job = Job(machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path)
+    return Planned(job=job, weighed=weigh(job, strategy), integration=integration, ops=ops)
+
+
+def codes(
+    machine: Machine | None = H200,
+    found: Found | None = None,
+    planned: Planned | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[str]:
+    return [each.rule.name for each in look(machine, found, planned, environ)]
+
+
+def look(
+    machine: Machine | None = H200,
+    found: Found | None = None,
+    planned: Planned | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    return examine(
+        Situation(machine=machine, planned=planned, found=found or Found(), environ=environ or {})
+    )
+
+
+def with_capability(capability: tuple[int, int] | None) -> Machine:
+    gpus = tuple(replace(gpu, compute_capability=capability) for gpu in H200.gpus)
+    return replace(H200, gpus=gpus)
+
+
+@pytest.mark.parametrize("machine", [H200, CPU, None])
+def test_where_nothing_is_known_nothing_is_found(machine: Machine | None) -> None:
+    assert [] == codes(machine)
+    planned = None if machine is None else plan(machine, ZERO2, CPU_ADAM, FUSED_ADAM, ASYNC_IO)
+    assert [] == codes(machine, planned=planned)
+
+
+def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
+    found = Found(
+        installed=replace(
+            install(deepspeed=Package(present=True, version="0.19.8")),
+            interpreter="/env/bin/python",
+        ),
+        toolchain=TOOLS,
+        extensions=Extensions(folder="/ext", writable=True, file_system="ext4"),
+        shm_free_bytes=64 * GIB,
+        port_taken=False,
+        checkpoints=Folder(path="out", free_bytes=2**50),
+    )
+    assert [] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM, FUSED_ADAM))
+
+
+def test_no_code_and_no_name_stands_twice() -> None:
+    assert len(RULES) == len({rule.code for rule in RULES}) == len({rule.name for rule in RULES})
+
+
+def test_the_program_of_a_python_that_is_gone_ends_the_job() -> None:
+    gone = Installed(
+        program="/old/bin/deepspeed", interpreter="/old/bin/python", interpreter_exists=False
+    )
+    assert ["no-interpreter"] == codes(found=Found(installed=gone))
+    assert [] == codes(found=Found(installed=replace(gone, interpreter_exists=None)))
+
+
+def test_the_program_of_another_python_is_a_warning() -> None:
+    other = Installed(
+        program="/x/bin/deepspeed", interpreter="/x/bin/python", interpreter_exists=True, own=False
+    )
+    (finding,) = look(found=Found(installed=other))
+    assert ("other-environment", Severity.WARNING) == (finding.rule.name, finding.severity)
+    assert [] == codes(found=Found(installed=replace(other, own=True)))
+    assert [] == codes(found=Found(installed=replace(other, own=None)))
+
+
+@pytest.mark.parametrize(
+    ("name", "planned"),
+    [
+        ("torch", None),
+        ("deepspeed", None),
+        ("transformers", plan(integration=Integration.HF)),
+        ("accelerate", plan(integration=Integration.HF)),
+        ("accelerate", plan(integration=Integration.ACCELERATE)),
+        ("peft", replace(plan(), uses_peft=True)),
+        ("bitsandbytes", replace(plan(), uses_bitsandbytes=True)),
+        ("setuptools", plan(H200, ZERO2, CPU_ADAM)),
+    ],
+)
+def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
+    name: str, planned: Planned | None
+) -> None:
+    lacking = Found(installed=install(**{name: Package(present=False)}))
+    (finding,) = failures(look(H200, lacking, planned))
+    assert f"`{name}` is not installed" in finding.what
+    assert [] == codes(H200, Found(installed=install(**{name: Package(present=None)})), planned)
+    if planned is not None:
+        assert [] == codes(H200, lacking, plan())
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.18.2", ["old-deepspeed"]),
+        ("0.19.7+cu13", ["old-deepspeed"]),
+        ("0.19.8", []),
+        ("0.20.0", []),
+        ("1.0.0", []),
+        ("odd", []),
+        (None, []),
+    ],
+)
+def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str]) -> None:
+    found = Found(installed=install(deepspeed=Package(present=True, version=version)))
+    assert expected == codes(found=found)
+    assert () == failures(look(found=found))
+
+
+def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
+    script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
+    (finding,) = failures(look(found=Found(installed=install(), script=script)))
+    assert "copy the folder `portable_checkpoint`" in finding.mends[0]
+
+
+def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
+    script = Script(path="train.py", missing=(Import(name="datasets", line=3),))
+    (finding,) = failures(look(found=Found(installed=install(), script=script)))
+    assert "train.py line 3 imports `datasets`, which is not installed" == finding.what
+
+
+def test_a_file_with_a_librarys_name_is_a_warning() -> None:
+    script = Script(path="train.py", shadowing=("torch.py",))
+    assert ["shadowed"] == codes(found=Found(installed=install(), script=script))
+
+
+@pytest.mark.parametrize(
+    ("torch", "machine", "expected"),
+    [
+        (Torch(version="2.13.0+cpu"), H200, ["torch-without-cuda"]),
+        (Torch(version="2.13.0+rocm7", hip=True), H200, ["torch-without-cuda"]),
+        (Torch(version="2.13.0+cpu"), CPU, []),
+        (None, H200, []),
+    ],
+)
+def test_gpus_need_a_torch_with_cuda(
+    torch: Torch | None, machine: Machine, expected: list[str]
+) -> None:
+    assert expected == codes(machine, Found(installed=install(torch)))
+
+
+@pytest.mark.parametrize(
+    ("built", "driver", "expected"),
+    [
+        ((13, 0), (12, 8), ["old-driver"]),
+        ((12, 8), (12, 2), []),
+        ((12, 8), (13, 0), []),
+        ((11, 8), (12, 0), []),
+        ((12, 1), (11, 8), ["old-driver"]),
+        ((10, 2), (10, 1), ["old-driver"]),
+        ((10, 1), (10, 2), []),
+        ((13, 0), None, []),
+    ],
+)
+def test_a_driver_runs_its_own_major_version_of_cuda_and_older_ones(
+    built: tuple[int, int], driver: tuple[int, int] | None, expected: list[str]
+) -> None:
+    torch = Torch(version="2.13.0", cuda_version=built)
+    machine = replace(H200, cuda_version=driver)
+    assert expected == codes(machine, Found(installed=install(torch)))
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((7, 0), 4), ((7, 5), 0), ((8, 9), 0), ((12, 1), 0), ((13, 0), 0), (None, 0)],
+)
+def test_a_gpu_older_than_all_code_of_torch_runs_none_of_it(
+    capability: tuple[int, int] | None, expected: int
+) -> None:
+    found = codes(with_capability(capability), Found(installed=install()))
+    assert expected * ["no-code-for-gpu"] == found
+
+
+def test_a_torch_of_somebodys_own_build_is_not_judged_by_its_gpus() -> None:
+    own = replace(CUDA13, capabilities=None)
+    assert [] == codes(with_capability((7, 0)), Found(installed=install(own)))
+
+
+def test_who_uses_a_gpu_is_told_and_ends_nothing() -> None:
+    busy = play(recording("h200-x1-busy"))
+    (finding,) = look(busy)
+    assert ("busy-gpu", Severity.INFO) == (finding.rule.name, finding.severity)
+    assert str(busy.gpus[0].processes[0].pid) in finding.what
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "environ", "expected"),
+    [
+        (Precision.FP16, (7, 0), {}, []),
+        (Precision.FP16, (6, 1), {}, ["half-precision"] * 4),
+        (Precision.FP16, (6, 1), {"DS_ALLOW_DEPRECATED_FP16": "1"}, []),
+        (Precision.FP16, (5, 2), {"DS_ALLOW_DEPRECATED_FP16": "1"}, ["half-precision"] * 4),
+        (Precision.FP16, None, {}, []),
+        (Precision.BF16, (7, 5), {}, ["slow-by-choice"]),
+        (Precision.BF16, (8, 0), {}, []),
+        (Precision.BF16, None, {}, []),
+        (Precision.FP32, (5, 2), {}, []),
+    ],
+)
+def test_a_number_format_is_held_against_the_gpu(
+    precision: Precision,
+    capability: tuple[int, int] | None,
+    environ: dict[str, str],
+    expected: list[str],
+) -> None:
+    machine = with_capability(capability)
+    planned = plan(machine, workload=Workload(precision=precision))
+    assert expected == codes(machine, planned=planned, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("machine", "said", "expected"),
+    [
+        (H200, "cpu", ["accelerator"]),
+        (H200, "xpu", ["accelerator"]),
+        (H200, "cuda", []),
+        (CPU, "cpu", []),
+        (CPU, "cuda", []),
+    ],
+)
+def test_the_accelerator_of_the_environment_must_be_that_of_the_plan(
+    machine: Machine, said: str, expected: list[str]
+) -> None:
+    assert expected == codes(machine, environ={"DS_ACCELERATOR": said})
+
+
+def built_with(tools: Toolchain, *ops: Op, built: tuple[str, ...] = ()) -> list[str]:
+    extensions = Extensions(folder="/ext", writable=True, built=frozenset(built))
+    found = Found(installed=install(), toolchain=tools, extensions=extensions)
+    return [f"{f.rule.name}: {f.severity}" for f in look(H200, found, plan(H200, ZERO2, *ops))]
+
+
+@pytest.mark.parametrize(
+    ("tools", "op", "fresh", "built"),
+    [
+        (replace(TOOLS, has_compiler=False), CPU_ADAM, ["no-compiler: error"], []),
+        (replace(TOOLS, has_ninja=False), CPU_ADAM, ["no-ninja: error"], ["no-ninja: error"]),
+        (replace(TOOLS, python_headers=False), CPU_ADAM, ["no-python-headers: error"], []),
+        (replace(TOOLS, python_headers=None), CPU_ADAM, [], []),
+        (replace(TOOLS, cuda_home=None, has_nvcc=None), CPU_ADAM, [], []),
+        (
+            replace(TOOLS, cuda_home=None, has_nvcc=None),
+            FUSED_ADAM,
+            ["no-cuda-toolkit: error"],
+            ["no-cuda-toolkit: warning"],
+        ),
+        (
+            replace(TOOLS, has_nvcc=False),
+            ASYNC_IO,
+            ["no-cuda-toolkit: error"],
+            ["no-cuda-toolkit: warning"],
+        ),
+        (
+            replace(TOOLS, cuda_version=(12, 8)),
+            FUSED_ADAM,
+            ["other-cuda-toolkit: warning"],
+            ["other-cuda-toolkit: warning"],
+        ),
+        (replace(TOOLS, cuda_version=(13, 2)), FUSED_ADAM, [], []),
+        (replace(TOOLS, cuda_version=None), FUSED_ADAM, [], []),
+        (replace(TOOLS, cuda_version=(12, 8)), CPU_ADAM, [], []),
+        (replace(TOOLS, has_libaio=False), ASYNC_IO, ["no-libaio: error"], ["no-libaio: error"]),
+        (replace(TOOLS, has_libaio=None), ASYNC_IO, [], []),
+        (replace(TOOLS, has_libaio=False), PIN_MEMORY, [], []),
+    ],
+)
+def test_what_an_op_is_built_with_must_be_there(
+    tools: Toolchain, op: Op, fresh: list[str], built: list[str]
+) -> None:
+    assert fresh == built_with(tools, op)
+    assert built == built_with(tools, op, built=(op.name,))
+    assert [] == built_with(tools)
+
+
+def test_what_an_op_misses_that_is_only_likely_is_a_warning() -> None:
+    likely, bare = replace(CPU_ADAM, likely=True), replace(TOOLS, has_ninja=False, has_libaio=False)
+    assert ["no-ninja: warning"] == built_with(bare, likely)
+    assert ["no-ninja: error", "no-libaio: error"] == built_with(bare, likely, ASYNC_IO)
+
+
+def test_an_op_that_came_with_deepspeed_needs_nothing() -> None:
+    bare = replace(TOOLS, has_compiler=False, has_ninja=False, cuda_home=None)
+    installed = replace(install(), prebuilt=frozenset({"fused_adam"}))
+    found = Found(installed=installed, toolchain=bare)
+    assert [] == codes(H200, found, plan(H200, ZERO2, FUSED_ADAM))
+
+
+def test_releases_that_build_the_host_optimizer_with_nvcc_need_it() -> None:
+    installed = replace(install(), cuda_builders=frozenset({"cpu_adam"}))
+    found = Found(installed=installed, toolchain=replace(TOOLS, cuda_home=None))
+    assert ["no-cuda-toolkit"] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM))
+
+
+def test_ranks_on_the_cpu_need_no_nvcc() -> None:
+    found = Found(installed=install(), toolchain=replace(TOOLS, cuda_home=None))
+    assert [] == codes(CPU, found, plan(CPU, ZERO2, FUSED_ADAM))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9.0a", ["arch-list"]),
+        ("8.0;Hopper", ["arch-list"]),
+        ("8.0,9.0", ["arch-list"]),
+        ("90", ["arch-list"]),
+        ("9.0", []),
+        ("9.0+PTX", []),
+        ("8.0 9.0", []),
+        ("8.0;9.0;", []),
+        ("8.0", []),
+        ("8.0+PTX;12.0", []),
+        ("8.0;10.0", ["arch-list-lacks"]),
+        ("10.0;12.0+PTX", ["arch-list-lacks"]),
+        (" ", []),
+    ],
+)
+def test_the_arch_list_must_be_one_that_deepspeed_reads_and_cover_the_gpus(
+    text: str, expected: list[str]
+) -> None:
+    found = Found(installed=install(), toolchain=TOOLS)
+    environ = {"TORCH_CUDA_ARCH_LIST": text}
+    assert expected == codes(H200, found, plan(H200, ZERO2, FUSED_ADAM), environ)
+    assert [] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM), environ)
+    unknown = with_capability(None)
+    expected = [name for name in expected if name == "arch-list"]
+    assert expected == codes(unknown, found, plan(unknown, ZERO2, FUSED_ADAM), environ)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "expected"),
+    [
+        (Extensions(folder="/e", writable=False), ["extensions-folder: error"]),
+        (Extensions(folder="/e", writable=None), []),
+        (Extensions(folder="/e", file_system="nfs4"), ["extensions-on-network: info"]),
+        (Extensions(folder="/e", file_system="ext4"), []),
+        (Extensions(folder="/e", file_system="nfs", built=frozenset({"cpu_adam"})), []),
+        (
+            Extensions(
+                folder="/e",
+                locks=(Lock(path="/e/cpu_adam/lock", op="cpu_adam", age_milliseconds=900_000),),
+            ),
+            ["stale-lock: warning"],
+        ),
+        (
+            Extensions(
+                folder="/e",
+                locks=(Lock(path="/e/cpu_adam/lock", op="cpu_adam", age_milliseconds=9000),),
+            ),
+            ["stale-lock: info"],
+        ),
+        (
+            Extensions(
+                folder="/e", locks=(Lock(path="/e/gds/lock", op="gds", age_milliseconds=900_000),)
+            ),
+            [],
+        ),
+    ],
+)
+def test_the_folder_of_ops_must_take_them(extensions: Extensions, expected: list[str]) -> None:
+    found = Found(installed=install(), extensions=extensions)
+    seen = look(H200, found, plan(H200, ZERO2, CPU_ADAM))
+    assert expected == [f"{f.rule.name}: {f.severity}" for f in seen]
+    assert [] == codes(H200, found, plan())
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        (Folder(path="/nvme", is_folder=False), ["nvme-folder"]),
+        (Folder(path="/nvme", is_folder=True, writable=False), ["nvme-folder"]),
+        (Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB), ["nvme-full"]),
+        (Folder(path="/nvme", is_folder=True, writable=True, free_bytes=2**45), []),
+        (Folder(path="/nvme", is_folder=True, writable=True), []),
+        (Folder(path="/nvme"), []),
+    ],
+)
+def test_the_nvme_folder_must_be_there_and_hold_the_states(
+    folder: Folder, expected: list[str]
+) -> None:
+    planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
+    machine = replace(H200, host=replace(H200.host, memlock_bytes=UNLIMITED_BYTES))
+    assert expected == codes(machine, Found(nvme=folder), planned)
+
+
+def test_states_of_an_earlier_job_are_written_over() -> None:
+    folder = Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB, holds_states=True)
+    planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
+    assert () == failures(look(H200, Found(nvme=folder, locks_any_amount=True), planned))
+    assert ["nvme-full"] == codes(H200, Found(nvme=folder, locks_any_amount=True), planned)
+
+
+@pytest.mark.parametrize(
+    ("machine", "free_bytes", "expected"),
+    [
+        (H200, 64 * 2**20, ["small-shm"]),
+        (H200, 64 * GIB, []),
+        (H200, None, []),
+        (CPU, 100 * 2**20, ["small-shm"]),
+        (CPU, 200 * 2**20, []),
+        (CPU, None, []),
+        (replace(CPU, gpus=CPU.gpus[:1]), 2**20, []),
+    ],
+)
+def test_shared_memory_must_hold_what_the_ranks_exchange(
+    machine: Machine, free_bytes: int | None, expected: list[str]
+) -> None:
+    machine = replace(machine, host=replace(machine.host, shm_bytes=None))
+    assert expected == codes(machine, Found(shm_free_bytes=free_bytes))
+
+
+def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
+    host = replace(H200.host, memlock_bytes=memlock_bytes)
+    return replace(with_nodes(H200, 2), host=host, network=Network(nics=nics))
+
+
+INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (two_nodes(8 * 2**20, INFINIBAND), ["memlock"]),
+        (two_nodes(UNLIMITED_BYTES, INFINIBAND), []),
+        (two_nodes(None, INFINIBAND), []),
+        (two_nodes(8 * 2**20), []),
+        (two_nodes(8 * 2**20, replace(INFINIBAND, unusable="port 1 is DOWN")), []),
+        (replace(two_nodes(8 * 2**20, INFINIBAND), nodes=1), []),
+    ],
+)
+def test_adapters_that_lock_memory_need_a_limit_that_lets_them(
+    machine: Machine, expected: list[str]
+) -> None:
+    assert expected == codes(machine)
+    assert [] == codes(machine, Found(locks_any_amount=True))
+
+
+def test_offload_to_nvme_locks_memory_too() -> None:
+    machine = replace(H200, host=replace(H200.host, memlock_bytes=8 * 2**20))
+    planned = plan(machine, ZERO3_OFFLOAD, nvme_path="/nvme")
+    assert ["memlock"] == codes(machine, planned=planned)
+
+
+def test_a_checkpoint_is_the_weights_and_twelve_bytes_a_parameter() -> None:
+    assert SEVEN.params * (2 + 4 + 8) == checkpoint_bytes(plan())
+
+
+def test_a_checkpoint_of_adapters_is_theirs_alone() -> None:
+    adapters = plan(workload=Workload(method=Method.LORA))
+    assert checkpoint_bytes(plan()) > 50 * checkpoint_bytes(adapters) > 0
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "expected"), [(90 * 10**9, ["checkpoint-room"]), (99 * 10**9, []), (None, [])]
+)
+def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
+    free_bytes: int | None, expected: list[str]
+) -> None:
+    found = Found(checkpoints=Folder(path="out", free_bytes=free_bytes))
+    assert expected == codes(H200, found, plan())
+    assert () == failures(look(H200, found, plan()))
+
+
+def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
+    host = Host(total_bytes=total_bytes, available_bytes=available_bytes)
+    return replace(H200, host=host)
+
+
+PLAIN = Script(path="train.py", builds_on_host=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "script", "expected"),
+    [
+        (with_host(100 * GIB, 50 * GIB), PLAIN, "warning"),
+        (with_host(40 * GIB, 30 * GIB), PLAIN, "error"),
+        (with_host(40 * GIB, 30 * GIB), replace(PLAIN, builds_on_host=False), "warning"),
+        (with_host(40 * GIB, 30 * GIB), None, "warning"),
+        (with_host(None, 30 * GIB), PLAIN, "warning"),
+        (with_host(100 * GIB, None), PLAIN, None),
+        (with_host(100 * GIB, 60 * GIB), PLAIN, None),
+    ],
+)
+def test_the_host_must_hold_the_model_once_for_each_rank(
+    machine: Machine, script: Script | None, expected: str | None
+) -> None:
+    found = [f.severity.value for f in look(machine, Found(script=script), plan(machine))]
+    assert ([] if expected is None else [expected]) == found
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        plan(with_host(40 * GIB, 30 * GIB), ZERO3),
+        plan(with_host(40 * GIB, 30 * GIB), DDP, workload=Workload(method=Method.QLORA)),
+    ],
+)
+def test_a_model_that_is_built_in_shards_or_on_the_gpu_needs_no_host_memory(
+    planned: Planned,
+) -> None:
+    assert [] == codes(planned.job.machine, Found(script=PLAIN), planned)
+
+
+@pytest.mark.parametrize(("taken", "expected"), [(True, ["port-taken"]), (False, []), (None, [])])
+def test_a_port_that_somebody_listens_on_ends_the_job(
+    taken: bool | None, expected: list[str]
+) -> None:
+    assert expected == codes(found=Found(master_port=29500, port_taken=taken))
+
+
+@pytest.mark.parametrize(
+    ("machine", "variable", "expected"),
+    [
+        (H200, "NCCL_SOCKET_IFNAME", ["no-such-interface"]),
+        (CPU, "NCCL_SOCKET_IFNAME", []),
+        (CPU, "GLOO_SOCKET_IFNAME", ["no-such-interface"]),
+        (H200, "GLOO_SOCKET_IFNAME", []),
+        (two_nodes(None, INFINIBAND), "NCCL_IB_HCA", ["no-such-adapter"]),
+        (H200, "NCCL_IB_HCA", []),
+    ],
+)
+def test_a_name_that_nothing_has_is_told_where_it_is_used(
+    machine: Machine, variable: str, expected: list[str]
+) -> None:
+    environ = {variable: "eth9"}
+    for exists, told in ((False, expected), (True, []), (None, [])):
+        assert told == codes(machine, Found(interfaces={variable: exists}), environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("machine", "variable", "value", "expected"),
+    [
+        (H200, "NCCL_P2P_DISABLE", "1", ["slow-by-choice"]),
+        (H200, "NCCL_P2P_DISABLE", "0", []),
+        (play(recording("synthetic/l40s-x8")), "NCCL_P2P_DISABLE", "1", []),
+        (two_nodes(None, INFINIBAND), "NCCL_IB_DISABLE", "1", ["no-such-adapter"]),
+        (two_nodes(None, INFINIBAND), "NCCL_NET", "Socket", ["no-such-adapter"]),
+        (two_nodes(None), "NCCL_IB_DISABLE", "1", []),
+        (H200, "NCCL_IB_DISABLE", "1", []),
+        (H200, "CUDA_LAUNCH_BLOCKING", "1", ["slow-by-choice"]),
+        (H200, "CUDA_LAUNCH_BLOCKING", "", []),
+        (CPU, "CUDA_LAUNCH_BLOCKING", "1", []),
+        (H200, "NCCL_DEBUG", "INFO", []),
+        (H200, "OMP_NUM_THREADS", "1", []),
+        (H200, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", ["fragments"]),
+        (H200, "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", []),
+        (H200, "PYTORCH_ALLOC_CONF", "expandable_segments:False", ["fragments"]),
+    ],
+)
+def test_a_variable_that_works_against_the_machine_is_told_and_ends_nothing(
+    machine: Machine, variable: str, value: str, expected: list[str]
+) -> None:
+    found = look(machine, environ={variable: value})
+    assert expected == [each.rule.name for each in found if each.rule.name != "busy-gpu"]
+    assert () == failures(found)
+
+
+def test_the_json_of_a_finding() -> None:
+    encoded = encode_findings(look(environ={"DS_ACCELERATOR": "cpu"}), "1.2")
+    assert {
+        "schema_version": 1,
+        "zerowiz_version": "1.2",
+        "findings": [
+            {
+                "code": "PF307",
+                "name": "accelerator",
+                "severity": "error",
+                "what": "`DS_ACCELERATOR=cpu`, and the plan is for GPUs",
+                "why": "DeepSpeed takes the device that the variable names",
+                "mends": ["unset DS_ACCELERATOR", "`--accelerator cpu` plans for the CPU"],
+            }
+        ],
+    } == encoded
+
+
+def test_sizes_are_written_in_the_unit_that_shows_them() -> None:
+    assert ("64 MiB", "3.1 GiB") == (size(64 * 2**20), size(int(3.1 * GIB)))

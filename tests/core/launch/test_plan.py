@@ -1,0 +1,136 @@
+"""The launch as a value: argv and environment, before anything happens."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from zerowiz.core.launch.plan import LaunchPlan, Programs, launch_argv, launch_env, launcher_options
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+FOUR = parse_spec("4xA100-40GB", read_gpu_table())
+TWO_OF_FOUR = replace(FOUR, gpus=(FOUR.gpus[1], FOUR.gpus[3]))
+CPU = replace(FOUR, accelerator=Accelerator.CPU)
+PROGRAMS = Programs(
+    deepspeed="/venv/bin/deepspeed",
+    bin_folder="/venv/bin",
+    master_port=12345,
+    rank_program="/site/zerowiz/worker/rank.py",
+    extensions_folder="/venv/torch_extensions",
+)
+ON_PATH = {"PATH": "/venv/bin:/bin"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (FOUR, ("--include", "localhost:0,1,2,3")),
+        (TWO_OF_FOUR, ("--include", "localhost:1,3")),
+        (CPU, ("--num_gpus", "4")),
+    ],
+)
+def test_the_launcher_is_told_where_the_ranks_run(
+    machine: Machine, expected: tuple[str, ...]
+) -> None:
+    assert expected == launcher_options(machine)
+
+
+def test_the_jobs_environment_is_the_callers_with_what_the_plan_says() -> None:
+    plan = LaunchPlan(files=(), argv=("x",), env={"A": "1", "B": "2"}, unset=("C",))
+    assert {"A": "1", "B": "2", "D": "4"} == plan.environ({"A": "0", "C": "3", "D": "4"})
+
+
+def test_launcher_options_stand_before_the_script_and_its_own_after_it() -> None:
+    include = ("--include", "localhost:0")
+    argv = launch_argv("/bin/deepspeed", include, 12345, ("t.py", "--lr", "--include"))
+    port = ("--master_port", "12345")
+    assert ("/bin/deepspeed", *include, *port, "t.py", "--lr", "--include") == argv
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(64, "16"), (6, "1"), (2, "1"), (None, None)])
+def test_each_rank_gets_its_share_of_the_cores(cores: int | None, expected: str | None) -> None:
+    machine = replace(FOUR, host=Host(cores=cores))
+    assert expected == launch_env(machine, PROGRAMS, ON_PATH, {}).get("OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "gpus", "expected"),
+    [
+        ("NVIDIA GeForce RTX 4090", "535.183.01", 4, "1"),
+        ("NVIDIA GeForce RTX 4090", "550.40.07", 4, None),
+        ("NVIDIA GeForce RTX 4090", "535.183.01", 1, None),
+        ("NVIDIA GeForce RTX 4090", None, 4, None),
+        ("NVIDIA A100-SXM4-40GB", "535.183.01", 4, None),
+    ],
+)
+def test_peer_to_peer_is_switched_off_where_an_old_driver_hangs_in_it(
+    name: str, driver: str | None, gpus: int, expected: str | None
+) -> None:
+    named = tuple(replace(gpu, name=name) for gpu in FOUR.gpus[:gpus])
+    env = launch_env(replace(FOUR, gpus=named, driver_version=driver), PROGRAMS, ON_PATH, {})
+    assert (expected, expected) == (env.get("NCCL_P2P_DISABLE"), env.get("NCCL_IB_DISABLE"))
+
+
+def test_a_gpu_job_counts_gpus_as_nvml_does_and_lets_segments_grow() -> None:
+    expected = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "TORCH_EXTENSIONS_DIR": "/venv/torch_extensions",
+    }
+    assert expected == launch_env(FOUR, PROGRAMS, ON_PATH, {})
+
+
+def test_a_cpu_job_needs_no_cuda_variables() -> None:
+    expected = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": "/venv/torch_extensions"}
+    assert expected == launch_env(CPU, PROGRAMS, ON_PATH, {})
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
+        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"},
+        {"PYTORCH_CUDA_ALLOC_CONF": ""},
+        {"TORCH_EXTENSIONS_DIR": "/scratch"},
+        {"OMP_NUM_THREADS": "7"},
+        {"NCCL_P2P_DISABLE": "0"},
+        {"NCCL_IB_DISABLE": "0"},
+    ],
+)
+def test_what_the_user_set_is_never_overridden(own: Mapping[str, str]) -> None:
+    named = tuple(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in FOUR.gpus)
+    machine = replace(FOUR, gpus=named, driver_version="535.183.01", host=Host(cores=64))
+    assert not set(own) & set(launch_env(machine, PROGRAMS, {**ON_PATH, **own}, {}))
+
+
+def test_torchs_newer_name_for_the_allocators_settings_counts_as_well() -> None:
+    environ = {**ON_PATH, "PYTORCH_ALLOC_CONF": "backend:native"}
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in launch_env(FOUR, PROGRAMS, environ, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ({"PATH": "/usr/bin:/bin"}, "/venv/bin:/usr/bin:/bin"),
+        ({"PATH": ""}, "/venv/bin"),
+        ({}, "/venv/bin"),
+        ({"PATH": "/bin:/venv/bin"}, None),
+    ],
+)
+def test_the_programs_beside_the_interpreter_are_on_the_path(
+    path: Mapping[str, str], expected: str | None
+) -> None:
+    assert expected == launch_env(FOUR, PROGRAMS, path, {}).get("PATH")
+
+
+def test_outside_a_virtual_environment_compiled_ops_stay_where_torch_puts_them() -> None:
+    programs = replace(PROGRAMS, extensions_folder=None)
+    assert "TORCH_EXTENSIONS_DIR" not in launch_env(FOUR, programs, ON_PATH, {})
+
+
+def test_how_the_config_is_delivered_is_part_of_the_environment() -> None:
+    delivery = {"ACCELERATE_USE_DEEPSPEED": "true"}
+    assert delivery.items() <= launch_env(CPU, PROGRAMS, ON_PATH, delivery).items()

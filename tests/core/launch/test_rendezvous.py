@@ -1,0 +1,73 @@
+import pytest
+
+from zerowiz.core.launch.rendezvous import (
+    Agreement,
+    Attempt,
+    Hello,
+    decode_file,
+    encode_file,
+    job_folder,
+    refuse_unlike,
+)
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.errors import UsageError, ZerowizError
+
+AGREEMENT = Agreement(
+    zerowiz_version="1.0",
+    script="train.py",
+    script_args=("--name", "a 'b' $c\n"),
+    env={"ACCELERATE_USE_DEEPSPEED": "true"},
+    config_path="out/ds_config_zero2.json",
+    config_sha256="0" * 64,
+    rung="zero2",
+    master_addr="n1",
+    master_port=29500,
+    slots=((0, 1), (2, 3)),
+    hostfile="run/hostfile",
+    run_folder="run",
+)
+
+
+def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Hello:
+    source = MachineSource.NVML if accelerator is Accelerator.CUDA else MachineSource.CPU
+    gpus = tuple(Gpu(index=index, name="A") for index in range(2))
+    machine = Machine(source=source, accelerator=accelerator, gpus=gpus)
+    return Hello(
+        rank=rank, host=f"n{rank + 1}", word=f"w{rank}", zerowiz_version="1.0", machine=machine
+    )
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        Attempt(heard=("a", "b"), agreement=AGREEMENT),
+        Attempt(heard=("a", "b"), end=137, why="killed"),
+        Attempt(heard=(), end=0),
+    ],
+)
+def test_an_attempt_is_read_as_it_was_written(attempt: Attempt) -> None:
+    assert attempt == decode_file(Attempt, encode_file(attempt), "attempt-1.json")
+
+
+def test_a_hello_is_read_as_it_was_written() -> None:
+    assert hello(1) == decode_file(Hello, encode_file(hello(1)), "hello-1.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2, "value": {}}', "{"])
+def test_what_another_version_wrote_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"attempt-1\.json"):
+        decode_file(Attempt, text, "attempt-1.json")
+
+
+@pytest.mark.parametrize(("output_dir", "parent"), [("", "."), ("/shared/out", "/shared/out")])
+def test_copies_meet_in_the_output_folder(output_dir: str, parent: str) -> None:
+    assert f"{parent}/.zerowiz/jobs/slurm-1-0-0" == job_folder(output_dir, "slurm-1-0-0")
+
+
+def test_nodes_that_are_alike_are_taken() -> None:
+    refuse_unlike((hello(0), hello(1), hello(2)))
+
+
+def test_gpus_and_cpus_do_not_train_together() -> None:
+    with pytest.raises(ZerowizError, match="`n2` on cpu"):
+        refuse_unlike((hello(0), hello(1, Accelerator.CPU)))

@@ -1,0 +1,29 @@
+"""Whether zerowiz becomes the job or stays with it."""
+
+from dataclasses import replace
+
+import pytest
+
+from zerowiz.core.launch.supervision import Surroundings, why_supervised
+
+TERMINAL = Surroundings(in_foreground=True)
+
+
+def test_at_a_terminal_a_person_ends_the_job() -> None:
+    assert why_supervised(TERMINAL, None) is None
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "scheduler", "expected"),
+    [
+        (replace(TERMINAL, in_foreground=False), None, "no terminal in the foreground"),
+        (replace(TERMINAL, survives_hangup=True), None, "nohup"),
+        (replace(TERMINAL, runs_ci=True), None, "CI"),
+        (replace(TERMINAL, container="container"), None, "container"),
+        (TERMINAL, "SLURM", "SLURM"),
+    ],
+)
+def test_everywhere_else_zerowiz_stays_with_it(
+    surroundings: Surroundings, scheduler: str | None, expected: str
+) -> None:
+    assert expected == why_supervised(surroundings, scheduler)

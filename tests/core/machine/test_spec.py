@@ -1,0 +1,205 @@
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.spec import (
+    GpuModel,
+    decode_gpu_table,
+    find_model,
+    match_models,
+    parse_spec,
+)
+from zerowiz.core.machine.topology import NVLINK_BYTES_PER_S
+from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+TABLE = read_gpu_table()
+SOURCE_GROUPS = {
+    "total",
+    "usable",
+    "capability",
+    "nvlink",
+    "pcie",
+    "flops",
+    "bandwidth",
+}
+# Too short to tell which GPU: these are refused with a list, and no other name is.
+TOO_SHORT = {
+    "v100",
+    "v100sxm2",
+    "a100",
+    "a100sxm",
+    "a100pcie",
+    "h100",
+}
+ROWS = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+
+
+def parse(text: str) -> Machine:
+    return parse_spec(text, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "name"),
+    [
+        ("4xA100-40GB", 4, "NVIDIA A100-SXM4-40GB"),
+        ("8xh100-80gb-sxm", 8, "NVIDIA H100 80GB HBM3"),
+        ("8xH100-80GB-SXM", 8, "NVIDIA H100 80GB HBM3"),
+        ("2xRTX4090", 2, "NVIDIA GeForce RTX 4090"),
+        ("2x4090", 2, "NVIDIA GeForce RTX 4090"),
+        ("2 x RTX 4090", 2, "NVIDIA GeForce RTX 4090"),
+        ("1xH200", 1, "NVIDIA H200"),
+        ("h200", 1, "NVIDIA H200"),
+        ("4XL40S", 4, "NVIDIA L40S"),
+        ("2xA100-PCIE-40GB", 2, "NVIDIA A100-PCIE-40GB"),
+        ("8xNVIDIA H100 80GB HBM3", 8, "NVIDIA H100 80GB HBM3"),
+        ("4xT4", 4, "Tesla T4"),
+        ("1xGH200", 1, "NVIDIA GH200 480GB"),
+        ("8xB300", 8, "NVIDIA B300 SXM6 AC"),
+        ("4xL40", 4, "NVIDIA L40"),
+        ("2xRTX A5000", 2, "NVIDIA RTX A5000"),
+        ("1xRTX-PRO-6000", 1, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"),
+    ],
+)
+def test_a_spec_names_a_count_and_a_gpu(text: str, count: int, name: str) -> None:
+    machine = parse(text)
+    assert [(index, name) for index in range(count)] == [(g.index, g.name) for g in machine.gpus]
+    assert MachineSource.SPEC is machine.source
+    assert Host() == machine.host
+
+
+def test_an_idle_gpu_has_free_what_cuda_shows_as_total() -> None:
+    [gpu] = parse("1xH200").gpus
+    assert (150754820096, 150109880320) == (gpu.total_bytes, gpu.free_bytes)
+    assert (9, 0) == gpu.compute_capability
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "bytes_per_s"),
+    [
+        ("1xH100-80GB", LinkClass.NONE, None),
+        ("1xRTX4090", LinkClass.NONE, None),
+        ("8xH100-80GB", LinkClass.NVLINK_ALL, 450_000_000_000),
+        ("4xA100-40GB", LinkClass.NVLINK_ALL, 300_000_000_000),
+        ("8xB200", LinkClass.NVLINK_ALL, 900_000_000_000),
+        ("8xH800", LinkClass.NVLINK_ALL, 200_000_000_000),
+        ("4xV100-16GB", LinkClass.NVLINK_ALL, 150_000_000_000),
+        ("8xV100-16GB", LinkClass.NVLINK_PARTIAL, 15_760_000_000),
+        ("2xRTX4090", LinkClass.PCIE, 31_504_000_000),
+        ("2xRTX3090", LinkClass.PCIE, 31_504_000_000),
+        ("2xA40", LinkClass.PCIE, 31_504_000_000),
+        ("4xH100-80GB-PCIe", LinkClass.PCIE, 63_008_000_000),
+    ],
+)
+def test_the_link_is_what_the_board_always_has(
+    text: str, kind: LinkClass, bytes_per_s: int | None
+) -> None:
+    link = parse(text).interconnect
+    assert (kind, bytes_per_s) == (link.link_class, link.bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"), [("4xA100-40GB", "A100-40GB-PCIe"), ("8xH100-80GB", "H100-80GB-PCIe")]
+)
+def test_an_assumed_sxm_board_is_noted_with_the_pcie_spelling(text: str, spelling: str) -> None:
+    [note] = parse(text).notes
+    assert f"`{spelling}`" in note
+    assert "PCIe" in parse(spelling).gpus[0].name.replace("PCIE", "PCIe")
+
+
+@pytest.mark.parametrize("text", ["4xA100-40GB-SXM", "8xH200", "2xRTX4090", "1xRTX3090"])
+def test_nothing_assumed_is_nothing_noted(text: str) -> None:
+    assert () == parse(text).notes
+
+
+def test_bridges_that_nobody_mentioned_are_noted_as_not_assumed() -> None:
+    assert ("NVLink bridges between `NVIDIA A40` cards are not assumed",) == parse("2xA40").notes
+
+
+def test_an_unknown_name_is_refused_with_close_ones() -> None:
+    with pytest.raises(UsageError, match="`H1000-80GB` is not a GPU in the table") as caught:
+        parse("8xH1000-80GB")
+    assert "H100-80GB" in caught.value.hints[0]
+
+
+def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse("8xqqqq")
+    assert ("a GPU that is not in the table can be described in a file: `--machine FILE`",) == (
+        caught.value.hints
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "spellings"),
+    [
+        ("8xH100", ["H100-80GB-PCIe", "H100-80GB", "H100-94GB"]),
+        ("4xA100-PCIe", ["A100-40GB-PCIe", "A100-80GB-PCIe"]),
+    ],
+)
+def test_a_name_that_is_too_short_is_refused_with_those_that_settle_it(
+    text: str, spellings: list[str]
+) -> None:
+    with pytest.raises(UsageError, match="could be more than one GPU") as caught:
+        parse(text)
+    assert "say which: " + ", ".join(f"`{s}`" for s in spellings) == caught.value.hints[0]
+    assert all(parse(spelling) for spelling in spellings)
+
+
+@pytest.mark.parametrize("text", ["0xH200", "73xH200", "999999xH200"])
+def test_a_count_that_no_node_has_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a node has 1 to 72 GPUs"):
+        parse(text)
+
+
+@given(st.text(max_size=20))
+def test_a_text_that_ends_in_no_gpus_name_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse(text + "?q")
+
+
+@ROWS
+def test_every_row_answers_to_its_nvml_name(row: GpuModel) -> None:
+    assert row is find_model(row.name, TABLE)
+
+
+@ROWS
+def test_every_row_is_possible(row: GpuModel) -> None:
+    assert 0 < row.usable_bytes < row.total_bytes
+    assert (row.bf16_flop_per_s is None) == (row.compute_capability < (8, 0))
+    assert row.pcie_spelling is None or 1 == len(match_models(row.pcie_spelling, TABLE))
+
+
+@ROWS
+def test_every_group_of_a_row_names_an_address_or_says_that_none_was_found(row: GpuModel) -> None:
+    assert SOURCE_GROUPS == row.source.keys()
+    nowhere = {
+        group for group, text in row.source.items() if not re.search(r"https://\S|\[\?\]", text)
+    }
+    assert set() == nowhere
+
+
+@ROWS
+def test_every_row_has_the_nvlink_rate_of_its_generation(row: GpuModel) -> None:
+    per_link = NVLINK_BYTES_PER_S.get(row.compute_capability, 0)
+    assert row.nvlink_links * per_link == row.nvlink_bytes_per_s
+
+
+def test_only_the_names_that_are_too_short_mean_more_than_one_gpu() -> None:
+    rows_of = Counter(spelling for row in TABLE for spelling in row.spellings)
+    assert TOO_SHORT == {spelling for spelling, rows in rows_of.items() if rows > 1}
+
+
+def test_no_row_is_there_twice() -> None:
+    assert [1] * len(TABLE) == list(Counter(row.name for row in TABLE).values())
+
+
+def test_a_broken_row_is_refused_naming_the_key() -> None:
+    with pytest.raises(UsageError, match=r"`gpu table\.gpus\[0\]\.aliases` is missing"):
+        decode_gpu_table({"gpus": [{"name": "GPU without facts"}]})

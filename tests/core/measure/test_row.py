@@ -1,0 +1,159 @@
+"""What ranks report becomes one row, and the row is held against the prediction."""
+
+import json
+from typing import Any
+
+import pytest
+from measured.rows import read_model, read_rows
+
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.measure.row import (
+    Comparison,
+    RankEnd,
+    compare,
+    encode_comparison,
+    make_row,
+)
+from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+H200S = parse_spec("4xH200", read_gpu_table())
+KNOWN = {row["id"]: row for row in read_rows()}
+# Llama-3.2-1B at stage 1 on 4 GPUs.
+MEASURED = KNOWN["b4-001"]
+
+
+def plan(row: Any, **said: object) -> PlannedTrial:
+    trial = decode_trial({**row, **said}, "case")
+    return plan_trial(trial, H200S, read_model(row["model"]), None)
+
+
+def report(row: Any, **said: object) -> dict[str, object]:
+    """What a rank would have said on the way to this row."""
+    keys = ("phases", "gpu", "params", "versions", "wrapper", "step_seconds", "context_bytes")
+    more = ("context_and_nccl_bytes", "device_used_outside_allocator_bytes", "host_peak_rss_bytes")
+    memory = ("peak_reserved_bytes", "allocator_retries", "ok", "oom_phase")
+    return {"error": None, **{key: row[key] for key in (*keys, *more, *memory)}, **said}
+
+
+def end(rank: int, status: int = 0, killed: str | None = None, **said: object) -> RankEnd:
+    return RankEnd(
+        rank=rank, report=report(MEASURED, rank=rank, **said), status=status, killed=killed
+    )
+
+
+def row_of(*ends: RankEnd) -> dict[str, Any]:
+    return dict(make_row(plan(MEASURED), ends, Accelerator.CUDA))
+
+
+def test_a_row_has_every_field_of_the_measured_file_and_its_values() -> None:
+    row = row_of(*(end(rank) for rank in range(4)))
+    assert set() == set(MEASURED) - set(row)
+    assert {key: row[key] for key in MEASURED} == dict(MEASURED)
+
+
+def test_a_row_is_json_and_names_the_peak_of_every_rank() -> None:
+    row = json.loads(json.dumps(row_of(end(0), end(1))))
+    assert [0, 1] == [each["rank"] for each in row["rank_peaks"]]
+    assert MEASURED["peak_bytes"] == row["rank_peaks"][1]["peak_bytes"]
+
+
+def test_running_out_of_memory_on_any_rank_is_told_from_failing() -> None:
+    lost = end(0, status=-9, killed="peer", ok=False)
+    row = row_of(lost, end(1, status=3, ok=False, oom_phase="step"))
+    assert (False, "step", None, None) == (
+        row["ok"],
+        row["oom_phase"],
+        row["error"],
+        row["peak_bytes"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ([end(0, 1, ok=False, error="ValueError in model: no")], "ValueError in model: no"),
+        ([end(0, -9, "peer", ok=False), end(1, -6, ok=False)], "rank 1 ended by signal 6"),
+        ([end(0, 7, ok=False)], "rank 0 ended by status 7"),
+        ([end(0, -9, "deadline", ok=False)], "rank 0 was ended at the deadline"),
+        ([end(0, -9, "launcher", ok=False)], "rank 0 was ended with the launcher"),
+    ],
+)
+def test_the_first_cause_is_the_error(ends: list[RankEnd], error: str) -> None:
+    row = row_of(*ends)
+    assert (False, None, error) == (row["ok"], row["oom_phase"], row["error"])
+
+
+def test_a_rank_that_said_nothing_leaves_nulls() -> None:
+    silent = RankEnd(rank=0, report={}, status=-9, killed=None)
+    row = row_of(silent)
+    assert (None, None, {}) == (row["gpu"], row["step_seconds"], row["phases"])
+    assert MEASURED["params"] == row["params"]
+
+
+def test_what_is_of_cuda_is_null_on_the_cpu_accelerator() -> None:
+    row = make_row(plan(MEASURED, memory_cap_bytes=5), [end(0)], Accelerator.CPU)
+    assert (None, None, False) == (
+        row["memory_cap_bytes"],
+        row["nccl_p2p"],
+        row["expandable_segments"],
+    )
+
+
+def compared(row: Any, **said: object) -> Comparison:
+    return compare(plan(row), {**row, "error": None, **said})
+
+
+def test_the_peak_is_compared_and_its_error_is_signed() -> None:
+    peak = compared(MEASURED).peak
+    assert peak.predicted_bytes is not None
+    assert MEASURED["peak_bytes"] == peak.measured_bytes
+    error = (peak.predicted_bytes - MEASURED["peak_bytes"]) / MEASURED["peak_bytes"]
+    assert error == peak.error
+
+
+def test_the_first_and_the_steady_iteration_are_compared_each_for_itself() -> None:
+    phases = {each.name: each.measured_bytes for each in compared(MEASURED).phases}
+    held = {name: reading["peak_bytes"] for name, reading in MEASURED["phases"].items()}
+    assert held == phases
+    assert held["first_step"] < held["steady_step"]
+
+
+def test_every_phase_of_both_iterations_is_predicted_within_1_percent() -> None:
+    errors = [each.error for each in compared(MEASURED).phases]
+    assert [0] * 8 == pytest.approx(errors, abs=0.01)
+
+
+def test_a_phase_that_a_run_did_not_reach_has_a_prediction_and_no_measurement() -> None:
+    came = {name: MEASURED["phases"][name] for name in ("model", "init")}
+    phases = {each.name: each for each in compared(MEASURED, phases=came).phases}
+    assert phases["steady_step"].measured_bytes is None
+    assert phases["steady_step"].predicted_bytes
+
+
+def test_a_cap_stands_for_a_smaller_card() -> None:
+    assert Verdict.FITS is compared(MEASURED).verdict
+    assert Verdict.DOES_NOT_FIT is compared(MEASURED, memory_cap_bytes=10**9).verdict
+
+
+def test_without_a_prediction_the_measurement_stands_alone() -> None:
+    trial = decode_trial(MEASURED, "case")
+    alone = compare(plan_trial(trial, H200S, "unknown", None), {**MEASURED, "error": None})
+    assert (None, "unknown", None) == (alone.verdict, alone.unpredicted, alone.peak.error)
+    assert MEASURED["peak_bytes"] == alone.peak.measured_bytes
+
+
+def test_out_of_memory_is_an_answer_and_a_failure_is_none() -> None:
+    died = compared(MEASURED, ok=False, oom_phase="step", peak_bytes=None)
+    failed = compared(MEASURED, ok=False, error="no")
+    assert (True, False) == (died.measured, died.ok)
+    assert not failed.measured
+
+
+def test_the_json_has_the_row_the_prediction_and_the_errors() -> None:
+    content = json.loads(json.dumps(encode_comparison(compared(MEASURED))))
+    assert ["row", "predicted", "error"] == list(content)
+    assert content["predicted"]["peak_bytes"] == content["predicted"]["phases"]["steady_backward"]
+    assert abs(content["error"]["peak"]) < 0.05

@@ -1,0 +1,246 @@
+"""What a case says becomes the config that DeepSpeed gets, and the job that is predicted."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from measured.rows import read_config, read_model, read_rows
+
+from zerowiz.core.codec import encode
+from zerowiz.core.decision.evaluate import weigh
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.measure.optimizer_kernels import Stepper, stepper_for
+from zerowiz.core.measure.trial import (
+    PlannedTrial,
+    Trial,
+    config_of_size,
+    decode_trial,
+    decode_trials,
+    ops_of,
+    plan_trial,
+)
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, fit_buffers
+from zerowiz.core.memory.forward.activations import activations
+from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.strategy import STRATEGIES, ZERO2, Offload, Strategy
+from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+H200S = parse_spec("4xH200", read_gpu_table())
+LLAMA = read_model("llama-3.2-1b")
+
+
+def trial(**said: object) -> Trial:
+    return decode_trial({"model": "llama-3.2-1b", "stage": 2, "gpus": 2, **said}, "case")
+
+
+def planned(**said: object) -> PlannedTrial:
+    return plan_trial(trial(**said), H200S, LLAMA)
+
+
+def zero_of(plan: PlannedTrial) -> Mapping[str, Any]:
+    zero = plan.ds_config["zero_optimization"]
+    assert isinstance(zero, dict)
+    return zero
+
+
+def test_what_is_not_said_has_the_defaults_of_a_workload() -> None:
+    one = trial()
+    assert (Precision.BF16, Stepper.ADAMW_FUSED, 1, 2048, 3) == (
+        one.precision,
+        one.optimizer,
+        one.micro_batch,
+        one.sequence_tokens,
+        one.steps,
+    )
+    assert (True, None, None) == (one.expandable_segments, one.zero_optimization, one.ds_config)
+
+
+def test_a_trial_survives_being_written_and_read() -> None:
+    one = trial(
+        bf16={"bf16_optimizer_states": True}, zero_optimization={"reduce_bucket_size": 7}, steps=2
+    )
+    assert one == decode_trial(json.loads(json.dumps(encode(one))), "case")
+
+
+@pytest.mark.parametrize("row", [r for r in read_rows() if r["kind"] == "engine"][::9])
+def test_a_measured_row_is_a_case_to_be_run_again(row: Mapping[str, Any]) -> None:
+    one = decode_trial(row, "case")
+    assert row["optimizer"] == one.optimizer.value
+    assert (row["id"], row["gpus"], row["stage"], row["zero_optimization"]) == (
+        one.id,
+        one.gpus,
+        one.stage,
+        one.zero_optimization,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"stage": "two"}, "`case.stage` is 'two', not a whole number from 0"),
+        ({"gpus": 0}, "`case`: `gpus` must be at least 1"),
+        ({"bf16": 3}, "`case.bf16` is 3, not an object"),
+    ],
+)
+def test_an_error_names_the_key(said: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        trial(**said)
+    assert message == refused.value.message
+
+
+@pytest.mark.parametrize("value", [{}, [], "7b"])
+def test_cases_are_a_list_of_at_least_one(value: object) -> None:
+    with pytest.raises(UsageError):
+        decode_trials(value)
+
+
+def test_cases_without_an_id_get_one_and_those_that_compile_come_last() -> None:
+    compiled = {"model": "7b", "stage": 2, "optimizer": "FusedAdam"}
+    first, second = decode_trials([compiled, {"model": "7b", "stage": 1, "id": "mine"}])
+    assert ("mine", "case-0") == (first.id, second.id)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+def test_the_config_is_that_of_the_rung_and_the_prediction_too(strategy: Strategy) -> None:
+    plan = planned(stage=strategy.stage, offload=strategy.offload.value)
+    assert strategy is plan.strategy
+    assert strategy.stage == plan.ds_config_stage
+    assert plan.job is not None
+    assert 2 == plan.job.machine.world_size
+
+
+def test_a_silent_case_runs_with_the_buffers_that_zerowiz_writes() -> None:
+    plan = planned()
+    fastest, *_ = fit_buffers(LLAMA, LLAMA.params, ZERO2)
+    assert (True, fastest.reduce_bucket_size) == (
+        zero_of(plan)["overlap_comm"],
+        zero_of(plan)["reduce_bucket_size"],
+    )
+
+
+def test_named_keys_stand_over_deepspeeds_defaults() -> None:
+    plan = planned(zero_optimization={})
+    assert {"stage": 2} == zero_of(plan)
+    assert plan.job is not None
+    assert DEEPSPEED_DEFAULTS == plan.job.own_buffers
+
+
+def test_a_whole_config_is_taken_as_it_is() -> None:
+    own = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    plan = planned(ds_config=own)
+    assert own == plan.ds_config
+    assert plan.strategy is not None
+    assert 3 == plan.strategy.stage
+
+
+def test_half_states_are_predicted_as_such() -> None:
+    half = dict.fromkeys(("bf16_master_weights_and_grads", "bf16_optimizer_states"), True)
+    plan = planned(bf16=half)
+    assert plan.job is not None
+    assert StateDtype.BF16 is plan.job.state_dtype
+    assert half.items() <= dict(plan.ds_config["bf16"]).items()  # type: ignore[call-overload]
+
+
+def test_fp16_starts_at_a_scale_that_skips_no_step() -> None:
+    plan = planned(precision="fp16")
+    fp16 = plan.ds_config["fp16"]
+    assert isinstance(fp16, dict)
+    assert (True, 8) == (fp16["enabled"], fp16["initial_scale_power"])
+
+
+def test_an_optimizer_of_the_config_stands_in_it() -> None:
+    plan = planned(optimizer="torch AdamW via config (torch_adam)")
+    assert "optimizer" in plan.ds_config
+    assert "optimizer" not in planned().ds_config
+
+
+def test_adapters_are_predicted_as_adapters() -> None:
+    plan = planned(lora_rank=8)
+    assert plan.job is not None
+    assert (Method.LORA, 8) == (plan.job.workload.method, plan.job.workload.lora_rank)
+
+
+def test_a_model_that_cannot_be_counted_is_run_without_a_prediction() -> None:
+    plan = plan_trial(trial(offload="all", stage=3), H200S, "`bert` is not known yet", None)
+    assert (None, "`bert` is not known yet") == (plan.job, plan.unpredicted)
+    assert {"device": "cpu", "pin_memory": True} == zero_of(plan)["offload_param"]
+
+
+def test_a_trace_is_what_is_predicted() -> None:
+    held_bytes = 10**12
+    step = TracedRun(
+        micro_batch=1,
+        sequence_tokens=2048,
+        precision=Precision.BF16,
+        attention=Attention.SDPA,
+        gradient_checkpointing=False,
+        activations=replace(activations(LLAMA.architecture, Workload()), saved_bytes=held_bytes),
+    )
+    traced = Traced(
+        family="unheard_of",
+        built="UnheardOfForCausalLM",
+        layers=1,
+        hidden_size=8,
+        embedding=(8, 8),
+        tied_embeddings=True,
+        tensors=(TracedTensor(name="w", shape=(8, 8), linear=True),),
+        runs=(step,),
+        took_milliseconds=1,
+    )
+    model = traced.model("odd")
+    plan = plan_trial(trial(zero_optimization={}), H200S, model, traced)
+    assert plan.job is not None
+    assert traced == plan.job.own_trace
+    assert weigh(plan.job, ZERO2).estimate.peak_bytes > held_bytes
+
+
+def test_a_rung_that_zerowiz_has_not_is_run_without_a_prediction() -> None:
+    plan = planned(stage=1, offload="optimizer")
+    assert plan.strategy is None
+    assert plan.unpredicted
+    assert {"device": "cpu", "pin_memory": True} == zero_of(plan)["offload_optimizer"]
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_every_optimizer_has_something_that_steps(optimizer: Optimizer) -> None:
+    assert stepper_for(optimizer, Offload.NONE)
+    assert stepper_for(optimizer, Offload.OPTIMIZER) in {Stepper.CPU_ADAM, Stepper.CPU_LION}
+
+
+def test_each_op_is_compiled_once_and_cpu_ranks_need_one_more() -> None:
+    trials = [trial(optimizer="FusedAdam"), trial(optimizer="FusedAdam"), trial()]
+    assert ("FusedAdamBuilder",) == ops_of(trials, Accelerator.CUDA)
+    assert ("ShareMemCommBuilder", "FusedAdamBuilder") == ops_of(trials, Accelerator.CPU)
+
+
+@pytest.mark.parametrize("params", [10**7, 7 * 10**9])
+def test_a_size_has_a_config_json_of_the_shape_that_stands_for_it(params: int) -> None:
+    model = model_from_size("size", params)
+    read = model_from_config("size", config_of_size(model))
+    assert model.architecture == read.architecture
+    assert params == pytest.approx(read.params, rel=0.005)
+
+
+def test_a_model_with_its_own_config_gets_no_other() -> None:
+    assert {} == config_of_size(model_from_config("x", read_config("llama-3.2-1b")))
+
+
+def test_the_ranks_are_told_the_config_and_the_trial() -> None:
+    plan = planned()
+    case = json.loads(json.dumps(plan.as_case()))
+    assert plan.ds_config == case["ds_config"]
+    assert plan.trial == replace(decode_trial(case, "case"), ds_config=None)
+
+
+def test_the_budget_is_weighed_for_the_trials_own_ranks() -> None:
+    two, four = planned(gpus=2), planned(gpus=4)
+    assert two.job is not None
+    assert four.job is not None
+    assert weigh(four.job, ZERO2).estimate.peak_bytes < weigh(two.job, ZERO2).estimate.peak_bytes

@@ -1,0 +1,99 @@
+"""The arithmetic as people have been told it; GB is 1e9 bytes."""
+
+import pytest
+
+from zerowiz.core.decision.evaluate import Job, Verdict, weigh
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.memory.ledger import Estimate, Where
+from zerowiz.core.memory.rule_of_thumb import textbook_estimate
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
+
+GB = 10**9
+SEVEN = model_from_size("7b", 7 * GB)
+ONE = model_from_size("1b", GB)
+
+
+def parts_gb(estimate: Estimate, where: Where = Where.GPU) -> dict[str, float]:
+    return {line.part: line.size_bytes / GB for line in estimate.lines if line.where is where}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "parameters", "gradients", "optimizer", "total"),
+    [
+        (DDP, 1, 14, 14, 28, 60),
+        (DDP, 4, 14, 14, 28, 60),
+        (ZERO1, 4, 14, 14, 7, 39),
+        (ZERO2, 4, 14, 3.5, 7, 28.5),
+        (ZERO3, 4, 3.5, 3.5, 7, 18),
+    ],
+)
+def test_7b_in_bf16_is_the_told_table(
+    strategy: Strategy,
+    ranks: int,
+    parameters: float,
+    gradients: float,
+    optimizer: float,
+    total: float,
+) -> None:
+    told = textbook_estimate(SEVEN, Workload(), ranks, strategy)
+    expected = {
+        "parameters": parameters,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "activations": 4,
+    }
+    assert expected == parts_gb(told)
+    assert total == told.peak_bytes / GB
+
+
+@pytest.mark.parametrize(
+    ("strategy", "verdict"),
+    [(DDP, Verdict.DOES_NOT_FIT), (ZERO2, Verdict.FITS), (ZERO3, Verdict.FITS)],
+)
+def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(strategy: Strategy, verdict: Verdict) -> None:
+    machine = Machine(
+        source=MachineSource.FILE,
+        gpus=tuple(Gpu(index=i, name="a", free_bytes=40 * GB) for i in range(4)),
+        interconnect=Interconnect(link_class=LinkClass.NVLINK_ALL),
+        host=Host(),
+    )
+    job = Job(machine=machine, model=SEVEN, workload=Workload(), accounting=Accounting.TEXTBOOK)
+    assert verdict is weigh(job, strategy).verdict
+
+
+def test_1b_in_fp32_saves_9_gb_a_gpu_under_zero2() -> None:
+    """12 bytes a parameter of gradients and Adam states, divided by four."""
+    fp32 = Workload(precision=Precision.FP32)
+    whole, shared = (parts_gb(textbook_estimate(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
+    assert 12 == whole["gradients"] + whole["optimizer"]
+    assert 3 == shared["gradients"] + shared["optimizer"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: int) -> None:
+    told = textbook_estimate(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
+    assert 8 / ranks == parts_gb(told)["optimizer"]
+
+
+@pytest.mark.parametrize("state_dtype", [None, *StateDtype])
+def test_the_moments_are_in_the_models_precision_unless_somebody_said(
+    state_dtype: StateDtype | None,
+) -> None:
+    told = parts_gb(textbook_estimate(ONE, Workload(), 1, DDP, state_dtype))
+    assert {None: 4, StateDtype.BF16: 4, StateDtype.FP32: 8}[state_dtype] == told["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "on_host"),
+    [
+        (ZERO2, {}),
+        (ZERO2_OFFLOAD, {"optimizer": 7}),
+        (ZERO3_OFFLOAD, {"optimizer": 7, "parameters": 3.5}),
+    ],
+)
+def test_what_is_offloaded_moves_to_the_host(strategy: Strategy, on_host: dict[str, float]) -> None:
+    assert on_host == parts_gb(textbook_estimate(SEVEN, Workload(), 4, strategy), Where.HOST)

@@ -1,0 +1,197 @@
+"""What competes for a phase's peak: the moments of each wrapper, those that lose included."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from measured.rows import read_model
+
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.memory.forward.activations import activations
+from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.model.types import Model
+from zerowiz.core.strategy import (
+    DDP,
+    STRATEGIES,
+    ZERO1,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+    ZERO3_OFFLOAD_OPTIMIZER,
+    Strategy,
+)
+from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
+
+Moment = Mapping[str, int]
+"""Bytes by part."""
+
+RANKS = 4
+UNTIED, TIED = read_model("llama-2-7b"), read_model("llama-3.2-1b")
+FP32 = Workload(precision=Precision.FP32)
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+
+
+def place(
+    model: Model,
+    strategy: Strategy,
+    workload: Workload | None = None,
+    buffers: Buffers = DEEPSPEED_DEFAULTS,
+) -> Rank:
+    return place_rank(model, workload or Workload(), RANKS, strategy, buffers)
+
+
+def moments(rank: Rank, phase: Phase = Phase.BACKWARD) -> list[Moment]:
+    """Every moment of a phase."""
+    competing = WRAPPERS[rank.strategy.stage, rank.offloaded](rank)[phase]
+    return [{part: size_bytes for part, size_bytes, _ in moment} for moment in competing]
+
+
+def sizes_of(part: str, rank: Rank, phase: Phase = Phase.BACKWARD) -> set[int]:
+    """What the moments of a phase hold of a part, where they hold it."""
+    return {moment[part] for moment in moments(rank, phase) if part in moment}
+
+
+def embedding(model: Model) -> int:
+    return model.architecture.vocab_size * model.architecture.hidden_size
+
+
+def block_largest(model: Model) -> int:
+    return max(tensor.numel for tensor in model.tensors if tensor.in_block)
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"), [("llama-2-7b", 500_000_000), ("qwen2.5-0.5b", 494_032_768)]
+)
+def test_replicas_reduce_half_a_billion_gradients_at_a_time(name: str, elements: int) -> None:
+    assert {2 * elements} == sizes_of("all-reduce bucket", place(read_model(name), DDP))
+
+
+def test_the_first_blocks_gradients_come_last() -> None:
+    """Until then they are not there, nor those of an embedding that is no head."""
+    untied = UNTIED.params - UNTIED.layer_params - embedding(UNTIED)
+    assert {2 * untied, 2 * UNTIED.params} == sizes_of("gradients", place(UNTIED, DDP))
+    tied = TIED.params - TIED.layer_params
+    assert {2 * tied, 2 * TIED.params} == sizes_of("gradients", place(TIED, DDP))
+
+
+@each_strategy
+def test_a_gradient_is_in_flight_wherever_a_block_runs_backward(strategy: Strategy) -> None:
+    running = [moment for moment in moments(place(UNTIED, strategy)) if "one block" in moment]
+    assert running
+    assert {2 * block_largest(UNTIED)} == {moment["gradient in flight"] for moment in running}
+
+
+@each_strategy
+def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: Strategy) -> None:
+    """Of one that is not tied nothing waits."""
+    assert 2 * embedding(TIED) == max(sizes_of("head gradient", place(TIED, strategy)))
+    assert {0} == sizes_of("head gradient", place(UNTIED, strategy))
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "expected_bytes"),
+    [
+        (UNTIED, Workload(), 2 * embedding(UNTIED)),
+        (TIED, Workload(), 2 * 2 * embedding(TIED)),
+        (TIED, FP32, 4 * embedding(TIED)),
+    ],
+    ids=["untied", "tied", "tied in fp32"],
+)
+def test_a_tied_weight_has_two_gradients_unless_they_are_fp32(
+    model: Model, workload: Workload, expected_bytes: int
+) -> None:
+    rank = place(model, ZERO2, workload)
+    assert {expected_bytes} == sizes_of("embedding gradient", rank)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_replicas_optimizer_steps_once_at_init(fused: bool) -> None:
+    rank = place(UNTIED, DDP, Workload(optimizer_fused=fused))
+    expected = {0 if fused else 4 * UNTIED.params}
+    assert expected == sizes_of("optimizer temporaries", rank, Phase.INIT)
+    assert expected == sizes_of("optimizer temporaries", rank, Phase.STEP)
+
+
+def test_adafactor_squares_its_gradient_and_makes_an_update_of_the_same_size() -> None:
+    adafactor = Workload(optimizer=Optimizer.ADAFACTOR)
+    for strategy, params in ((DDP, TIED.params), (ZERO2, TIED.params // RANKS)):
+        rank = place(TIED, strategy, adafactor)
+        assert {8 * params} == sizes_of("optimizer temporaries", rank, Phase.STEP)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_param"),
+    [
+        (Optimizer.ADAMW, 4),
+        (Optimizer.ADAFACTOR, 2),
+        (Optimizer.LION, 2),
+        (Optimizer.SGD, 0),
+    ],
+)
+def test_states_in_bf16_are_half_as_large(optimizer: Optimizer, bytes_per_param: int) -> None:
+    workload = Workload(optimizer=optimizer, optimizer_state_dtype=StateDtype.BF16)
+    rank = place(TIED, ZERO1, workload)
+    expected = {bytes_per_param * TIED.params // RANKS}
+    assert expected == sizes_of("optimizer states", rank, Phase.STEP)
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+@pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD], ids=lambda s: s.name)
+def test_on_the_host_deepspeeds_own_adam_steps_whatever_was_asked_for(
+    strategy: Strategy, optimizer: Optimizer
+) -> None:
+    assert 8 == place(TIED, strategy, Workload(optimizer=optimizer)).state_bytes
+
+
+def test_zero3_shards_the_frozen_base_below_adapters() -> None:
+    rank = place(TIED, ZERO3, Workload(method=Method.LORA))
+    expected = {2 * TIED.params // RANKS}
+    assert expected == sizes_of("frozen parameters, sharded", rank, Phase.STEP)
+
+
+def test_adapters_leave_no_gradient_of_the_frozen_embedding() -> None:
+    rank = place(TIED, ZERO2, Workload(method=Method.LORA))
+    assert {0} == sizes_of("embedding gradient", rank)
+
+
+def test_when_a_bucket_is_full_the_blocks_behind_it_are_done() -> None:
+    """Half of the model is through its backward: its activations are gone, its weights let go."""
+    workload, bucket = Workload(), TIED.params // 2
+    rank = place(TIED, ZERO3, workload, Buffers(reduce_bucket_size=bucket))
+    midway, *_ = (m for m in moments(rank) if "reduce-scatter copy" in m and "activations" in m)
+    saved_bytes = activations(TIED.architecture, workload).saved_bytes
+    assert 2 * bucket == midway["reduce-scatter copy"] == midway["gathered parameters"]
+    assert saved_bytes / 2 == pytest.approx(midway["activations"], rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", [ZERO3, ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD])
+def test_a_gradient_leaves_for_the_host_in_fp32(strategy: Strategy) -> None:
+    """This rank's shard, of the blocks' tensors first and of a tied head at the end."""
+    in_block = max(tensor.numel for tensor in TIED.tensors if tensor.in_block)
+    shards = {4 * in_block // RANKS, 4 * embedding(TIED) // RANKS}
+    expected = {0} if strategy == ZERO3 else shards
+    assert expected == sizes_of("slice in fp32", place(TIED, strategy))
+
+
+def test_tensors_that_are_larger_than_the_bucket_go_beside_it() -> None:
+    """A bucket that holds them all is emptied as it is copied out of; this one is not."""
+    small = Buffers(reduce_bucket_size=embedding(UNTIED) - 1)
+    large = replace(small, reduce_bucket_size=embedding(UNTIED))
+    left = [min(sizes_of("reduce bucket", place(UNTIED, ZERO1, buffers=b))) for b in (small, large)]
+    assert [2 * small.reduce_bucket_size, 0] == left
+
+
+def test_gradients_that_are_not_contiguous_take_no_more_than_there_are() -> None:
+    """At stage 1 they stand among the others; at stage 2 they wait, and are flattened."""
+    few, loose = Buffers(reduce_bucket_size=1000), Buffers(contiguous_gradients=False)
+    for strategy, copies in ((ZERO1, 1), (ZERO2, 2)):
+        held = sizes_of("separate gradients", place(TIED, strategy, Workload(), loose))
+        assert 2 * 500_000_000 * copies == max(held)
+        small = replace(few, contiguous_gradients=False)
+        assert 2 * 1000 * copies == max(
+            sizes_of("separate gradients", place(TIED, strategy, Workload(), small))
+        )
+        assert set() == sizes_of("separate gradients", place(TIED, strategy, Workload(), few))

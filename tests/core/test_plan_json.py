@@ -1,0 +1,217 @@
+"""The JSON of `plan --json`, whose shape other programs rest on."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zerowiz.core.codec import decode_machine
+from zerowiz.core.decision.evaluate import Job, Verdict
+from zerowiz.core.decision.flowchart import Decision, Question, Wish, decide
+from zerowiz.core.decision.remedies import remedies
+from zerowiz.core.decision.uncertainty import Assumption
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import ModelSource
+from zerowiz.core.plan_json import encode_plan
+from zerowiz.core.strategy import STRATEGIES
+from zerowiz.core.workload import Accounting, Method, Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+TABLE = read_gpu_table()
+JOB = Job(
+    machine=parse_spec("4xA100-40GB", TABLE),
+    model=model_from_size("7b", 7 * 10**9),
+    workload=Workload(micro_batch=2, accumulation_steps=8, gradient_checkpointing=True),
+)
+
+
+def encode(decision: Decision, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "version": "1.2.3",
+        "reasons": ["because"],
+        "remedies": remedies(decision),
+        "config_path": None,
+        "command": None,
+        "env": None,
+        **more,
+    }
+    plan: dict[str, Any] = json.loads(json.dumps(encode_plan(decision, **settings)))
+    return plan
+
+
+PLAN = encode(decide(JOB, Wish()))
+REFUSED = encode(decide(replace(JOB, machine=parse_spec("4xRTX4090", TABLE)), Wish()))
+
+
+def shape(value: object) -> object:
+    """Keys and types, of a list its first item."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value[:1]]
+    return type(value).__name__
+
+
+def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
+    strategy = {
+        "name": "str",
+        "stage": "int",
+        "offload": "str",
+        "verdict": "str",
+        "ran_out": "NoneType",
+        "gpu": {
+            "peak_bytes": "int",
+            "interval": {
+                **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
+                "assumptions": ["str"],
+            },
+            "device_bytes": "int",
+            "budget_bytes": "int",
+            "headroom_bytes": "int",
+            "peak_phase": "str",
+            "phases": dict.fromkeys(("model", "init", "forward", "backward", "step"), "int"),
+            "first_iteration": dict.fromkeys(("forward", "backward", "step"), "int"),
+            "lines": [{"part": "str", "phase": "str", "bytes": "int", "formula": "str"}],
+        },
+        "buffers": [],
+        "host": {"peak_bytes": "int", "budget_bytes": "NoneType"},
+        "step_seconds": "NoneType",
+        "tokens_per_s": "NoneType",
+        "wire_bytes_per_step": "int",
+    }
+    expected = {
+        "schema_version": "int",
+        "zerowiz_version": "str",
+        "machine": shape(PLAN["machine"]),
+        "model": {"name": "str", "params": "int", "trainable_params": "int", "source": "str"},
+        "workload": {
+            "micro_batch": "int",
+            "sequence_tokens": "int",
+            "accumulation_steps": "int",
+            "global_batch": "int",
+            "precision": "str",
+            "torch_autocast": "NoneType",
+            "optimizer": "str",
+            "optimizer_state_dtype": "str",
+            "method": "str",
+            "lora_rank": "NoneType",
+            "lora_target_modules": "NoneType",
+            "gradient_checkpointing": "bool",
+            "attention": "str",
+            "loss": "str",
+            "packing": "bool",
+            "accounting": "str",
+        },
+        "flowchart": [
+            {
+                "question": "str",
+                "answer": "bool",
+                "strategy": "str",
+                "need_bytes": "int",
+                "have_bytes": "int",
+            }
+        ],
+        "strategies": [strategy],
+        "chosen": "str",
+        "reasons": ["str"],
+        "remedies": [],
+        "config_path": "NoneType",
+        "command": "NoneType",
+        "env": "NoneType",
+    }
+    assert expected == shape(PLAN)
+    assert 1 == PLAN["schema_version"]
+
+
+def test_the_sizes_of_a_rung_have_keys_values_and_bytes() -> None:
+    sharded = [rung["buffers"] for rung in PLAN["strategies"] if rung["stage"] > 0]
+    size = {"key": "str", "value": "int", "bytes": "int"}
+    assert [[size]] * len(sharded) == [shape(buffers) for buffers in sharded]
+
+
+def test_the_machine_in_a_plan_can_be_planned_for_again() -> None:
+    assert JOB.machine == decode_machine(PLAN["machine"])
+
+
+def test_names_are_those_of_the_vocabularies() -> None:
+    rungs = PLAN["strategies"]
+    assert [strategy.name for strategy in STRATEGIES] == [rung["name"] for rung in rungs]
+    assert {rung["verdict"] for rung in rungs} <= {verdict.value for verdict in Verdict}
+    assert {step["question"] for step in PLAN["flowchart"]} <= {q.value for q in Question}
+    assert PLAN["chosen"] in {rung["name"] for rung in rungs}
+    assert ModelSource.SIZE == PLAN["model"]["source"]
+
+
+@pytest.mark.parametrize("at", range(len(STRATEGIES)), ids=lambda at: STRATEGIES[at].name)
+def test_the_totals_are_the_sums_of_the_lines(at: int) -> None:
+    gpu = PLAN["strategies"][at]["gpu"]
+    sums = {
+        phase.value: sum(line["bytes"] for line in gpu["lines"] if line["phase"] == phase)
+        for phase in Phase
+    }
+    assert sums == gpu["phases"]
+    assert max(sums.values()) == gpu["peak_bytes"] == sums[gpu["peak_phase"]]
+    assert gpu["budget_bytes"] - gpu["device_bytes"] == gpu["headroom_bytes"]
+
+
+def test_the_global_batch_counts_every_rank() -> None:
+    assert 2 * 8 * 4 == PLAN["workload"]["global_batch"]
+
+
+def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> None:
+    assert REFUSED["chosen"] is None
+    expected = {"change": {"--method": "lora"}, "strategy": "ddp", "frees_bytes": 0}
+    (lora,) = [r for r in REFUSED["remedies"] if r["change"] == expected["change"]]
+    assert {**expected, "frees_bytes": lora["frees_bytes"]} == lora
+    assert lora["frees_bytes"] > 0
+
+
+def test_an_unknown_budget_is_null() -> None:
+    gpus = tuple(replace(gpu, free_bytes=None) for gpu in JOB.machine.gpus)
+    job = replace(JOB, machine=replace(JOB.machine, gpus=gpus))
+    gpu = encode(decide(job, Wish()))["strategies"][0]["gpu"]
+    assert (None, None) == (gpu["budget_bytes"], gpu["headroom_bytes"])
+
+
+def test_a_question_without_a_rung_has_no_numbers() -> None:
+    (step,) = [s for s in PLAN["flowchart"] if s["question"] == "fast_interconnect"]
+    assert (None, None, None) == (step["strategy"], step["need_bytes"], step["have_bytes"])
+
+
+def test_lora_says_what_trains() -> None:
+    job = replace(JOB, workload=replace(JOB.workload, method=Method.LORA, lora_rank=8))
+    plan = encode(decide(job, Wish()))
+    assert JOB.model.lora_params(8) == plan["model"]["trainable_params"]
+    said = {key: plan["workload"][key] for key in ("lora_rank", "lora_target_modules")}
+    assert {"lora_rank": 8, "lora_target_modules": "all-linear"} == said
+
+
+def test_a_launch_adds_its_file_command_and_environment() -> None:
+    more = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"A": "b"}}
+    plan = encode(decide(JOB, Wish()), **more)
+    expected = {**more, "command": ["deepspeed", "t.py"]}
+    assert expected == {key: plan[key] for key in more}
+
+
+def test_the_accounting_is_named() -> None:
+    job = replace(JOB, accounting=Accounting.TEXTBOOK)
+    assert "textbook" == encode(decide(job, Wish()))["workload"]["accounting"]
+
+
+def test_the_first_iteration_is_said_and_unknown_in_the_told_arithmetic() -> None:
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    for plan, known in ((PLAN, True), (told, False)):
+        firsts = [strategy["gpu"]["first_iteration"] for strategy in plan["strategies"]]
+        assert [known] * len(firsts) == [first is not None for first in firsts]
+
+
+def test_the_interval_is_said_and_unknown_in_the_told_arithmetic() -> None:
+    for strategy in PLAN["strategies"]:
+        interval = strategy["gpu"]["interval"]
+        assert strategy["gpu"]["peak_bytes"] == interval["expected_bytes"]
+        assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    assert {None} == {strategy["gpu"]["interval"] for strategy in told["strategies"]}

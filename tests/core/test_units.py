@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.units import parse_budget, solve_accumulation
+from zerowiz.errors import UsageError
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30GiB", 30 * GIB),
+        ("30gib", 30 * GIB),
+        (" 30 GiB ", 30 * GIB),
+        ("24GB", 24 * 10**9),
+        ("24g", 24 * 10**9),
+        ("1.5TiB", 3 * 2**39),
+        ("512Mi", 512 * 2**20),
+        ("100k", 100_000),
+        ("1b", 1),
+        ("25769803776", 25769803776),
+        ("1", 80 * GIB),
+        ("0.5", 40 * GIB),
+        ("0.25", 20 * GIB),
+    ],
+)
+def test_a_budget_is_bytes_an_amount_or_a_fraction(text: str, expected: int) -> None:
+    assert expected == parse_budget(text, 80 * GIB)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.0GiB", "-1GiB", "30 gigs", "GiB", "1e9", "30GiB free", "nan", "9" * 400]
+)
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no amount of memory"):
+        parse_budget(text, 80 * GIB)
+
+
+def test_a_fraction_of_an_unknown_total_is_refused() -> None:
+    with pytest.raises(UsageError, match="total memory is unknown"):
+        parse_budget("0.5", None)
+
+
+def test_an_amount_needs_no_total() -> None:
+    assert 30 * GIB == parse_budget("30GiB", None)
+
+
+@given(size=st.integers(2**20, 10**18 - 1))
+def test_bytes_come_back_as_they_were_typed(size: int) -> None:
+    assert int(float(size)) == parse_budget(str(size), None)
+
+
+@given(micro_batch=st.integers(1, 64), ranks=st.integers(1, 64), steps=st.integers(1, 64))
+def test_the_accumulation_makes_up_the_global_batch(
+    micro_batch: int, ranks: int, steps: int
+) -> None:
+    assert steps == solve_accumulation(micro_batch * ranks * steps, micro_batch, ranks)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "nearest"), [(30, "24 or 32"), (7, "8"), (1, "8"), (63, "56 or 64")]
+)
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
+    global_batch: int, nearest: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        solve_accumulation(global_batch, micro_batch=2, ranks=4)
+    assert (
+        f"`--global-batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
+    )
+    assert f"the nearest that are: {nearest}" == caught.value.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "nearest"),
+    [
+        (100, 3, ("`--micro-batch 1`", "`--micro-batch 5`")),
+        (96, 5, ("`--micro-batch 4`", "`--micro-batch 6`")),
+        (8, 16, ("`--micro-batch 2`",)),
+        (30, 2, ()),
+    ],
+)
+def test_the_micro_batches_that_divide_it_are_offered_too(
+    global_batch: int, micro_batch: int, nearest: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        solve_accumulation(global_batch, micro_batch, ranks=4)
+    _, *offered = caught.value.hints
+    assert [f"with {' or '.join(nearest)} it divides"] * bool(nearest) == offered
+
+
+@pytest.mark.parametrize("text", ["2", "30", "1048575"])
+def test_a_bare_number_that_lost_its_unit_is_told(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_budget(text, None)
+    assert (f"did you mean `{text}GiB`?",) == caught.value.hints

@@ -1,0 +1,415 @@
+from pathlib import Path
+
+import pytest
+from fake_host import build_host
+
+from zerowiz.core.machine.host import UNLIMITED_BYTES, Disk, Host
+from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.probe.machine.host import (
+    parse_cgroup_paths,
+    parse_limit,
+    parse_list,
+    parse_meminfo,
+    parse_memlock,
+    parse_quota,
+    read_host,
+)
+from zerowiz.probe.recording.files import FOLDER, FileAnswers, HostFiles, RecordedFiles, Space
+
+MEMINFO = """\
+MemTotal:       16384256 kB
+MemFree:         1203004 kB
+MemAvailable:   12000000 kB
+HugePages_Total:       0
+Hugepagesize:       2048 kB
+"""
+TOTAL_BYTES, AVAILABLE_BYTES = 16384256 * 1024, 12000000 * 1024
+
+# Of a Linux 6.8 host, without the blanks at the ends of its lines.
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max cpu time              unlimited            unlimited            seconds
+Max open files            20000                20000                files
+Max locked memory         {soft:<20} unlimited            bytes
+Max address space         unlimited            unlimited            bytes
+"""
+
+STATUS = """\
+Name:	python
+Cpus_allowed:	ffff
+Cpus_allowed_list:	{cores}
+Mems_allowed_list:	0-1
+"""
+
+GIB = 2**30
+UNLIMITED_V1 = "9223372036854771712\n"
+
+
+def build(root: Path, cgroup: str, files: dict[str, str | int]) -> Host:
+    """A host of this memory, with these files under /sys/fs/cgroup."""
+    proc = {"proc/meminfo": MEMINFO, "proc/self/cgroup": cgroup}
+    bounds = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
+    return read_host(build_host(root, proc | bounds))
+
+
+def read_recorded(text: dict[str, str]) -> Host:
+    return read_host(RecordedFiles(answers=FileAnswers(text={"proc/meminfo": MEMINFO, **text})))
+
+
+def test_meminfo_is_read_in_bytes() -> None:
+    sizes = parse_meminfo(MEMINFO)
+    assert (TOTAL_BYTES, AVAILABLE_BYTES) == (sizes["MemTotal"], sizes["MemAvailable"])
+    assert "HugePages_Total" not in sizes
+
+
+def test_a_host_that_answers_nothing_is_unknown() -> None:
+    assert Host() == read_host(RecordedFiles(answers=FileAnswers()))
+
+
+def test_this_host_can_be_read() -> None:
+    host = read_host(HostFiles())
+    assert host.total_bytes
+    assert host.available_bytes is not None
+    assert host.available_bytes <= host.total_bytes
+    assert host.available_by
+    assert host.cores
+    assert host.disk
+    assert host.disk.free_bytes <= host.disk.total_bytes
+
+
+def test_without_a_limit_all_available_memory_is_there(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "user.slice/memory.max": "max",
+        "user.slice/memory.current": GIB,
+    }
+    host = build(tmp_path, "0::/user.slice\n", files)
+    assert (TOTAL_BYTES, AVAILABLE_BYTES) == (host.total_bytes, host.available_bytes)
+    assert "MemAvailable" == host.available_by
+
+
+def test_a_cgroup_leaves_its_limit_less_what_it_uses(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {"job/memory.max": 8 * GIB, "job/memory.current": 3 * GIB}
+    host = build(tmp_path, "0::/job\n", files)
+    assert (5 * GIB, "cgroup v2") == (host.available_bytes, host.available_by)
+
+
+def test_the_tightest_of_a_cgroup_and_its_parents_counts(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "memory.max": 9 * GIB,
+        "memory.current": GIB,
+        "slurm/memory.max": 6 * GIB,
+        "slurm/memory.current": 4 * GIB,
+        "slurm/job_7/memory.max": 5 * GIB,
+        "slurm/job_7/memory.current": GIB,
+    }
+    assert 2 * GIB == build(tmp_path, "0::/slurm/job_7/step_0\n", files).available_bytes
+
+
+def test_a_limit_above_the_hosts_memory_changes_nothing(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {"job/memory.max": 900 * GIB, "job/memory.current": 0}
+    assert AVAILABLE_BYTES == build(tmp_path, "0::/job\n", files).available_bytes
+
+
+def test_a_cgroup_beyond_its_limit_leaves_nothing(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {"job/memory.max": GIB, "job/memory.current": 2 * GIB}
+    assert 0 == build(tmp_path, "0::/job\n", files).available_bytes
+
+
+def test_a_limit_bounds_even_when_its_use_is_not_told(tmp_path: Path) -> None:
+    assert 5 * GIB == build(tmp_path, "0::/job\n", {"job/memory.max": 5 * GIB}).available_bytes
+
+
+def test_more_cache_than_use_makes_no_more_room_than_the_limit(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "job/memory.max": 8 * GIB,
+        "job/memory.current": GIB,
+        "job/memory.stat": f"inactive_file {2 * GIB}",
+    }
+    assert 8 * GIB == build(tmp_path, "0::/job\n", files).available_bytes
+
+
+def test_file_cache_that_the_kernel_would_drop_is_room(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "job/memory.max": 8 * GIB,
+        "job/memory.current": 7 * GIB,
+        "job/memory.stat": f"anon {GIB}\nactive_file 5\ninactive_file {4 * GIB}",
+    }
+    assert 5 * GIB == build(tmp_path, "0::/job\n", files).available_bytes
+
+
+@pytest.mark.parametrize("path", ["/", "/docker/0123", "/../../other"])
+def test_a_container_that_sees_its_own_cgroup_as_the_root_is_bounded_by_it(
+    tmp_path: Path, path: str
+) -> None:
+    files: dict[str, str | int] = {"memory.max": 4 * GIB, "memory.current": GIB}
+    assert 3 * GIB == build(tmp_path, f"0::{path}\n", files).available_bytes
+
+
+def test_a_path_that_climbs_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
+    files: dict[str, str | int] = {
+        "memory.max": 4 * GIB,
+        "memory.current": GIB,
+        "../stranger/memory.max": GIB,
+        "../stranger/memory.current": GIB,
+    }
+    assert 3 * GIB == build(tmp_path, "0::/../stranger\n", files).available_bytes
+
+
+def test_a_v1_cgroup_bounds_by_its_memory_controller(tmp_path: Path) -> None:
+    cgroup = "12:cpu,cpuacct:/a\n5:memory:/docker/0123\n0::/unified\n"
+    files: dict[str, str | int] = {
+        "memory/memory.limit_in_bytes": UNLIMITED_V1,
+        "memory/memory.usage_in_bytes": GIB,
+        "memory/docker/0123/memory.limit_in_bytes": 8 * GIB,
+        "memory/docker/0123/memory.usage_in_bytes": 6 * GIB,
+        "memory/docker/0123/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
+    }
+    host = build(tmp_path, cgroup, files)
+    assert (3 * GIB, "cgroup v1") == (host.available_bytes, host.available_by)
+
+
+def test_a_cgroup_path_is_read_by_its_controller() -> None:
+    text = "12:cpu,cpuacct:/slurm:1\n1:name=systemd:/init\n0::/user.slice\nrubbish\n"
+    paths = parse_cgroup_paths(text)
+    assert ("/slurm:1", "/slurm:1", "/user.slice") == (paths["cpu"], paths["cpuacct"], paths[""])
+    assert "memory" not in paths
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("max\n", None), (UNLIMITED_V1, None), ("", None), ("0\n", 0), ("1024\n", 1024)],
+)
+def test_a_limit_is_bytes_or_none(text: str, expected: int | None) -> None:
+    assert expected == parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("given_bytes", "expected"),
+    [
+        (GIB, (GIB, "SLURM")),
+        (900 * GIB, (AVAILABLE_BYTES, "MemAvailable")),
+        (None, (AVAILABLE_BYTES, "MemAvailable")),
+    ],
+)
+def test_a_scheduler_bounds_what_it_gave(
+    given_bytes: int | None, expected: tuple[int, str]
+) -> None:
+    files = RecordedFiles(answers=FileAnswers(text={"proc/meminfo": MEMINFO}))
+    host = read_host(files, scheduler_bytes=given_bytes, scheduler="SLURM")
+    assert expected == (host.available_bytes, host.available_by)
+
+
+def test_a_bound_alone_does_not_tell_what_is_available() -> None:
+    host = read_host(RecordedFiles(answers=FileAnswers()), scheduler_bytes=GIB, scheduler="SLURM")
+    assert (None, None) == (host.available_bytes, host.available_by)
+
+
+# The form is drivers/base/node.c, node_read_meminfo; the sizes are those of a GH200 with 480 GB
+# for its cores and 96 GB of HBM, whose driver has put the HBM on line as node 1.
+NODE_MEMINFO = """\
+Node {node} MemTotal:       {total} kB
+Node {node} MemFree:        {free} kB
+Node {node} MemUsed:         2053744 kB
+Node {node} Active(file):   1000 kB
+Node {node} Inactive(file): 2000 kB
+Node {node} FilePages:      9999 kB
+Node {node} SReclaimable:   500 kB
+Node {node} HugePages_Total:     0
+"""
+GRACE = {
+    "proc/meminfo": "MemTotal:       600000000 kB\nMemAvailable:   560000000 kB\n",
+    "sys/devices/system/node/has_cpu": "0\n",
+    "sys/devices/system/node/has_memory": "0-1\n",
+    "sys/devices/system/node/node0/meminfo": NODE_MEMINFO.format(
+        node=0, total=500000000, free=463500000
+    ),
+    "sys/devices/system/node/node1/meminfo": NODE_MEMINFO.format(
+        node=1, total=100000000, free=96500000
+    ),
+}
+
+
+def test_the_memory_of_a_grace_gpu_is_no_memory_of_the_host() -> None:
+    host = read_recorded(GRACE)
+    assert 500_000_000 * 1024 == host.total_bytes
+    assert (560_000_000 - 96_500_000 - 1000 - 2000 - 500) * 1024 == host.available_bytes
+    assert 1 == host.numa_nodes
+
+
+def test_no_memory_is_taken_off_when_it_is_not_known_where_the_cores_are() -> None:
+    without = {path: text for path, text in GRACE.items() if not path.endswith("has_cpu")}
+    host = read_recorded(without)
+    assert (600_000_000 * 1024, None) == (host.total_bytes, host.numa_nodes)
+
+
+def test_every_node_with_cores_counts() -> None:
+    nodes = {
+        "sys/devices/system/node/has_cpu": "0-1\n",
+        "sys/devices/system/node/has_memory": "0-1\n",
+    }
+    host = read_recorded(nodes)
+    assert (2, TOTAL_BYTES) == (host.numa_nodes, host.total_bytes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("0-3,x", set()), ("0x1", set())],
+)
+def test_a_kernel_list_is_numbers_or_nothing(text: str, expected: set[int]) -> None:
+    assert expected == parse_list(text)
+
+
+def test_cores_are_those_of_the_affinity_that_are_online() -> None:
+    status = {"proc/self/status": STATUS.format(cores="0-127")}
+    assert 128 == read_recorded(status).cores
+    assert 16 == read_recorded(status | {"sys/devices/system/cpu/online": "0-15\n"}).cores
+
+
+def test_a_quota_of_any_cgroup_level_bounds_the_cores(tmp_path: Path) -> None:
+    proc = {
+        "proc/self/status": STATUS.format(cores="0-15"),
+        "proc/self/cgroup": "0::/pod/container\n",
+        "sys/fs/cgroup/pod/cpu.max": "650000 100000\n",
+        "sys/fs/cgroup/pod/container/cpu.max": "max 100000\n",
+    }
+    assert 6 == read_host(build_host(tmp_path, proc)).cores
+
+
+def test_a_v1_quota_bounds_the_cores(tmp_path: Path) -> None:
+    proc = {
+        "proc/self/status": STATUS.format(cores="0-15"),
+        "proc/self/cgroup": "3:cpu,cpuacct:/docker/0123\n4:memory:/other\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_quota_us": "200000\n",
+        "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_period_us": "100000\n",
+    }
+    assert 2 == read_host(build_host(tmp_path, proc)).cores
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max 100000\n", None),
+        ("-1 100000", None),
+        ("50000 100000\n", 1),
+        ("399999 100000", 3),
+        ("100000 0", None),
+        ("", None),
+    ],
+)
+def test_a_quota_is_whole_cores_and_at_least_one(text: str, expected: int | None) -> None:
+    assert expected == parse_quota(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LIMITS.format(soft="8388608"), 8388608),
+        (LIMITS.format(soft="unlimited"), UNLIMITED_BYTES),
+        ("", None),
+    ],
+)
+def test_locked_memory_is_bounded_by_the_soft_limit(text: str, expected: int | None) -> None:
+    assert expected == parse_memlock(text)
+
+
+def test_shared_memory_is_the_size_of_its_file_system() -> None:
+    space = Space(total_bytes=64 * 2**20, free_bytes=0, device="0:53")
+    host = read_host(RecordedFiles(answers=FileAnswers(space={"dev/shm": space})))
+    assert 64 * 2**20 == host.shm_bytes
+
+
+NVME = "sys/devices/pci0000:3c/0000:3c:01.0/0000:3d:00.0/nvme/nvme{n}/nvme{n}n1"
+SATA = "sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda/sda2"
+VIRTUAL = "sys/devices/virtual/block"
+
+
+def read_disk(root: Path, device: str, links: dict[str, str]) -> Disk | None:
+    host = build_host(root, {}, links)
+    here = Space(total_bytes=100, free_bytes=40, device=device)
+    answers = FileAnswers(space={FOLDER: here})
+    for path in links:
+        answers.real[path] = host.real(path)
+    for folder in {path.rpartition("/")[0] for path in links}:
+        answers.names[folder] = host.names(folder)
+    return read_host(RecordedFiles(answers=answers)).disk
+
+
+@pytest.mark.parametrize(
+    ("device", "links", "expected"),
+    [
+        ("259:2", {"sys/dev/block/259:2": NVME.format(n=0) + "/nvme0n1p2"}, True),
+        ("8:2", {"sys/dev/block/8:2": SATA}, False),
+        ("0:31", {}, None),
+        ("259:9", {}, None),
+        ("7:0", {"sys/dev/block/7:0": f"{VIRTUAL}/loop0"}, None),
+        (
+            "253:0",
+            {
+                "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
+                f"{VIRTUAL}/dm-0/slaves/nvme0n1p3": NVME.format(n=0) + "/nvme0n1p3",
+            },
+            True,
+        ),
+        (
+            "253:0",
+            {
+                "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
+                f"{VIRTUAL}/dm-0/slaves/md0": f"{VIRTUAL}/md0",
+                f"{VIRTUAL}/md0/slaves/nvme0n1": NVME.format(n=0),
+                f"{VIRTUAL}/md0/slaves/nvme1n1": NVME.format(n=1),
+            },
+            True,
+        ),
+        (
+            "259:5",
+            {
+                "sys/dev/block/259:5": f"{VIRTUAL}/md0/md0p1",
+                f"{VIRTUAL}/md0/slaves/nvme0n1": NVME.format(n=0),
+                f"{VIRTUAL}/md0/slaves/sda2": SATA,
+            },
+            False,
+        ),
+    ],
+    ids=["nvme", "sata", "overlay", "unknown", "loop", "lvm", "lvm on raid", "mixed raid"],
+)
+def test_a_disk_is_nvme_when_all_drives_under_it_are(
+    tmp_path: Path, device: str, links: dict[str, str], expected: bool | None
+) -> None:
+    disk = read_disk(tmp_path, device, links)
+    assert Disk(total_bytes=100, free_bytes=40, is_nvme=expected) == disk
+
+
+def test_a_disk_that_is_its_own_slave_ends() -> None:
+    answers = FileAnswers(
+        space={FOLDER: Space(total_bytes=1, free_bytes=1, device="253:0")},
+        real={
+            "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
+            f"{VIRTUAL}/dm-0/slaves/dm-0": f"{VIRTUAL}/dm-0",
+        },
+        names={f"{VIRTUAL}/dm-0/slaves": ("dm-0",)},
+    )
+    assert Disk(total_bytes=1, free_bytes=1) == read_host(RecordedFiles(answers=answers)).disk
+
+
+def test_cpu_ranks_share_the_host() -> None:
+    machine = cpu_machine(3, Host(total_bytes=300, available_bytes=200))
+    assert [(0, 100, 66), (1, 100, 66), (2, 100, 66)] == [
+        (gpu.index, gpu.total_bytes, gpu.free_bytes) for gpu in machine.gpus
+    ]
+    assert Accelerator.CPU is machine.accelerator
+    assert LinkClass.UNKNOWN is machine.interconnect.link_class
+
+
+def test_an_unknown_host_gives_cpu_ranks_an_unknown_share() -> None:
+    machine = cpu_machine(2, Host())
+    assert (None, None) == (machine.total_bytes, machine.free_bytes)
+
+
+def test_a_cpu_job_without_ranks_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one rank, not 0"):
+        cpu_machine(0, Host())

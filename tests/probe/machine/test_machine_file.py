@@ -1,0 +1,306 @@
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from recorded import MACHINES, names, play, recording
+
+from zerowiz.core.codec import encode_machine
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.machine_file import parse_machine_file, read_machine_file
+
+MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
+
+each_recording = pytest.mark.parametrize("name", names())
+
+
+def save(folder: Path, **content: object) -> Path:
+    path = folder / "machine.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def parse(content: object, gpus: str | None = None) -> Machine:
+    return parse_machine_file(json.dumps(content), "m.json", gpus=gpus)
+
+
+def refuse(text: str) -> UsageError:
+    """Why that is no machine file: one line, which names it."""
+    with pytest.raises(UsageError) as caught:
+        parse_machine_file(text, "m.json")
+    assert "m.json" in caught.value.message
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_a_saved_machine_comes_back_as_one_from_a_file(tmp_path: Path) -> None:
+    path = save(tmp_path, schema_version=1, machine=encode_machine(MACHINE))
+    assert replace(MACHINE, source=MachineSource.FILE) == read_machine_file(path)
+
+
+def test_the_whole_output_of_a_plan_is_a_machine_file(tmp_path: Path) -> None:
+    path = save(
+        tmp_path,
+        schema_version=1,
+        zerowiz_version="0.1",
+        machine=encode_machine(MACHINE),
+        chosen="zero2",
+        strategies=[],
+    )
+    assert MACHINE.gpus == read_machine_file(path).gpus
+
+
+@each_recording
+def test_a_recording_is_the_machine_that_was_recorded(name: str) -> None:
+    machine = read_machine_file(MACHINES / f"{name}.json")
+    assert replace(play(recording(name)), source=MachineSource.FILE) == machine
+
+
+@each_recording
+def test_a_recorded_machine_comes_back_from_its_description(name: str) -> None:
+    machine = parse(recording(name))
+    assert machine == parse({"schema_version": 1, "machine": encode_machine(machine)})
+
+
+def test_gpus_are_chosen_in_both_kinds_of_file() -> None:
+    described = {"schema_version": 1, "machine": encode_machine(MACHINE)}
+    for content in (described, recording("h200-x4")):
+        assert [3, 1] == [gpu.index for gpu in parse(content, gpus="3,1").gpus]
+        with pytest.raises(UsageError, match="there is no usable GPU 4"):
+            parse(content, gpus="4")
+
+
+def test_the_variables_of_the_host_that_was_recorded_count() -> None:
+    content = {**recording("h200-x4"), "environ": {"CUDA_VISIBLE_DEVICES": "2,0"}}
+    assert [2, 0] == [gpu.index for gpu in parse(content).gpus]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
+        ("[]", "holds no object"),
+        ("2", "holds no object"),
+        ("{}", "has no `schema_version`; this zerowiz reads 1 (described) and 2 (recorded)"),
+        ('{"schema_version": 0, "machine": {}}', "has `schema_version` 0; this zerowiz reads 1"),
+        ('{"schema_version": 3, "nvml": {}}', "has `schema_version` 3; this zerowiz reads 1"),
+        ('{"schema_version": "2", "nvml": {}}', "has `schema_version` '2'; this zerowiz reads"),
+        ('{"schema_version": {"a": [2]}}', "has `schema_version` {'a': [2]}; this zerowiz"),
+        ('{"schema_version": 1}', "has no `machine`"),
+        ('{"schema_version": 1, "machine": []}', "`m.json: machine` is [], not an object"),
+        ('{"schema_version": 1, "machine": {}}', "`m.json: machine.gpus` is missing"),
+        ('{"schema_version": 2}', "`m.json: nvml` is no object of answers"),
+        ('{"schema_version": 2, "machine": {}}', "`m.json: nvml` is no object of answers"),
+    ],
+)
+def test_a_text_that_is_no_machine_is_refused_in_one_line(text: str, said: str) -> None:
+    assert said in refuse(text).message
+
+
+COUNT = "nvmlDeviceGetCount_v2()"
+NAME = "nvmlDeviceGetName(gpu0)"
+FIELD = "nvmlDeviceGetFieldValues(gpu0, 91, 0)"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"nvml": []}, "nvml` is no object of answers"),
+        ({"nvml": {}}, "nvml` holds no call"),
+        ({"environ": None}, "environ` is no object of answers"),
+        (
+            {"environ": {"CUDA_VISIBLE_DEVICES": 0}},
+            "environ.CUDA_VISIBLE_DEVICES` is 0, not a text",
+        ),
+        ({"files": None}, "files` is no object of answers"),
+        ({"files": {"text": []}}, "files.text` is [], not an object"),
+        ({"files": {"text": {"proc/meminfo": 5}}}, "files.text.proc/meminfo` is 5, not a text"),
+        ({"files": {"opens": {"dev/x": "yes"}}}, "files.opens.dev/x` is 'yes', not true or false"),
+        ({"files": {"space": {"dev/shm": {}}}}, "files.space.dev/shm.total_bytes` is missing"),
+        ({"files": {"names": {"sys": [1]}}}, "files.names.sys[0]` is 1, not a text"),
+    ],
+)
+def test_a_recording_with_a_broken_part_is_refused_by_its_place(
+    change: dict[str, object], said: str
+) -> None:
+    assert f"`m.json: {said}" in refuse(json.dumps({**recording("h200-x1"), **change})).message
+
+
+@pytest.mark.parametrize("part", ["nvml", "files", "environ"])
+def test_a_recording_without_a_part_is_refused(part: str) -> None:
+    content = recording("h200-x1")
+    del content[part]
+    assert f"`m.json: {part}` is no object" in refuse(json.dumps(content)).message
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (COUNT, 5),
+        (COUNT, {"ok": "x"}),
+        (COUNT, {"err": "x"}),
+        (NAME, {"ok": 5}),
+        (NAME, []),
+        (FIELD, 18),
+        (FIELD, {"ok": "x"}),
+        (FIELD, {"value": 18}),
+    ],
+)
+def test_a_broken_answer_is_refused_by_its_call(call: str, answer: object) -> None:
+    content = recording("h200-x1")
+    content["nvml"][call] = answer
+    error = refuse(json.dumps(content))
+    said = f"machine file `m.json`: the recorded answer of `{call}` is broken: {answer!r}"
+    assert said == error.message
+    assert "zerowiz machine --save FILE" in error.hints[0]
+
+
+def test_a_recording_of_a_driver_that_did_not_start_says_so_again() -> None:
+    content = {**recording("h200-x1"), "nvml": {"nvmlInitWithFlags(0)": {"err": 9}}}
+    with pytest.raises(PreflightError, match="its kernel module is not loaded"):
+        parse(content)
+
+
+def test_a_recording_of_nothing_but_calls_has_an_unknown_host() -> None:
+    machine = parse({**recording("h200-x2"), "files": {}, "environ": {}})
+    assert 2 == len(machine.gpus)
+    assert (None, None) == (machine.host.available_bytes, machine.host.cores)
+
+
+def oks(*values: object) -> list[object]:
+    return [{"ok": value} for value in values]
+
+
+def errs(*codes: object) -> list[object]:
+    return [{"err": code} for code in codes]
+
+
+JUNK: list[object] = [
+    *(None, True, False, -1, 0, 1, 7, 2**31, 2**32 - 1, 2**64, 10**30, 1.5),
+    *(float("nan"), float("inf"), "", "x", "gpu0", "GPU-0", "\ud800", "\udcff", "9" * 40),
+    *("0-99999,1", "64.0 GT/s PCIe", "../../..", "MemTotal: x kB", "\u0663", "max"),
+    *([], [1], ["x"], [[]], {}, {"x": 1}),
+    *oks(5, "x", None, -1, [1, 2], 2**32 - 1, 1.5, [], {}, [{}], ["x", 1]),
+    *errs("x", 0, -1, float("inf"), 2**32, None, 7, 13, 15),
+]
+
+ENVIRON = {
+    "CUDA_VISIBLE_DEVICES": "0",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "SLURM_JOB_ID": "1",
+    "SLURM_MEM_PER_NODE": "100",
+    "SLURM_TASKS_PER_NODE": "4(x2)",
+    "NCCL_IB_HCA": "mlx5_0:1",
+}
+
+Place = tuple[str | int, ...]
+
+
+def list_places(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Where each value of a JSON text is."""
+    steps = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, each in steps:
+        yield (*place, step)
+        if isinstance(each, dict | list):
+            yield from list_places(each, (*place, step))
+
+
+def put(value: Any, place: Place, junk: object) -> Any:
+    """The value with another one at that place."""
+    if not place:
+        return junk
+    step, *rest = place
+    copy = value.copy()
+    copy[step] = put(value[step], tuple(rest), junk)
+    return copy
+
+
+def end(content: object) -> None:
+    """Read a machine file that may be broken: a machine, or an error of ours in one line."""
+    try:
+        machine = parse(content)
+    except ZerowizError as error:
+        said = error.message
+    else:
+        said = json.dumps(encode_machine(machine))
+    assert "\n" not in said
+
+
+WHOLE = {
+    name: {**recording(name), "environ": ENVIRON}
+    for name in ("h200-x1-busy", "synthetic/gb10", "synthetic/a100-mig-container")
+}
+PLACES = [
+    (name, place)
+    for name, content in WHOLE.items()
+    for place in list_places(content)
+    if place[0] != "sources"
+]
+SMALLEST = "synthetic/gb10"
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: f"{junk!a:.30}")
+def test_junk_at_any_place_of_a_recording_ends_in_a_machine_or_an_error_of_ours(
+    junk: object,
+) -> None:
+    for name, place in PLACES:
+        if name == SMALLEST:
+            end(put(WHOLE[name], place, junk))
+
+
+PRINTED = st.characters(exclude_categories=["Cc", "Cs"])
+json_values = st.recursive(
+    st.sampled_from(JUNK) | st.integers() | st.floats() | st.text(PRINTED, max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["ok", "err", "total", "pid"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(PLACES), json_values)
+@example(("h200-x1-busy", ("nvml", COUNT, "ok")), 2**32 - 1)
+def test_any_value_at_any_place_ends_in_a_machine_or_an_error_of_ours(
+    at: tuple[str, Place], value: object
+) -> None:
+    name, place = at
+    end(put(WHOLE[name], place, value))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_recording_with_calls_missing_ends_in_a_machine_or_an_error_of_ours(
+    data: st.DataObject,
+) -> None:
+    content = recording("h200-x2")
+    calls = data.draw(st.lists(st.sampled_from(list(content["nvml"])), max_size=60))
+    end({**content, "nvml": {k: v for k, v in content["nvml"].items() if k not in calls}})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.json` does not exist"):
+        read_machine_file(tmp_path / "none.json")
+
+
+def test_a_folder_is_no_machine_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_machine_file(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not text"):
+        read_machine_file(path)

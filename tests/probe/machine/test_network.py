@@ -1,0 +1,380 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fake_host import build_host
+
+from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.probe.machine.network import (
+    hide_address,
+    parse_name_list,
+    parse_rate,
+    parse_speed,
+    read_network,
+)
+from zerowiz.probe.recording.files import FilesLog, RecordedFiles
+
+GBIT = 125_000_000
+
+# What a port's folder holds. NDR, its fallen port and the RoCE rate of a half-wide link: the
+# kernel's own forms (rate_show, state_show), as inventories of H100 hosts quote them. EFA:
+# linux-rdma/rdma-core pull 884, its link layer, and the 100 Gb/s that the driver reports.
+NDR = {"state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+DOWN = {"state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)", "link_layer": "InfiniBand"}
+INIT = {"state": "2: INIT", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+# The GID table of a port with a link-local and an IPv4 address, each in both versions.
+ROCE = {
+    "state": "4: ACTIVE",
+    "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "Ethernet",
+    "gid_attrs/types/0": "IB/RoCE v1",
+    "gid_attrs/types/1": "RoCE v2",
+    "gid_attrs/types/2": "IB/RoCE v1",
+    "gid_attrs/types/3": "RoCE v2",
+}
+# deepseek-ai/DeepEP pull 671: two 200 Gb/s ports bonded; the rate is that of one.
+BOND = ROCE | {"rate": "200 Gb/sec (2X NDR)"}
+NO_GID = {"state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)", "link_layer": "Ethernet"}
+EFA = {"state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)", "link_layer": "Unknown"}
+
+Ports = Mapping[str, Mapping[str, str]]
+
+
+class Host:
+    """A host whose /sys grows by one adapter at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: dict[str, str | int] = {}
+        self.links: dict[str, str] = {}
+        self.count = 0
+
+    def add_rdma(
+        self,
+        name: str,
+        ports: Ports,
+        *,
+        driver: str = "mlx5_core",
+        door: bool = True,
+        numa: int = 0,
+    ) -> None:
+        bus, device = f"{0x10 + self.count:02x}", f"sys/class/infiniband/{name}"
+        pci = f"sys/devices/pci0000:{bus}/0000:{bus}:00.0"
+        for port, attributes in ports.items():
+            self.files |= {f"{device}/ports/{port}/{k}": f"{v}\n" for k, v in attributes.items()}
+        self.files[f"{device}/node_type"] = "1: CA\n"
+        self.files[f"{pci}/numa_node"] = numa
+        self.files[f"sys/class/infiniband_verbs/uverbs{self.count}/ibdev"] = f"{name}\n"
+        self.links[f"{device}/device"] = pci
+        self.links[f"{pci}/driver"] = f"sys/bus/pci/drivers/{driver}"
+        if door:
+            self.files[f"dev/infiniband/uverbs{self.count}"] = ""
+        self.count += 1
+
+    def add_interface(
+        self, name: str, *, speed: str = "25000", operstate: str = "up", virtual: bool = False
+    ) -> None:
+        bus, folder = f"{0x10 + self.count:02x}", f"sys/class/net/{name}"
+        pci = f"sys/devices/pci0000:{bus}/0000:{bus}:00.1"
+        attributes = {"type": "1", "speed": speed, "operstate": operstate}
+        self.files |= {f"{folder}/{key}": f"{value}\n" for key, value in attributes.items()}
+        if not virtual:
+            self.files[f"{pci}/numa_node"] = -1
+            self.links[f"{folder}/device"] = pci
+        self.count += 1
+
+    def read(self, environ: Mapping[str, str] | None = None) -> Network:
+        """The network, read from the folder and again from what was recorded of it."""
+        log = FilesLog(files=build_host(self.root, self.files, self.links))
+        network = read_network(log, environ or {})
+        assert network == read_network(RecordedFiles(answers=log.answers), environ or {})
+        return network
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def only(network: Network) -> Nic:
+    [nic] = network.nics
+    return nic
+
+
+def test_a_host_without_adapters_is_unknown(host: Host) -> None:
+    assert Network() == host.read()
+
+
+def test_eight_infiniband_adapters_carry_the_job_together(host: Host) -> None:
+    for index in range(8):
+        host.add_rdma(f"mlx5_{index}", {"1": NDR}, numa=index // 4)
+    host.add_interface("eth0", speed="100000")
+    network = host.read()
+    assert (NetworkKind.INFINIBAND, 3200 * GBIT) == (network.kind, network.bytes_per_s)
+    expected = Nic(name="mlx5_7", kind=NetworkKind.INFINIBAND, bytes_per_s=400 * GBIT, numa_node=1)
+    assert expected in network.nics
+    assert 9 == len(network.nics)
+
+
+def test_an_rdma_port_and_its_own_interface_are_both_listed(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": ROCE})
+    host.add_interface("ens1f0np0", speed="400000")
+    network = host.read()
+    assert [NetworkKind.ROCE, NetworkKind.ETHERNET] == [nic.kind for nic in network.nics]
+    assert (NetworkKind.ROCE, 400 * GBIT) == (network.kind, network.bytes_per_s)
+    assert network.is_fast
+
+
+@pytest.mark.parametrize(
+    ("port", "kind", "unusable"),
+    [
+        (DOWN, NetworkKind.INFINIBAND, "port 1 is DOWN"),
+        (INIT, NetworkKind.INFINIBAND, "port 1 is INIT"),
+        (NO_GID, NetworkKind.ROCE, "port 1 has no RoCE address"),
+        (
+            NDR | {"link_layer": "Unknown"},
+            NetworkKind.UNKNOWN,
+            "port 1 has the link layer `Unknown`",
+        ),
+        ({}, NetworkKind.UNKNOWN, "port 1 is of unknown state"),
+    ],
+)
+def test_a_port_that_carries_nothing_is_unusable(
+    host: Host, port: dict[str, str], kind: NetworkKind, unusable: str
+) -> None:
+    host.add_rdma("mlx5_0", {"1": port or {"phys_state": "3: Disabled"}})
+    nic = only(host.read())
+    assert (kind, unusable) == (nic.kind, nic.unusable)
+
+
+def test_a_fallen_port_tells_no_rate(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": DOWN})
+    assert only(host.read()).bytes_per_s is None
+
+
+def test_the_active_ports_of_an_adapter_are_summed(host: Host) -> None:
+    host.add_rdma("mlx4_0", {"1": NDR, "2": NDR, "3": DOWN})
+    nic = only(host.read())
+    assert (800 * GBIT, None) == (nic.bytes_per_s, nic.unusable)
+
+
+def test_of_a_port_of_each_kind_infiniband_counts(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": ROCE, "2": NDR | {"rate": "100 Gb/sec (4X EDR)"}})
+    nic = only(host.read())
+    assert (NetworkKind.INFINIBAND, 100 * GBIT) == (nic.kind, nic.bytes_per_s)
+
+
+def test_a_fallen_infiniband_port_leaves_the_roce_port_of_the_same_adapter(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": DOWN, "2": ROCE})
+    nic = only(host.read())
+    assert (NetworkKind.ROCE, 400 * GBIT, None) == (nic.kind, nic.bytes_per_s, nic.unusable)
+
+
+def test_a_bond_is_one_device(host: Host) -> None:
+    host.add_rdma("mlx5_bond_0", {"1": BOND})
+    host.add_interface("eth2", speed="200000")
+    host.add_interface("eth3", speed="200000")
+    host.add_interface("bond0", speed="400000", virtual=True)
+    host.files["sys/class/net/bond0/bonding/mode"] = "802.3ad 4\n"
+    host.files["sys/class/net/bonding_masters"] = "bond0\n"
+    host.links |= {
+        f"sys/class/net/{name}/master": "sys/class/net/bond0" for name in ("eth2", "eth3")
+    }
+    network = host.read()
+    assert (NetworkKind.ROCE, 200 * GBIT) == (network.kind, network.bytes_per_s)
+    assert {
+        "bond0": None,
+        "eth2": "part of `bond0`",
+        "eth3": "part of `bond0`",
+        "mlx5_bond_0": None,
+    } == {nic.name: nic.unusable for nic in network.nics}
+
+
+def test_an_interface_of_a_bridge_is_usable_as_the_bridge_itself_is_not_listed(host: Host) -> None:
+    host.add_interface("eno1")
+    host.add_interface("br0", virtual=True)
+    host.links["sys/class/net/eno1/master"] = "sys/class/net/br0"
+    nic = only(host.read())
+    assert ("eno1", None) == (nic.name, nic.unusable)
+
+
+def test_efa_is_known_by_its_driver(host: Host) -> None:
+    for name in ("rdmap16s27", "rdmap32s27"):
+        host.add_rdma(name, {"1": EFA}, driver="efa")
+    network = host.read({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"})
+    assert (NetworkKind.EFA, 200 * GBIT) == (network.kind, network.bytes_per_s)
+
+
+def test_soft_roce_is_no_adapter(host: Host) -> None:
+    # SoftRoCE/rxe-dev issue 52: ACTIVE, with a rate that its interface does not have. On old
+    # kernels it shows the PCI device of its interface as its own; `parent` gives it away.
+    host.add_rdma("rxe0", {"1": ROCE})
+    host.files["sys/class/infiniband/rxe0/parent"] = "eth0\n"
+    assert "RDMA in software, without a PCI device" == only(host.read()).unusable
+
+
+def test_a_device_without_pci_is_no_adapter(host: Host) -> None:
+    host.add_rdma("siw0", {"1": ROCE})
+    del host.links["sys/class/infiniband/siw0/device"]
+    assert "RDMA in software, without a PCI device" == only(host.read()).unusable
+
+
+def test_iwarp_is_not_roce(host: Host) -> None:
+    host.add_rdma("rocep1s0", {"1": ROCE})
+    host.files["sys/class/infiniband/rocep1s0/node_type"] = "4: RNIC\n"
+    assert "it speaks iWARP, not RoCE" == only(host.read()).unusable
+
+
+def test_an_adapter_that_the_container_was_not_given_is_unusable(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": NDR}, door=False)
+    nic = only(host.read())
+    assert "no `/dev/infiniband/uverbs*` for it here" == nic.unusable
+    assert 400 * GBIT == nic.bytes_per_s
+
+
+def test_an_adapter_that_this_user_may_not_open_is_unusable(host: Host) -> None:
+    host.add_rdma("mlx5_0", {"1": NDR})
+    log = FilesLog(files=build_host(host.root, host.files, host.links))
+    read_network(log, {})
+    log.answers.opens["dev/infiniband/uverbs0"] = False
+    nic = only(read_network(RecordedFiles(answers=log.answers), {}))
+    assert "no permission to open `/dev/infiniband/uverbs0`" == nic.unusable
+
+
+@pytest.mark.parametrize(
+    ("environ", "left_out", "unusable"),
+    [
+        ({}, set(), None),
+        ({"NCCL_IB_DISABLE": "0"}, set(), None),
+        ({"NCCL_IB_DISABLE": "1"}, {"mlx5_0", "mlx5_1", "mlx5_10"}, "`NCCL_IB_DISABLE=1`"),
+        ({"NCCL_NET": "Socket"}, {"mlx5_0", "mlx5_1", "mlx5_10"}, "`NCCL_NET=Socket`"),
+        ({"NCCL_IB_HCA": "mlx5"}, set(), None),
+        ({"NCCL_IB_HCA": "mlx5_1"}, {"mlx5_0"}, "`NCCL_IB_HCA` excludes it"),
+        ({"NCCL_IB_HCA": "=mlx5_1"}, {"mlx5_0", "mlx5_10"}, "`NCCL_IB_HCA` excludes it"),
+        ({"NCCL_IB_HCA": "^mlx5_1"}, {"mlx5_1", "mlx5_10"}, "`NCCL_IB_HCA` excludes it"),
+        ({"NCCL_IB_HCA": "^=mlx5_1"}, {"mlx5_1"}, "`NCCL_IB_HCA` excludes it"),
+        ({"NCCL_IB_HCA": "mlx5_0:2"}, {"mlx5_0", "mlx5_1", "mlx5_10"}, "`NCCL_IB_HCA` excludes it"),
+        ({"NCCL_IB_HCA": "=mlx5_0:1,mlx5_10"}, {"mlx5_1"}, "`NCCL_IB_HCA` excludes it"),
+    ],
+)
+def test_nccl_may_leave_adapters_out(
+    host: Host, environ: dict[str, str], left_out: set[str], unusable: str | None
+) -> None:
+    for name in ("mlx5_0", "mlx5_1", "mlx5_10"):
+        host.add_rdma(name, {"1": NDR})
+    nics = host.read(environ).nics
+    assert left_out == {nic.name for nic in nics if nic.unusable}
+    assert {unusable} - {None} == {nic.unusable for nic in nics} - {None}
+
+
+def test_only_the_named_port_of_an_adapter_counts(host: Host) -> None:
+    host.add_rdma("mlx4_0", {"1": NDR, "2": NDR})
+    assert 400 * GBIT == only(host.read({"NCCL_IB_HCA": "mlx4_0:2"})).bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, {"eth0", "eth1"}),
+        ({"NCCL_SOCKET_IFNAME": "eth1"}, {"eth1"}),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, set()),
+        ({"NCCL_SOCKET_IFNAME": "^eth1"}, {"eth0"}),
+        ({"NCCL_SOCKET_IFNAME": "x"}, {"eth0", "eth1"}),
+    ],
+)
+def test_nccl_may_leave_interfaces_out(
+    host: Host, environ: dict[str, str], expected: set[str]
+) -> None:
+    host.add_interface("eth0")
+    host.add_interface("eth1")
+    assert expected == {nic.name for nic in host.read(environ).nics if nic.unusable is None}
+
+
+@pytest.mark.parametrize("name", ["lo", "docker0", "veth12ab", "virbr0", "br-0123"])
+def test_an_interface_without_hardware_is_left_out(host: Host, name: str) -> None:
+    host.add_interface(name, virtual=True)
+    assert () == host.read().nics
+
+
+def test_a_virtio_interface_has_an_unknown_speed(host: Host) -> None:
+    host.add_interface("eth0", speed="-1")
+    network = host.read()
+    assert (NetworkKind.ETHERNET, None) == (network.kind, network.bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("operstate", "unusable"),
+    [
+        ("up", None),
+        ("unknown", None),
+        ("down", "it is down"),
+        ("lowerlayerdown", "it is lowerlayerdown"),
+    ],
+)
+def test_an_interface_that_is_down_is_unusable(
+    host: Host, operstate: str, unusable: str | None
+) -> None:
+    host.add_interface("eth0", operstate=operstate)
+    assert unusable == only(host.read()).unusable
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("400 Gb/sec (4X NDR)", 50_000_000_000),
+        ("100 Gb/sec (4X EDR)", 12_500_000_000),
+        ("40 Gb/sec (4X)", 5_000_000_000),
+        ("2.5 Gb/sec (1X SDR)", 312_500_000),
+        ("0 Gb/sec", None),
+        ("", None),
+        ("rubbish", None),
+    ],
+)
+def test_a_rate_is_read_as_bytes(text: str, expected: int | None) -> None:
+    assert expected == parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("100000\n", 12_500_000_000),
+        ("-1\n", None),
+        ("0\n", None),
+        ("4294967295\n", None),
+        ("", None),
+        ("fast", None),
+    ],
+)
+def test_a_speed_is_read_as_bytes(text: str, expected: int | None) -> None:
+    assert expected == parse_speed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "port", "allowed"),
+    [
+        ("", "mlx5_0", 1, True),
+        ("^", "mlx5_0", 1, False),
+        (",,", "mlx5_0", 1, True),
+        ("mlx5_0:x", "mlx5_0", 1, False),
+        (":1", "mlx5_0", 2, True),
+        ("mlx5_0,mlx5_3:2", "mlx5_3", 2, True),
+        ("mlx5_0,mlx5_3:2", "mlx5_3", 1, False),
+    ],
+)
+def test_a_list_of_names_is_read_as_nccl_reads_it(
+    text: str, name: str, port: int, *, allowed: bool
+) -> None:
+    assert allowed is parse_name_list("NCCL_IB_HCA", text).allows(name, port)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("enx0123456789ab", "enx..."),
+        ("ibx506b4b0300c8e2d6", "ibx..."),
+        ("mlx5_0", "mlx5_0"),
+        ("rdmap16s27", "rdmap16s27"),
+    ],
+)
+def test_a_name_holds_no_address(name: str, expected: str) -> None:
+    assert expected == hide_address(name)

@@ -1,0 +1,179 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+from conftest import Install
+from fake_host import build_host
+from recorded import library, recording
+
+from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.types import MachineSource
+from zerowiz.errors import ExitCode, PreflightError, UsageError
+from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.recording.files import FileAnswers, Files, RecordedFiles
+from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.recording.world import World
+
+GIB = 2**30
+NO_FILES = RecordedFiles(answers=FileAnswers())
+MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemAvailable: {48 * GIB // 1024} kB\n"
+
+
+def fail(
+    environ: dict[str, str] | None = None, *, files: Files = NO_FILES, code: int = 12
+) -> PreflightError:
+    """Why a host whose driver does not start so is no machine."""
+    table = {"nvmlInitWithFlags(0)": {"err": code}}
+    with pytest.raises(PreflightError) as caught:
+        read_machine(World(files=files, environ=environ or {}, replay=table))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "hint"),
+    [
+        (4, "no permission", "/dev/nvidia*"),
+        (9, "not loaded", "modprobe nvidia"),
+        (12, "no NVIDIA driver", "docker run --gpus all"),
+        (18, "different versions", "reboot"),
+        (999, "unknown error", "restart the container"),
+        (13, "NVML error 13", "nvidia-smi"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_one_line_and_says_how_to_plan_anyway(
+    code: int, said: str, hint: str
+) -> None:
+    error = fail(code=code)
+    assert said in error.message
+    assert "\n" not in error.message
+    assert ExitCode(5) is error.exit_code
+    assert hint in error.hints[0]
+    assert any("--machine 8xH100-80GB" in line for line in error.hints)
+    assert any("--accelerator cpu" in line for line in error.hints)
+
+
+def test_a_host_without_the_drivers_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_such_library(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "CDLL", no_such_library)
+    with pytest.raises(PreflightError, match="no NVIDIA driver found"):
+        read_machine(World(files=NO_FILES, environ={}))
+
+
+@pytest.mark.parametrize(
+    ("environ", "command"),
+    [
+        ({"SLURM_CONF": "/etc/slurm/slurm.conf"}, "SLURM; run it inside a job: `srun --gpus=1"),
+        ({"PBS_SERVER": "head"}, "PBS; run it inside a job: `qsub -I "),
+        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF; run it inside a job: `bsub -Is "),
+    ],
+)
+def test_on_a_login_node_the_first_hint_is_the_command_of_its_scheduler(
+    environ: dict[str, str], command: str
+) -> None:
+    error = fail(environ)
+    assert f"this looks like a login node of {command}" in error.hints[0]
+    assert "docker" in error.hints[1]
+
+
+def test_a_login_node_is_known_by_the_schedulers_programs(tmp_path: Path) -> None:
+    files = build_host(tmp_path, {"usr/bin/srun": ""})
+    assert "login node of SLURM" in fail({"PATH": "/usr/bin"}, files=files).hints[0]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "node1", "SLURM_CONF": "/etc/slurm.conf"}],
+)
+def test_elsewhere_and_inside_a_job_no_login_node_is_spoken_of(environ: dict[str, str]) -> None:
+    assert [] == [hint for hint in fail(environ).hints if "login node" in hint]
+
+
+def test_a_driver_is_read_live(tmp_path: Path, driver: Install) -> None:
+    driver(library("h200-x2"))
+    host = build_host(tmp_path, {"proc/meminfo": MEMINFO})
+    machine = read_machine(World(files=host, environ={}))
+    assert MachineSource.NVML is machine.source
+    assert LinkClass.NVLINK_ALL is machine.interconnect.link_class
+    assert (64 * GIB, 48 * GIB) == (machine.host.total_bytes, machine.host.available_bytes)
+
+
+class Counted:
+    """A driver that counts its sessions."""
+
+    def __init__(self, table: Replay) -> None:
+        self.table, self.open_sessions, self.asked = table, 0, 0
+
+    def __getattr__(self, symbol: str) -> Callable[..., int]:
+        """The C function of this name, as ctypes finds it."""
+        step = {"nvmlInitWithFlags": 1, "nvmlShutdown": -1}.get(symbol, 0)
+
+        def counted(*args: object) -> int:
+            self.open_sessions += step
+            self.asked += bool(step)
+            return int(getattr(self.table, symbol)(*args))
+
+        return counted
+
+
+@pytest.mark.parametrize("visible", [None, "1", "7"])
+def test_the_driver_is_shut_down_however_the_reading_ends(
+    visible: str | None, driver: Install
+) -> None:
+    table = Counted(library("h200-x2"))
+    driver(table)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    try:
+        read_machine(World(files=NO_FILES, environ=environ))
+    except PreflightError:
+        assert "7" == visible
+    assert 0 == table.open_sessions
+    with pytest.raises(UsageError):
+        read_machine(World(files=NO_FILES, environ={}), gpus="7")
+    assert (0, 4) == (table.open_sessions, table.asked)
+
+
+def test_no_gpu_at_all_is_an_error_that_says_how_to_plan_anyway() -> None:
+    table = {**recording("h200-x1")["nvml"], "nvmlDeviceGetCount_v2()": {"ok": 0}}
+    with pytest.raises(PreflightError) as caught:
+        read_machine(World(files=NO_FILES, environ={}, replay=table))
+    assert "there is no usable GPU on this machine" == caught.value.message
+    assert "`--machine 8xH100-80GB`" in caught.value.hints[0]
+
+
+def read(files: Files, environ: dict[str, str]) -> tuple[int | None, str | None]:
+    world = World(files=files, environ=environ, replay=recording("h200-x2")["nvml"])
+    host = read_machine(world).host
+    return host.available_bytes, host.available_by
+
+
+def test_the_memory_that_a_scheduler_gave_bounds_the_hosts(tmp_path: Path) -> None:
+    host = build_host(tmp_path, {"proc/meminfo": MEMINFO})
+    job = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "16G"}
+    assert (16 * GIB, "SLURM") == read(host, job)
+    assert (48 * GIB, "MemAvailable") == read(host, {**job, "SLURM_MEM_PER_NODE": "60G"})
+    assert (48 * GIB, "MemAvailable") == read(host, {})
+    per_gpu = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_GPU": "8G", "SLURM_GPUS_ON_NODE": "2"}
+    assert (16 * GIB, "SLURM") == read(host, per_gpu)
+
+
+def test_a_job_of_a_scheduler_is_told_of() -> None:
+    job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_GPUS_ON_NODE": "8"}
+    world = World(files=NO_FILES, environ=job, replay=recording("h200-x2")["nvml"])
+    allocation = read_machine(world).allocation
+    assert allocation
+    assert ("SLURM", 3, 8) == (allocation.scheduler, allocation.nodes, allocation.gpus_per_node)
+
+
+def test_the_machine_of_slices_alone_has_an_unknown_link() -> None:
+    content = recording("synthetic/a100-mig")
+    content["nvml"]["nvmlDeviceGetHandleByIndex_v2(0)"] = {"err": 15}
+    world = World(files=NO_FILES, environ={}, replay=content["nvml"])
+    assert ["1:0"] == [gpu.label for gpu in read_machine(world).gpus]
+    both = read_machine(world, gpus="1:2,1:0")
+    assert ["1:2", "1:0"] == [gpu.label for gpu in both.gpus]
+    assert LinkClass.UNKNOWN is both.interconnect.link_class

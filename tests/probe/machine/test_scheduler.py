@@ -1,0 +1,361 @@
+from pathlib import Path
+
+import pytest
+from fake_host import build_host
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zerowiz.core.machine.allocation import Allocation
+from zerowiz.probe.machine.scheduler import (
+    SCHEDULERS,
+    parse_count,
+    parse_elastic,
+    parse_slurm_fewest,
+    parse_slurm_gpus,
+    parse_slurm_size,
+    read_allocation,
+    scheduler_here,
+)
+from zerowiz.probe.recording.files import FileAnswers, FilesLog, RecordedFiles
+
+NOTHING = RecordedFiles(answers=FileAnswers())
+MIB, GIB = 2**20, 2**30
+
+# Lightning-AI/pytorch-lightning issue 16236: one task of a job with two GPUs; what Slurm said of
+# its hosts is left out. It has neither SLURM_GPUS_ON_NODE nor SLURM_CPUS_ON_NODE.
+SLURM_STEP = {
+    "SLURM_JOBID": "7099018",
+    "SLURM_JOB_CPUS_PER_NODE": "3",
+    "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": "3",
+    "SLURM_JOB_GPUS": "2,3",
+    "SLURM_JOB_ID": "7099018",
+    "SLURM_JOB_NAME": "train.job",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_MEM_PER_CPU": "32768",
+    "SLURM_NNODES": "1",
+    "SLURM_NODE_ALIASES": "(null)",
+    "SLURM_NTASKS": "1",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_PROCID": "0",
+    "SLURM_STEP_GPUS": "2,3",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_TASKS_PER_NODE": "2",
+}
+
+# As sbatch(1) describes what `-N 2 --gpus-per-node=h100:8 --mem=1000G` sets on the first node.
+SLURM_BATCH = {
+    "SLURM_JOB_ID": "81",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NNODES": "2",
+    "SLURMD_NODENAME": "node1",
+    "SLURM_GPUS_PER_NODE": "h100:8",
+    "SLURM_GPUS_ON_NODE": "8",
+    "SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7",
+    "SLURM_MEM_PER_NODE": "1024000",
+    "SLURM_CPUS_ON_NODE": "96",
+    "SLURM_JOB_CPUS_PER_NODE": "96(x2)",
+    "SLURM_TASKS_PER_NODE": "8(x2)",
+}
+
+# kubeflow/trainer pull 1840: what a pod of a PyTorchJob gets; WORLD_SIZE counts its ranks there.
+KUBEFLOW = {
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+    "KUBERNETES_SERVICE_PORT": "443",
+    "MASTER_ADDR": "job-master-0",
+    "MASTER_PORT": "23456",
+    "PET_MASTER_ADDR": "job-master-0",
+    "PET_MASTER_PORT": "23456",
+    "PET_NNODES": "3",
+    "PET_NODE_RANK": "0",
+    "PET_NPROC_PER_NODE": "8",
+    "RANK": "0",
+    "WORLD_SIZE": "24",
+}
+
+# torch/distributed/run.py, "Environment Variables", of a rank on the second of two nodes.
+TORCHRUN = {
+    "LOCAL_RANK": "3",
+    "RANK": "7",
+    "GROUP_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "WORLD_SIZE": "8",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
+
+
+def test_outside_of_every_scheduler_there_is_no_allocation() -> None:
+    assert read_allocation({"PATH": "/usr/bin", "WORLD_SIZE": "8"}, NOTHING) is None
+
+
+def test_a_slurm_job_tells_its_nodes_gpus_and_memory() -> None:
+    expected = Allocation(scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB)
+    assert expected == read_allocation(SLURM_BATCH, NOTHING)
+
+
+def test_a_real_slurm_step_tells_the_gpus_of_its_job() -> None:
+    expected = Allocation(scheduler="SLURM", nodes=1, gpus_per_node=2, memory_bytes=3 * 32768 * MIB)
+    assert expected == read_allocation(SLURM_STEP, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({"SLURM_GPUS_PER_NODE": "8"}, 8),
+        ({"SLURM_GPUS_PER_NODE": "a100:2,v100:2"}, 4),
+        # awslabs/awsome-distributed-ai issue 71: `srun --gres=gpu:a100:4` sets these alone.
+        ({"SLURM_STEP_GPUS": "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_GPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "1"}, 8),
+        ({"SLURM_GPUS_PER_NODE": "h100", "SLURM_GPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_JOB_GPUS": "0-3,6"}, 5),
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}, 4),
+        ({"SLURM_GPUS": "16", "SLURM_NNODES": "2"}, 8),
+        ({"SLURM_GPUS": "15", "SLURM_NNODES": "2"}, None),
+        ({"SLURM_TASKS_PER_NODE": "8(x2)"}, None),
+        ({}, None),
+    ],
+)
+def test_slurm_says_in_many_ways_how_many_gpus_a_node_has(
+    environ: dict[str, str], gpus: int | None
+) -> None:
+    allocation = read_allocation({"SLURM_JOB_ID": "1", **environ}, NOTHING)
+    assert allocation
+    assert gpus == allocation.gpus_per_node
+
+
+@pytest.mark.parametrize(
+    ("environ", "memory_bytes"),
+    [
+        ({"SLURM_MEM_PER_NODE": "515000"}, 515000 * MIB),
+        ({"SLURM_MEM_PER_NODE": "0"}, None),
+        ({"SLURM_MEM_PER_CPU": "4000", "SLURM_CPUS_ON_NODE": "32"}, 128000 * MIB),
+        ({"SLURM_MEM_PER_CPU": "4000", "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, 144000 * MIB),
+        ({"SLURM_MEM_PER_CPU": "4000"}, None),
+        ({"SLURM_MEM_PER_GPU": "102400", "SLURM_GPUS_ON_NODE": "8"}, 800 * GIB),
+        ({"SLURM_MEM_PER_GPU": "102400"}, None),
+    ],
+)
+def test_slurm_gives_memory_by_node_core_or_gpu(
+    environ: dict[str, str], memory_bytes: int | None
+) -> None:
+    allocation = read_allocation({"SLURM_JOB_ID": "1", **environ}, NOTHING)
+    assert allocation
+    assert memory_bytes == allocation.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (KUBEFLOW, Allocation(scheduler="Kubernetes", nodes=3, gpus_per_node=8)),
+        (
+            KUBEFLOW | {"PET_NPROC_PER_NODE": "auto", "WORLD_SIZE": "3"},
+            Allocation(scheduler="Kubernetes", nodes=3),
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **TORCHRUN},
+            Allocation(scheduler="Kubernetes", nodes=2, gpus_per_node=4),
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **OPEN_MPI},
+            Allocation(scheduler="Kubernetes", nodes=2, gpus_per_node=8),
+        ),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, Allocation(scheduler="Kubernetes")),
+        (TORCHRUN, Allocation(scheduler="torchrun", nodes=2, gpus_per_node=4)),
+        ({"PET_NNODES": "1:4"}, Allocation(scheduler="torchrun", nodes=1)),
+        (OPEN_MPI, Allocation(scheduler="Open MPI", nodes=2, gpus_per_node=8)),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+            Allocation(scheduler="Open MPI", nodes=4),
+        ),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "10", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
+            Allocation(scheduler="Open MPI", gpus_per_node=8),
+        ),
+    ],
+    ids=[
+        "kubeflow",
+        "kubeflow auto",
+        "torchrun in a pod",
+        "mpirun in a pod",
+        "bare pod",
+        "torchrun",
+        "elastic",
+        "mpirun",
+        "mpirun, one rank each",
+        "mpirun, uneven",
+    ],
+)
+def test_a_launcher_tells_its_ranks(environ: dict[str, str], expected: Allocation) -> None:
+    assert expected == read_allocation(environ, NOTHING)
+
+
+def test_slurm_wins_over_a_launcher_inside_it() -> None:
+    allocation = read_allocation(SLURM_BATCH | TORCHRUN | OPEN_MPI, NOTHING)
+    assert allocation
+    assert ("SLURM", 8) == (allocation.scheduler, allocation.gpus_per_node)
+
+
+def test_torchrun_started_by_mpirun_knows_more_than_mpirun() -> None:
+    one_each = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    expected = Allocation(scheduler="torchrun", nodes=2, gpus_per_node=4)
+    assert expected == read_allocation(one_each | TORCHRUN, NOTHING)
+
+
+def test_a_pbs_job_has_as_many_nodes_as_its_file_has_hosts(tmp_path: Path) -> None:
+    host = build_host(tmp_path, {"var/spool/pbs/aux/12.pbs": "a\na\nb\nb\n"})
+    environ = {"PBS_JOBID": "12.pbs", "PBS_NODEFILE": "/var/spool/pbs/aux/12.pbs"}
+    assert Allocation(scheduler="PBS", nodes=2) == read_allocation(environ, host)
+
+
+def test_a_host_file_without_a_whole_path_is_not_read(tmp_path: Path) -> None:
+    host = build_host(tmp_path, {"hosts": "a\n"})
+    expected = Allocation(scheduler="PBS")
+    assert expected == read_allocation({"PBS_JOBID": "12", "PBS_NODEFILE": "hosts"}, host)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("1", Allocation(scheduler="PBS", nodes=1, gpus_per_node=4)),
+        # Some sites count those of the job, others those of the node.
+        ("2", Allocation(scheduler="PBS", nodes=2)),
+    ],
+)
+def test_the_gpus_of_a_pbs_job_are_clear_on_one_node_only(nodes: str, expected: Allocation) -> None:
+    environ = {"PBS_JOBID": "12.pbs", "PBS_NUM_NODES": nodes, "PBS_NGPUS": "4"}
+    assert expected == read_allocation(environ, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes"),
+    [
+        ({"LSB_MCPU_HOSTS": "hostA 4 hostB 4"}, 2),
+        ({"LSB_MCPU_HOSTS": "hostA 4 hostB", "LSB_HOSTS": "hostA hostA hostA"}, 1),
+        ({"LSB_HOSTS": "hostA hostA hostB"}, 2),
+        ({"LSB_DJOB_NUMPROC": "1"}, 1),
+        ({"LSB_DJOB_NUMPROC": "16"}, None),
+        ({}, None),
+    ],
+)
+def test_an_lsf_job_has_the_hosts_that_it_lists(environ: dict[str, str], nodes: int | None) -> None:
+    expected = Allocation(scheduler="LSF", nodes=nodes)
+    assert expected == read_allocation({"LSB_JOBID": "5", **environ}, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8", 8),
+        ("h100:8", 8),
+        ("gpu:h100:8", 8),
+        ("a100:2,v100:2", 4),
+        ("h100", None),
+        ("a100:2,v100", None),
+        ("", None),
+        ("0", None),
+    ],
+)
+def test_gpus_of_slurm_may_have_a_type(text: str, expected: int | None) -> None:
+    assert expected == parse_slurm_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4(x2)", 4), ("4(x2),3", 3), ("8", 8), ("4(x2", None), ("", None)],
+)
+def test_of_uneven_nodes_the_smallest_counts(text: str, expected: int | None) -> None:
+    assert expected == parse_slurm_fewest(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("64000", 64000 * MIB), ("64G", 64 * GIB), ("1t", 2**40), ("512K", 2**19), ("0", None)]
+    + [(text, None) for text in ("", "lots", "-1", "4.5G")],
+)
+def test_memory_of_slurm_is_in_megabytes_unless_it_says_so(text: str, expected: int | None) -> None:
+    assert expected == parse_slurm_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2", 2), ("1:4", 1), ("2:8", 2), (":4", None), ("1:", None), ("a:b", None), ("", None)],
+)
+def test_an_elastic_job_is_planned_for_its_fewest_nodes(text: str, expected: int | None) -> None:
+    assert expected == parse_elastic(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4", 4), (" 4 ", 4), ("0", None), ("-4", None), ("4.0", None), ("٤", None), (None, None)]
+    + [("9" * 5000, None)],
+)
+def test_a_count_is_a_positive_number_or_none(text: str | None, expected: int | None) -> None:
+    assert expected == parse_count(text)
+
+
+VARIABLES = sorted({*SLURM_BATCH, *SLURM_STEP, *KUBEFLOW, *TORCHRUN, *OPEN_MPI}) + [
+    *("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_MEM_PER_GPU", "PBS_JOBID", "PBS_NODEFILE"),
+    *("PBS_NUM_NODES", "PBS_NGPUS", "LSB_JOBID", "LSB_MCPU_HOSTS", "LSB_HOSTS"),
+    "LSB_DJOB_NUMPROC",
+]
+VALUES = st.text(max_size=12) | st.from_regex(r"[0-9a-z:,(x)\-/ ]{0,12}", fullmatch=True)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+@given(
+    st.sampled_from([row.marks[0] for row in SCHEDULERS]),
+    st.dictionaries(st.sampled_from(VARIABLES), VALUES),
+)
+def test_rubbish_is_unknown_and_never_an_error(mark: str, environ: dict[str, str]) -> None:
+    allocation = read_allocation({mark: "1"} | environ, NOTHING)
+    assert allocation
+    counts = (allocation.nodes, allocation.gpus_per_node, allocation.memory_bytes)
+    assert all(count is None or count > 0 for count in counts)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("srun", "SLURM"), ("pbsnodes", "PBS"), ("bsub", "LSF"), ("qsub", None), ("bash", None)],
+)
+def test_a_scheduler_is_here_when_its_client_is(
+    tmp_path: Path, program: str, expected: str | None
+) -> None:
+    host = build_host(tmp_path, {f"opt/site/bin/{program}": ""})
+    environ = {"PATH": "/usr/bin:/opt/site/bin/", "HOME": "/home/someone"}
+    assert expected == scheduler_here(host, environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_CONF": "/etc/slurm/slurm.conf"}, "SLURM"),
+        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF"),
+        ({"PBS_DEFAULT": "pbs"}, "PBS"),
+        ({}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, None),
+    ],
+)
+def test_a_scheduler_is_here_when_its_variables_are(
+    environ: dict[str, str], expected: str | None
+) -> None:
+    assert expected == scheduler_here(NOTHING, environ)
+
+
+@pytest.mark.parametrize(
+    "environ", [SLURM_BATCH, {"PBS_JOBID": "1", "SLURM_CONF": "/x"}, {"LSB_JOBID": "1"}]
+)
+def test_on_a_node_of_a_job_there_is_nothing_to_submit(environ: dict[str, str]) -> None:
+    assert scheduler_here(NOTHING, environ) is None
+
+
+def test_the_shell_of_salloc_on_a_login_node_is_not_on_a_node_of_the_job() -> None:
+    assert "SLURM" == scheduler_here(NOTHING, {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2"})
+
+
+def test_a_search_of_path_asks_nothing_of_the_home_folder() -> None:
+    log = FilesLog(files=NOTHING)
+    path = "/home/someone/bin:/home/someone:bin::/usr/bin:/usr/bin"
+    scheduler_here(log, {"PATH": path, "HOME": "/home/someone"})
+    assert {"usr/bin/srun", "usr/bin/pbsnodes", "usr/bin/bsub"} == set(log.answers.real)

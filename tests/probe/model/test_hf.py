@@ -1,0 +1,394 @@
+"""Models read from folders, sizes, the local cache and a Hub that runs on a thread."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+from paths import MODELS
+
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.errors import ExitCode, UsageError, ZerowizError
+from zerowiz.probe.model.hf import model_of, parse_config, read_config
+
+CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
+PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
+PATH = "/Qwen/Qwen2.5-0.5B/resolve/main/config.json"
+
+
+class Answer(NamedTuple):
+    status: int = 200
+    body: str = ""
+    headers: Mapping[str, str] = {}
+
+
+@dataclass(kw_only=True)
+class Hub:
+    """What huggingface.co would say, and what it was asked."""
+
+    server: ThreadingHTTPServer
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+
+def serve() -> Iterator[Hub]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            running.asked.append((self.path, self.headers["Authorization"]))
+            answer = running.answers.get(
+                self.path, Answer(404, "", {"X-Error-Code": "RepoNotFound"})
+            )
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body.encode())
+
+        def log_message(self, *args: object) -> None:
+            """Nothing: pytest's output is for failures."""
+
+    running = Hub(server=ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+    thread = Thread(target=running.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield running
+    running.server.shutdown()
+    thread.join()
+    running.server.server_close()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    yield from serve()
+
+
+@pytest.fixture
+def mirror() -> Iterator[Hub]:
+    yield from serve()
+
+
+@pytest.fixture
+def environ(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    return {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "my-qwen"
+    path.mkdir()
+    return path
+
+
+def cache_config(hub_folder: Path, model_id: str, text: str = CONFIG) -> Path:
+    """As huggingface_hub lays it out: `main` names a snapshot of links into `blobs`."""
+    model = hub_folder / f"models--{model_id.replace('/', '--')}"
+    snapshot = model / "snapshots" / "060db6499f32faf8b98477b0a26969ef7d8b9987"
+    for path in (snapshot, model / "refs", model / "blobs"):
+        path.mkdir(parents=True)
+    (model / "blobs" / "18a6a3").write_text(text)
+    (snapshot / "config.json").symlink_to("../../blobs/18a6a3")
+    (model / "refs" / "main").write_text(snapshot.name)
+    return snapshot
+
+
+def read_model(text: str, *, environ: Mapping[str, str]) -> Model:
+    return model_of(text, read_config(text, environ=environ))
+
+
+def refuse(text: str, environ: Mapping[str, str]) -> ZerowizError:
+    with pytest.raises(ZerowizError) as refused:
+        read_model(text, environ=environ)
+    lines = (refused.value.message, *refused.value.hints)
+    assert not any("\n" in line for line in lines)
+    return refused.value
+
+
+# Folders and files
+
+
+def test_a_folder_is_read_and_named_after_itself(folder: Path, environ: dict[str, str]) -> None:
+    (folder / "config.json").write_text(CONFIG)
+    model = read_model(str(folder), environ=environ)
+    assert ("my-qwen", PARAMS, ModelSource.CONFIG) == (model.name, model.params, model.source)
+
+
+def test_the_current_folder_has_a_name_too(
+    folder: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "config.json").write_text(CONFIG)
+    monkeypatch.chdir(folder)
+    assert "my-qwen" == read_model(".", environ=environ).name
+
+
+@pytest.mark.parametrize(
+    ("file_name", "expected"), [("config.json", "my-qwen"), ("tiny.json", "tiny")]
+)
+def test_a_config_file_may_be_named_itself(
+    file_name: str, expected: str, folder: Path, environ: dict[str, str]
+) -> None:
+    (folder / file_name).write_text(CONFIG)
+    assert expected == read_model(str(folder / file_name), environ=environ).name
+
+
+def test_a_snapshot_folder_is_named_after_its_model(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    snapshot = cache_config(tmp_path, "Qwen/Qwen2.5-0.5B")
+    assert "Qwen2.5-0.5B" == read_model(str(snapshot), environ=environ).name
+
+
+@pytest.mark.parametrize("text", ["gpt2", "Qwen/Qwen2.5-0.5B", "7b"])
+def test_a_folder_that_exists_wins_over_an_id_and_a_size(
+    text: str, tmp_path: Path, environ: dict[str, str], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / text).mkdir(parents=True)
+    (tmp_path / text / "config.json").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    assert PARAMS == read_model(text, environ=environ).params
+    assert [] == hub.asked
+
+
+def test_a_folder_without_a_model_does_not_hide_a_size(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert 7_000_000_000 == read_model("7b", environ=environ).params
+
+
+def test_a_folder_without_config_says_what_it_holds(folder: Path, environ: dict[str, str]) -> None:
+    for name in ("a.bin", "b.bin", "c.bin", "d.bin", "e.bin", "f.bin", "g.bin"):
+        (folder / name).touch()
+    (folder / "checkpoint-500").mkdir()
+    error = refuse(str(folder), environ)
+    assert (f"`{folder}` has no config.json", ExitCode.USAGE) == (error.message, error.exit_code)
+    listed = "`a.bin`, `b.bin`, `c.bin`, `checkpoint-500/`, `d.bin`, `e.bin`"
+    assert f"it holds {listed} and 2 more" == error.hints[0]
+
+
+def test_an_empty_folder_says_so(folder: Path, environ: dict[str, str]) -> None:
+    assert "it is empty" == refuse(str(folder), environ).hints[0]
+
+
+def test_a_folder_of_checkpoints_offers_one(folder: Path, environ: dict[str, str]) -> None:
+    (folder / "checkpoint-500").mkdir()
+    (folder / "checkpoint-500" / "config.json").write_text(CONFIG)
+    expected = f"did you mean `--model {folder}/checkpoint-500`?"
+    assert expected == refuse(str(folder), environ).hints[-1]
+
+
+@pytest.mark.parametrize("suffix", ["", "/adapter_config.json"])
+def test_an_adapter_names_the_model_it_adapts(
+    suffix: str, folder: Path, environ: dict[str, str]
+) -> None:
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    error = refuse(f"{folder}{suffix}", environ)
+    assert f"`{folder}{suffix}` is an adapter, not a model" == error.message
+    assert "plan with the model it adapts: `--model Qwen/Qwen3-8B --method lora`" == error.hints[0]
+
+
+def test_a_path_too_long_to_exist_is_an_error_in_one_line(
+    folder: Path, environ: dict[str, str]
+) -> None:
+    error = refuse(str(folder / ("x" * 300)), environ)
+    assert error.message.endswith(": File name too long")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{\n "a": 1,\n}', "`c.json` is not JSON: line 3, column 1: "),
+        (b"", "`c.json` is not JSON: line 1, column 1: "),
+        (b"[1]", "`c.json` holds no JSON object"),
+        (b"\x93NUMPY", "`c.json` is no text, but binary"),
+    ],
+)
+def test_a_broken_config_is_refused_with_its_place(content: bytes, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_config("`c.json`", content)
+    assert refused.value.message.startswith(message)
+
+
+def test_a_config_nested_beyond_reason_is_an_error(folder: Path, environ: dict[str, str]) -> None:
+    (folder / "config.json").write_text("[" * 200_000)
+    assert "recursion" in refuse(str(folder), environ).message
+
+
+# Sizes and nonsense
+
+
+def test_a_size_is_read_without_a_network(environ: dict[str, str], hub: Hub) -> None:
+    model = read_model("1.5B", environ=environ)
+    assert ("1.5B", 1_500_000_000, ModelSource.SIZE) == (model.name, model.params, model.source)
+    assert [] == hub.asked
+
+
+@pytest.mark.parametrize(
+    "text", ["./absent", "../absent", "/absent", "a/b/c", "my model", "org/", "a--b", "-7b", "*"]
+)
+def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
+    text: str, environ: dict[str, str], hub: Hub
+) -> None:
+    error = refuse(text, environ)
+    assert f"`{text}` is no folder here, no hub id and no size" == error.message
+    assert (ExitCode.USAGE, []) == (error.exit_code, hub.asked)
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_name_is_not_the_current_folder(text: str, environ: dict[str, str]) -> None:
+    assert "`--model` is empty" == refuse(text, environ).message
+
+
+# The local cache
+
+
+@pytest.mark.parametrize(
+    ("variables", "where"),
+    [
+        ({"HF_HUB_CACHE": "{0}/c"}, "c"),
+        ({"HUGGINGFACE_HUB_CACHE": "{0}/c", "HF_HOME": "{0}/other"}, "c"),
+        ({"HF_HOME": "{0}/home"}, "home/hub"),
+        ({"XDG_CACHE_HOME": "{0}/xdg"}, "xdg/huggingface/hub"),
+        ({"HOME": "{0}"}, ".cache/huggingface/hub"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": "", "HOME": "{0}"}, ".cache/huggingface/hub"),
+    ],
+)
+@pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-0.5B", "gpt2"])
+def test_a_downloaded_model_is_read_from_the_cache(
+    model_id: str, variables: Mapping[str, str], where: str, tmp_path: Path, hub: Hub
+) -> None:
+    cache_config(tmp_path / where, model_id)
+    environ = {key: value.format(tmp_path) for key, value in variables.items()}
+    model = read_model(model_id, environ={"HF_ENDPOINT": hub.endpoint, **environ})
+    assert (model_id.rpartition("/")[2], PARAMS) == (model.name, model.params)
+    assert [] == hub.asked
+
+
+@pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+@pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
+def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], hub: Hub) -> None:
+    error = refuse("Qwen/Qwen2.5-0.5B", {**environ, switch: value})
+    forbidden = f"`Qwen/Qwen2.5-0.5B` is not in the local cache, and `{switch}` forbids to fetch it"
+    assert (forbidden, ExitCode.FAILED, []) == (error.message, error.exit_code, hub.asked)
+
+
+# The Hub
+
+
+def test_an_id_is_fetched_from_the_hub(environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(body=CONFIG)
+    model = read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_HUB_OFFLINE": "0"})
+    assert ("Qwen2.5-0.5B", PARAMS) == (model.name, model.params)
+    assert [(PATH, None)] == hub.asked
+
+
+def test_a_half_downloaded_model_is_fetched(environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(body=CONFIG)
+    snapshot = cache_config(Path(environ["HF_HOME"]) / "hub", "Qwen/Qwen2.5-0.5B")
+    (snapshot / "config.json").unlink()
+    assert PARAMS == read_model("Qwen/Qwen2.5-0.5B", environ=environ).params
+
+
+@pytest.mark.parametrize("source", ["HF_TOKEN", "HF_TOKEN_PATH", "token file"])
+def test_the_token_travels_as_a_bearer(source: str, environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(body=CONFIG)
+    path = Path(environ["HF_HOME"]) / "token"
+    path.parent.mkdir()
+    path.write_text("hf_secret\n")
+    told = {"HF_TOKEN": "hf_secret", "HF_TOKEN_PATH": str(path)}
+    read_model(
+        "Qwen/Qwen2.5-0.5B", environ={**environ, **{k: told[k] for k in told if k == source}}
+    )
+    assert [(PATH, "Bearer hf_secret")] == hub.asked
+
+
+def test_the_token_follows_a_redirect_on_the_same_host(environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(307, headers={"Location": "/api/resolve-cache/config.json"})
+    hub.answers["/api/resolve-cache/config.json"] = Answer(body=CONFIG)
+    read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
+    assert ["Bearer hf_secret"] * 2 == [token for _, token in hub.asked]
+
+
+def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror: Hub) -> None:
+    hub.answers[PATH] = Answer(302, headers={"Location": f"{mirror.endpoint}/blob"})
+    mirror.answers["/blob"] = Answer(body=CONFIG)
+    model = read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
+    assert (PARAMS, [("/blob", None)]) == (model.params, mirror.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "exit_code"),
+    [
+        (
+            Answer(404, "", {"X-Error-Code": ""}),
+            "is neither a folder here nor a model on",
+            ExitCode.USAGE,
+        ),
+        (
+            Answer(401, "", {"X-Error-Code": "RepoNotFound"}),
+            "is neither a folder here nor a model on",
+            ExitCode.USAGE,
+        ),
+        (Answer(404, "", {"X-Error-Code": "EntryNotFound"}), "has no config.json", ExitCode.USAGE),
+        (Answer(401, "", {"X-Error-Code": ""}), "is gated or private", ExitCode.FAILED),
+        (Answer(403, "", {"X-Error-Code": "GatedRepo"}), "is gated or private", ExitCode.FAILED),
+        (Answer(500, "", {"X-Error-Code": ""}), "answered 500", ExitCode.FAILED),
+    ],
+)
+def test_a_refusal_of_the_hub_is_told_by_its_cause(
+    answer: Answer, message: str, exit_code: ExitCode, environ: dict[str, str], hub: Hub
+) -> None:
+    hub.answers[PATH] = answer
+    error = refuse("Qwen/Qwen2.5-0.5B", environ)
+    assert message in error.message
+    assert "`Qwen/Qwen2.5-0.5B`" in error.message
+    assert exit_code == error.exit_code
+
+
+def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(403, headers={"X-Error-Code": "GatedRepo"})
+    assert "`HF_TOKEN`" in refuse("Qwen/Qwen2.5-0.5B", environ).hints[0]
+
+
+def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
+    error = refuse("gpt2", {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert error.message.startswith("cannot reach http://127.0.0.1:9 for the config.json of `gpt2`")
+    assert "give a folder with config.json, or a size such as `--model 7b`" == error.hints[-1]
+
+
+def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
+    hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
+    error = refuse("Qwen/Qwen2.5-0.5B", environ)
+    assert error.message.startswith("config.json of `Qwen/Qwen2.5-0.5B` is not JSON: line 1")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"HF_ENDPOINT": "file:///etc"}, {"HF_ENDPOINT": "hf"}, {"HF_TOKEN": "hf_\nsecret"}],
+)
+def test_an_environment_that_cannot_be_sent_is_told_without_the_token(
+    variables: Mapping[str, str], environ: dict[str, str]
+) -> None:
+    error = refuse("gpt2", {**environ, **variables})
+    assert ExitCode.USAGE == error.exit_code
+    assert "secret" not in error.message
+
+
+def test_a_folder_is_read_without_loading_the_network() -> None:
+    code = (
+        "import sys; from zerowiz.probe.model.hf import model_of, read_config; "
+        f"name = {str(MODELS / 'qwen2.5-0.5b')!r}; model_of(name, read_config(name, environ={{}})); "
+        "print('urllib.request' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "False\n" == ran.stdout

@@ -1,0 +1,77 @@
+"""What a script cannot do without, and what stands in its libraries' way."""
+
+from pathlib import Path
+
+import pytest
+
+from zerowiz.probe.script.imports import read_script_text
+
+THERE = {"torch": True, "datasets": False, "odd": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import datasets\n", [("datasets", 1)]),
+        ("import os\nfrom datasets.load import x\n", [("datasets", 2)]),
+        ("import torch, datasets\nimport datasets\n", [("datasets", 1)]),
+        ("import torch\nimport odd\nimport json\n", []),
+        ("try:\n    import datasets\nexcept ImportError:\n    pass\n", []),
+        ("def f():\n    import datasets\n", []),
+        ("if x:\n    import datasets\n", []),
+        ("from . import datasets\n", []),
+        ("import sys\nsys.path.insert(0, 'lib')\nimport datasets\n", []),
+        ("import beside\nimport folder.x\n", []),
+        ("import (\n", []),
+        ("\0", []),
+        ("", []),
+    ],
+)
+def test_what_is_imported_at_the_top_and_not_there_is_missing(
+    tmp_path: Path, text: str, expected: list[tuple[str, int]]
+) -> None:
+    (tmp_path / "beside.py").touch()
+    (tmp_path / "folder").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    seen = read_script_text(script, lambda name: THERE.get(name, False))
+    assert expected == [(each.name, each.line) for each in seen.missing]
+
+
+def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "__init__.py").touch()
+    (tmp_path / "datasets").mkdir()
+    seen = read_script_text(script, lambda _: True)
+    assert (
+        str(tmp_path / "torch.py"),
+        str(tmp_path / "accelerate" / "__init__.py"),
+    ) == seen.shadowing
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("m = AutoModel.from_pretrained('x', device_map={'': 0})\n", False),
+        ("with torch.device(0):\n    m = AutoModel.from_config(c)\n", False),
+        ("torch.set_default_device('cuda')\nm = AutoModel.from_config(c)\n", False),
+        ("with args.device:\n    m = AutoModelForCausalLM.from_config(c)\n", False),
+        ("m = build_model()\n", False),
+        ("t = AutoTokenizer.from_pretrained('x')\nm = build_model()\n", False),
+        ("m = LlamaForCausalLM.from_pretrained('x')\n", True),
+        ("m = AutoModel.from_pretrained('x')\n", True),
+    ],
+)
+def test_a_script_that_builds_its_model_in_host_memory_is_seen(
+    tmp_path: Path, text: str, expected: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert expected is read_script_text(script, lambda _: True).builds_on_host
+
+
+def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:
+    assert () == read_script_text(tmp_path / "none.py", lambda _: False).missing

@@ -1,0 +1,1 @@
+"""What a person is asked, and the record of what they answered."""

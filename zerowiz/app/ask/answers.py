@@ -1,0 +1,38 @@
+"""Ask what neither an option nor the script says."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from zerowiz.cli.options import Options
+from zerowiz.core.decision.questions import Question, next_question
+from zerowiz.core.script import ScriptSettings
+
+Ask = Callable[[Question], str]
+"""How an open question gets its answer: from a person, or from its default."""
+
+
+def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
+    """The answers by key, None where neither an option nor the script says."""
+    known: dict[str, object] = {
+        "model": options.model or settings.model,
+        "micro_batch": options.micro_batch or settings.micro_batch,
+        "seq_len": options.seq_len or settings.sequence_tokens,
+        "gradient_checkpointing": (
+            settings.gradient_checkpointing
+            if options.gradient_checkpointing is None
+            else str(options.gradient_checkpointing)
+        ),
+    }
+    return {key: None if value is None else str(value) for key, value in known.items()}
+
+
+def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Options:
+    """Ask what is open, in order, and return the options with the answers in them."""
+    given: dict[str, object] = {}
+    while (question := next_question(answers)) is not None:
+        text = ask(question)
+        answers[question.key] = text
+        given[question.key] = int(text) if question.counts else text
+    if "gradient_checkpointing" in given:
+        given["gradient_checkpointing"] = given["gradient_checkpointing"] == "yes"
+    return replace(options, **given) if given else options  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The decision for one job, and the files that follow from it."""

@@ -1,0 +1,230 @@
+"""Decide; where nothing fits and a person is there, let them choose what to change."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.resolve.request import Brief, make_brief
+from zerowiz.cli.options import Options, with_flags
+from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.flowchart import Decision, decide
+from zerowiz.core.decision.remedies import Change, Remedy, remedies, remedy
+from zerowiz.core.decision.unsupported import refuse_broken
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script import ScriptFacts, check_method
+from zerowiz.core.strategy import Strategy
+from zerowiz.errors import NothingFitsError, ZerowizError
+from zerowiz.ui import sentences, show
+from zerowiz.ui.ask import choose
+
+Show = Callable[[Decision, Sequence[Remedy], TextIO], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What was decided, and the options that led there."""
+
+    options: Options
+    brief: Brief
+    decision: Decision
+    cures: tuple[Remedy, ...]
+    in_script: Mapping[int, str]
+    """What the script itself must change for a cure, by the cure's place."""
+
+    @property
+    def rung(self) -> Strategy | None:
+        """The chosen rung, if any."""
+        chosen = self.decision.chosen
+        return None if chosen is None else chosen.strategy
+
+
+def weigh_options(
+    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+) -> Outcome:
+    """Decide with these options on this machine."""
+    brief = make_brief(options, machine, facts, script_args)
+    if facts is not None:
+        check_method(facts, brief.job.workload.method)
+    decision = decide(brief.job, brief.wish)
+    _refuse_broken(options, brief, decision)
+    cures: list[Remedy] = []
+    in_script: dict[int, str] = {}
+    for cure in remedies(decision):
+        chosen, edits = _try(options, cure, brief.job, facts, script_args)
+        if chosen is None and not (edits and _IN_SCRIPT.issuperset(cure.change)):
+            continue
+        if edits:
+            in_script[len(cures)] = "; ".join(edits)
+        if chosen is None or chosen.strategy.name == cure.strategy:
+            cures.append(cure)
+        else:
+            # Such as another machine, which is not the wider one of this that core weighed.
+            cures.append(remedy(decision, cure.change, chosen))
+    return Outcome(
+        options=options,
+        brief=brief,
+        decision=decision,
+        cures=tuple(cures),
+        in_script=in_script,
+    )
+
+
+def _refuse_broken(options: Options, brief: Brief, decision: Decision) -> None:
+    """A config is written only where DeepSpeed trains what was asked for."""
+    if decision.chosen is None or options.config is not None:
+        return
+    handover, job = brief.handover, brief.job
+    if brief.wish.stage is None and decision.chosen.strategy.stage == 0:
+        # Where all fits one GPU the states stay in fp32: nobody asked for stage 0 with others.
+        job = replace(job, state_dtype=None)
+    refuse_broken(
+        job,
+        decision.chosen.strategy,
+        handover.integration,
+        script_has_optimizer=handover.script_has_optimizer,
+    )
+
+
+# Cures that a line of the script, or a word after it, can take; another model or method cannot.
+_IN_SCRIPT = frozenset(
+    {"--precision", "--gradient-checkpointing", "--micro-batch", "--grad-accum", "--seq-len"}
+    | {"--optimizer-state-dtype"}
+)
+
+
+def _try(
+    options: Options,
+    cure: Remedy,
+    job: Job,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> tuple[Weighed | None, list[str]]:
+    """What a cure leads to as it is typed, and what the script must change for it first."""
+    try:
+        brief = _with_cure(options, cure.change, job, facts, script_args)
+    except ZerowizError:
+        edits = []
+        for flag, value in cure.change.items():
+            try:
+                _with_cure(options, {flag: value}, job, facts, script_args)
+            except ZerowizError as error:
+                edits.append(error.hints[0] if error.hints else error.message)
+        return None, edits
+    decision = decide(brief.job, brief.wish)
+    try:
+        _refuse_broken(options, brief, decision)
+    except ZerowizError:
+        return None, []
+    return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
+
+
+def _with_cure(
+    options: Options,
+    change: Change,
+    job: Job,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> Brief:
+    """The job with a change typed.
+
+    The machine and the model are those of the job, which were read once, unless the change names
+    another.
+    """
+    changed = with_flags(options, change)
+    machine = _machine_of(changed, change, job.machine)
+    model = None if "--model" in change else job.model
+    brief = make_brief(changed, machine, facts, script_args, model)
+    if facts is not None:
+        check_method(facts, brief.job.workload.method)
+    return brief
+
+
+def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
+    """The machine that was read once, unless the change names another."""
+    return find_machine(changed, os.environ) if "--machine" in change else machine
+
+
+def write_notes(outcome: Outcome) -> None:
+    """Say on stderr what a result rests on."""
+    brief = outcome.brief
+    assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
+    keys = ", ".join(f"`{key}`" for key in brief.uncounted)
+    adam = brief.unfused_adam
+    unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
+    family = brief.job.model.architecture.family
+    eager = (sentences.falls_back(family, brief.falls_back),) if brief.falls_back else ()
+    uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
+    if not outcome.options.quiet:
+        for note in (
+            *brief.job.machine.notes,
+            *brief.traced,
+            *assumed,
+            *unfused,
+            *eager,
+            *uncounted,
+        ):
+            show.note(note, sys.stderr)
+
+
+def require_a_rung(outcome: Outcome) -> Strategy:
+    """The chosen rung.
+
+    Raises:
+        NothingFitsError: There is none; with the closest one, and the remedies as hints.
+    """
+    if outcome.rung is None:
+        hints = [
+            "; ".join(filter(None, (sentences.remedy(cure), outcome.in_script.get(place))))
+            for place, cure in enumerate(outcome.cures)
+        ]
+        raise NothingFitsError(sentences.nothing_fits(outcome.decision), *hints)
+    return outcome.rung
+
+
+def _changes(outcome: Outcome) -> list[Remedy]:
+    """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
+    here = is_here(outcome.brief.job.machine)
+    return [cure for cure in outcome.cures if not (here and "--machine" in cure.change)]
+
+
+def decide_with(
+    person: bool,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    tell: Show,
+) -> Outcome:
+    """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
+    outcome = weigh_options(options, machine, facts, script_args)
+    write_notes(outcome)
+    if not options.quiet:
+        show.script(facts, sys.stderr)
+    _tell(outcome, tell)
+    open_changes = _changes(outcome)
+    while person and outcome.rung is None and open_changes:
+        index = choose("Change what?", [*map(sentences.change, open_changes), "nothing, stop here"])
+        if index == len(open_changes):
+            break
+        cure = open_changes.pop(index)
+        edits = outcome.in_script.get(outcome.cures.index(cure))
+        try:
+            changed = with_flags(outcome.options, cure.change)
+            machine = _machine_of(changed, cure.change, machine)
+            outcome = weigh_options(changed, machine, facts, script_args)
+        except ZerowizError as error:
+            # Mostly that the script itself settles it; then only the script can change it.
+            for line in (error.message, *([edits] if edits else error.hints[:1])):
+                show.note(line, sys.stderr)
+            continue
+        _tell(outcome, tell)
+        open_changes = _changes(outcome)
+    return outcome
+
+
+def _tell(outcome: Outcome, tell: Show) -> None:
+    if not outcome.options.quiet:
+        tell(outcome.decision, outcome.cures, sys.stderr)

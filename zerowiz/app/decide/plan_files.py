@@ -1,0 +1,73 @@
+"""Join a decision, its config and the command line into the files that a run writes."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from zerowiz import __version__
+from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.machines.machine import is_here
+from zerowiz.cli.options import as_words
+from zerowiz.cli.plan import encode_outcome
+from zerowiz.core.codec import encode_machine
+from zerowiz.core.decision.flowchart import Reason
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import (
+    LIBRARIES,
+    Provenance,
+    hide_secrets,
+    plan_path,
+    render_plan,
+    without_people,
+)
+from zerowiz.errors import HandEditedError
+from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.recording.hashes import hash_uuids
+
+
+def with_plan(
+    outcome: Outcome, config: PlannedFile, script: str, script_args: Sequence[str]
+) -> tuple[PlannedFile, ...]:
+    """The config and its plan file, in the order in which they are written.
+
+    The plan goes first: a config is what a run takes, so where writing ends in between, no new
+    config lies there without its reasons, and the hash in the plan tells that it waits for one.
+    """
+    job = outcome.decision.job
+    machine = without_people(
+        job.machine, hash_uuids, names_hosts=outcome.options.hostfile is not None
+    )
+    # `command` and `env` stay null: the port, PATH and folders of one start on one host would
+    # differ each time, and `reproduce` makes them anew.
+    plan = {**encode_outcome(outcome), "machine": encode_machine(machine)}
+    provenance = Provenance(
+        config=config,
+        argv=tuple(reproducing_words(outcome, script, script_args)),
+        versions=_versions(),
+    )
+    text = render_plan(plan, provenance)
+    return PlannedFile(path=plan_path(config.path), text=text), config
+
+
+def reproducing_words(outcome: Outcome, script: str, script_args: Sequence[str]) -> list[str]:
+    """The command that writes the same files, asking nothing; run where this one was."""
+    # A launch starts where it is: what was planned for another machine, `init` writes.
+    command = "launch" if is_here(outcome.decision.job.machine) else "init"
+    forced = ["--force"] if Reason.FORCED in outcome.decision.reasons else []
+    words = ["zerowiz", command, "--yes", *forced, *as_words(outcome.options)]
+    return [*words, script, *hide_secrets(script_args)]
+
+
+def _versions() -> dict[str, str | None]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    libraries = {name: read_version(name) for name in LIBRARIES}
+    return {"zerowiz": __version__, "python": python, **libraries}
+
+
+@contextmanager
+def losses_shown(*, shown: bool) -> Iterator[None]:
+    """With `--quiet` an error is its line and its hints, without what would be lost."""
+    try:
+        yield
+    except HandEditedError as error:
+        raise error if shown else error.without_losses() from None

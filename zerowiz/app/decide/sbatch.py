@@ -1,0 +1,52 @@
+"""Plan the file that trains the decided job on a SLURM cluster."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.app.decide.decision import Outcome
+from zerowiz.cli.options import as_words
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.sbatch import JobScript, render_job_script
+from zerowiz.core.machine.types import Accelerator, MachineSource
+from zerowiz.core.outcome.resume import RESUME
+from zerowiz.core.script import ScriptFacts
+
+_NAME = "job.sbatch"
+# Of the templates: a job that is queued again goes on, and saves when its time is up.
+_GOES_ON = (RESUME, "--save_on_signal")
+
+
+def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
+    """The job script: the nodes of the plan, the answers that were given, the script.
+
+    Args:
+        outcome: What was decided.
+        facts: What the script shows.
+    """
+    machine, options = outcome.brief.job.machine, outcome.options
+    has_gpus = machine.accelerator is Accelerator.CUDA
+    # Each copy sees its own node; a CPU has as many ranks as it is told.
+    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None)
+    if has_gpus:
+        on_node = replace(on_node, gpus=None, gpus_per_node=None)
+    else:
+        on_node = replace(
+            on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
+        )
+    seen = machine.source in {MachineSource.NVML, MachineSource.CPU}
+    virtual = sys.prefix != sys.base_prefix
+    path = str((options.output_dir or Path()) / _NAME)
+    job = JobScript(
+        nodes=machine.nodes,
+        ranks=len(machine.gpus),
+        has_gpus=has_gpus,
+        cores=machine.host.cores if seen else None,
+        activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
+        stage=options.stage or "auto",
+        options=tuple(as_words(on_node)),
+        script=facts.path,
+        script_args=tuple(flag for flag in _GOES_ON if facts.parser.spells(flag)),
+        path=path,
+    )
+    return PlannedFile(path=path, text=render_job_script(job))

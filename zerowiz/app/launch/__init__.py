@@ -1,0 +1,1 @@
+"""A job that starts: its command, its preflight checks, its attempts."""

@@ -1,0 +1,161 @@
+"""Run a job under zerowiz's eyes: its attempts one after the other, and the record of them."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from zerowiz import __version__
+from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.launch.escalation import escalate, keep
+from zerowiz.app.launch.start import Start
+from zerowiz.app.resolve.request import config_file
+from zerowiz.core.launch.provenance import hide_secrets, plan_path
+from zerowiz.core.outcome.next_strategy import memory_of
+from zerowiz.core.outcome.record import FILE_NAME, Attempt, RunRecord, render_record
+from zerowiz.core.outcome.verdict import JobEnd
+from zerowiz.emit.files import replace_file, write_files
+from zerowiz.emit.late_signals import noted_signals
+from zerowiz.emit.supervise import supervise
+from zerowiz.errors import ZerowizError
+from zerowiz.ui import ended, show
+
+Publish = Callable[[int, Start], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manner:
+    """How often a supervised job is started."""
+
+    escalate: bool = False
+    max_attempts: int = 1
+
+
+def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -> int:
+    """Start the job, and after it ran out of memory perhaps once more; the status of the last.
+
+    Args:
+        start: The first.
+        manner: How often.
+        publish: Told of each start once its files are written; other nodes wait for it.
+
+    Raises:
+        ZerowizError: The first attempt could not be started.
+    """
+    record = RunRecord(
+        zerowiz_version=__version__,
+        script=start.facts.path,
+        script_args=hide_secrets(start.script_args),
+        job=_scheduler_job(),
+        attempts=(),
+    )
+    began_at, end = time.time(), None
+    with noted_signals() as told:
+        while True:
+            number = len(record.attempts) + 1
+            watch = start.run.watch(number, start.outcome.brief.job.machine.world_size)
+            attempt = _attempt(start, watch.folder)
+            before, record = record, replace(record, attempts=(*record.attempts, attempt))
+            try:
+                write_files(start.plan.files, force=start.outcome.options.force)
+                _write(record, start.outcome)
+            except ZerowizError as error:
+                if end is None:
+                    raise
+                _show(error)
+                return _finish(before, start.outcome, end.status)
+            if publish is not None:
+                publish(number, start)
+            with suppress(OSError):
+                sys.stdout.flush()
+            end = supervise(start.plan.argv, start.plan.environ(os.environ), watch, told)
+            attempt = replace(attempt, ended_at=_now(), end=end)
+            record = replace(record, attempts=(*record.attempts[:-1], attempt))
+            # Where nobody reads it any more, the end stays what it was.
+            with suppress(OSError):
+                if end.status != 0:
+                    ended.failure(end, start.rung, number, sys.stderr)
+            following = _following(start, end, manner, number, began_at)
+            if following is None or told:
+                return _finish(record, start.outcome, end.status)
+            with suppress(OSError):
+                ended.following(following.rung, following.resume, number + 1, sys.stderr)
+            _update(record, start.outcome)
+            start = following
+
+
+def _following(
+    start: Start, end: JobEnd, manner: Manner, number: int, began_at: float
+) -> Start | None:
+    """The next attempt; only memory that was too small is worth one."""
+    memory = memory_of(end.cause)
+    if memory is None or end.stopped_by is not None:
+        return None
+    seen = keep(start, memory)
+    if not manner.escalate:
+        return None
+    if number >= manner.max_attempts:
+        with suppress(OSError):
+            show.note(f"no further attempt: `--max-attempts {manner.max_attempts}`", sys.stderr)
+        return None
+    try:
+        return escalate(start, seen, number + 1, began_at)
+    except ZerowizError as error:
+        _show(error)
+    except OSError:
+        # It had something to say, and nobody reads it.
+        pass
+    return None
+
+
+def _show(error: ZerowizError) -> None:
+    with suppress(OSError):
+        show.error(error.message, error.hints, sys.stderr)
+
+
+def _finish(record: RunRecord, outcome: Outcome, status: int) -> int:
+    _update(replace(record, exit_status=status), outcome)
+    return status
+
+
+def _update(record: RunRecord, outcome: Outcome) -> None:
+    """Write the record; a disk that is full changes no status."""
+    try:
+        _write(record, outcome)
+    except ZerowizError as error:
+        _show(error)
+
+
+def _attempt(start: Start, logs: Path) -> Attempt:
+    path = config_file(start.outcome.options, start.rung)
+    return Attempt(
+        strategy=start.rung.name,
+        why=start.why,
+        config_path=path,
+        plan_path=plan_path(path) if start.outcome.options.config is None else None,
+        command=hide_secrets(start.plan.argv),
+        env=start.plan.env,
+        logs=str(logs),
+        goes_on=start.resume.goes_on,
+        goes_on_path=start.resume.path,
+        started_at=_now(),
+    )
+
+
+def _write(record: RunRecord, outcome: Outcome) -> None:
+    folder = outcome.options.output_dir or Path()
+    replace_file(folder / FILE_NAME, render_record(record))
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _scheduler_job() -> str | None:
+    """What a person finds the job by."""
+    names = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
+    return next((f"{name}={os.environ[name]}" for name in names if name in os.environ), None)

@@ -1,0 +1,163 @@
+"""See before a job starts what would end it; `launch` and `doctor` look in the same way."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zerowiz.app.decide.decision import Outcome
+from zerowiz.core.dsconfig.write import write_config
+from zerowiz.core.launch.doctor import Finding, Planned, Situation, examine, failures
+from zerowiz.core.launch.doctor.ops import list_ops
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.outcome.resume import output_folder
+from zerowiz.core.rule import Severity
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.workload import Method, Optimizer
+from zerowiz.errors import PreflightError
+from zerowiz.probe.launch.doctor import read_found
+from zerowiz.probe.recording.files import HostFiles
+from zerowiz.ui import doctor, show
+
+
+def check_start(
+    outcome: Outcome,
+    facts: ScriptFacts,
+    rung: Strategy,
+    script_args: Sequence[str],
+    plan: LaunchPlan,
+    *,
+    master_port: int | None = None,
+) -> None:
+    """See that nothing surely ends a start, and note what may.
+
+    Args:
+        outcome: What was decided.
+        facts: Of the script.
+        rung: The strategy that the job runs with.
+        script_args: The words after the script.
+        plan: The command, and what the job gets.
+        master_port: A port on this host that somebody chose for the job.
+
+    Raises:
+        PreflightError: Something does, and nobody forces it.
+    """
+    options, program = outcome.options, plan.argv[0]
+    environ = plan.environ(os.environ)
+    findings = look(outcome, facts, rung, script_args, program, environ, master_port=master_port)
+    if not options.quiet:
+        tell(findings, force=options.force)
+    require_no_error(findings, force=options.force)
+
+
+def look(
+    outcome: Outcome,
+    facts: ScriptFacts | None,
+    rung: Strategy,
+    script_args: Sequence[str],
+    program: str | None,
+    environ: Mapping[str, str],
+    *,
+    master_port: int | None,
+) -> tuple[Finding, ...]:
+    """What stands in the way of a planned job.
+
+    Args:
+        outcome: What was decided.
+        facts: Of the script; None without one.
+        rung: The strategy that the job runs with.
+        script_args: The words after the script.
+        program: `deepspeed`, as a launch found it; None where it found none.
+        environ: What the job gets: the caller's environment, and what the launch adds.
+        master_port: A port on this host that somebody chose for the job.
+    """
+    planned = plan_of(outcome, facts, rung)
+    job = planned.job
+    found = read_found(
+        program,
+        environ,
+        HostFiles(),
+        ops=planned.ops,
+        cuda=job.machine.accelerator is Accelerator.CUDA,
+        script=None if facts is None else Path(facts.path),
+        nvme_path=job.nvme_path,
+        output_folder=_output_folder(outcome, facts, script_args),
+        master_port=master_port,
+    )
+    return examine(Situation(machine=job.machine, planned=planned, found=found, environ=environ))
+
+
+def look_around(
+    program: str | None, machine: Machine | None, environ: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """What stands in the way of any job here."""
+    cuda = machine is not None and machine.accelerator is Accelerator.CUDA
+    found = read_found(program, environ, HostFiles(), cuda=cuda)
+    return examine(Situation(machine=machine, found=found, environ=environ))
+
+
+def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> None:
+    """See that nothing surely ends the job.
+
+    Raises:
+        PreflightError: Something does; its mends are the hints.
+    """
+    errors = failures(findings)
+    if errors and not force:
+        first, *others = errors
+        raise PreflightError(
+            doctor.in_short(first),
+            *first.mends,
+            *(line for each in others for line in (doctor.in_short(each), *each.mends)),
+            "`--force` launches all the same",
+        )
+
+
+def tell(findings: Sequence[Finding], *, force: bool = False) -> None:
+    """Note on stderr what may go wrong, with the first mend; errors too, where they are forced."""
+    told = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
+    for finding in findings:
+        if finding.severity in told:
+            mend = f"; `{finding.mends[0]}`".replace("``", "`") if finding.mends else ""
+            show.note(f"{doctor.in_short(finding)}{mend}", sys.stderr)
+
+
+def plan_of(outcome: Outcome, facts: ScriptFacts | None, rung: Strategy) -> Planned:
+    """The job as the checks read it."""
+    brief, weighed = outcome.brief, outcome.decision.of(rung)
+    step = brief.job.workload
+    integration = brief.handover.integration
+    ops = list_ops(
+        _config(outcome, rung),
+        accelerator=brief.job.machine.accelerator,
+        integration=integration,
+        own_optimizers=() if facts is None else facts.own_optimizers,
+        passes_optimizer=facts is not None and facts.passes_optimizer,
+    )
+    return Planned(
+        job=brief.job,
+        weighed=weighed,
+        integration=integration,
+        ops=ops,
+        uses_peft=step.method is not Method.FULL,
+        uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
+    )
+
+
+def _config(outcome: Outcome, rung: Strategy) -> Mapping[str, object]:
+    """What DeepSpeed will read: the person's own config, or the one that is written."""
+    own = outcome.options.config
+    if own is None:
+        job, handover = outcome.brief.job, outcome.brief.handover
+        return write_config(job, outcome.decision.of(rung), handover)
+    from zerowiz.probe.config.config_file import read_config_values  # noqa: PLC0415 - takes long to load
+
+    return read_config_values(own)
+
+
+def _output_folder(outcome: Outcome, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
+    """Where checkpoints go, as far as the script says."""
+    said = None if facts is None else output_folder(facts, script_args)
+    return outcome.options.output_dir or Path() if said is None else Path(said)

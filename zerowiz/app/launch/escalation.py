@@ -1,0 +1,84 @@
+"""Go one rung up after a job ran out of memory, and remember that it did."""
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from json import dumps
+from pathlib import Path
+
+from zerowiz.app.decide.decision import require_a_rung
+from zerowiz.app.launch.doctor import check_start
+from zerowiz.app.launch.start import Start, plan_launch
+from zerowiz.core.codec import encode
+from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.decision.oom_history import Memory, RanOut
+from zerowiz.core.outcome.next_strategy import decide_again, remember
+from zerowiz.core.outcome.resume import goes_on, output_folder, plan_resume
+from zerowiz.emit.files import refuse_loss, replace_file
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.launch.checkpoints import read_saved
+from zerowiz.probe.launch.oom_history import history_path, read_history
+from zerowiz.ui import sentences
+
+# Those of this host and of who keeps its files.
+_CLOCKS_S = 10.0
+
+
+def keep(start: Start, memory: Memory) -> RanOut | None:
+    """Remember what was seen on this machine; where nothing can be kept, this run knows it."""
+    day = datetime.now(tz=UTC).date().isoformat()
+    seen = remember(start.outcome.decision, start.rung, memory, day)
+    if seen is None:
+        return None
+    path = history_path(seen.job_key, os.environ)
+    try:
+        replace_file(path, dumps(encode(read_history(path).plus(seen)), indent=2) + "\n")
+    except ZerowizError:
+        return seen
+    return seen
+
+
+def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) -> Start:
+    """The next start: more frugal, at the same global batch.
+
+    Args:
+        start: The one that ran out of memory.
+        seen: What it showed.
+        number: Of the next attempt.
+        began_at: When the first attempt began, in seconds since 1970: what was saved before is of
+            another run, unless this one goes on from it too.
+
+    Raises:
+        ZerowizError: No rung is left that fits, or its config cannot reach the script, or would
+            replace one that somebody changed.
+    """
+    if seen is None:
+        raise ZerowizError("no next attempt: how much memory was free is unknown")
+    decision = decide_again(start.outcome.decision, seen)
+    outcome = replace(
+        start.outcome,
+        brief=replace(start.outcome.brief, job=decision.job, wish=decision.wish),
+        decision=decision,
+        cures=(),
+        in_script={},
+    )
+    rung = require_a_rung(outcome)
+    # The plan file names this rung, which nobody else's walk would take.
+    named = {"stage": str(rung.stage), "offload": OffloadChoice(rung.offload.value)}
+    outcome = replace(outcome, options=replace(outcome.options, **named))  # type: ignore[arg-type]
+    folder = output_folder(start.facts, start.script_args)
+    since = 0.0 if goes_on(start.facts, start.script_args) else began_at - _CLOCKS_S
+    saved = read_saved(None if folder is None else Path(folder), since)
+    resume = plan_resume(start.facts, start.script_args, saved, start.rung, rung)
+    plan = plan_launch(outcome, start.facts, resume.script_args, rung, start.run, number)
+    refuse_loss(*plan.files, force=outcome.options.force)
+    check_start(outcome, start.facts, rung, resume.script_args, plan)
+    reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
+    return replace(
+        start,
+        outcome=outcome,
+        rung=rung,
+        plan=plan,
+        resume=resume,
+        why=f"{seen.strategy} ran out of {seen.memory} memory; {reasons}",
+    )

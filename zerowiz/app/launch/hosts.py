@@ -1,0 +1,59 @@
+"""Reach the ranks of the nodes that a hostfile names, through one of DeepSpeed's launchers."""
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from zerowiz.app.launch.launchers import Reach, Run
+from zerowiz.core.launch.env import merge_env
+from zerowiz.core.launch.plan import PlannedFile, Programs
+from zerowiz.core.launch.remote import plan_host_launch, quote_script, quote_words, refuse_place
+from zerowiz.probe.launch.launchers import check_launcher
+from zerowiz.probe.nodes.addresses import find_master_address
+from zerowiz.probe.nodes.dsenv import read_env_files
+from zerowiz.probe.nodes.hostfile import read_hostfile
+
+
+def reach_hosts(
+    run: Run,
+    hostfile: Path,
+    programs: Programs,
+    env: Mapping[str, str],
+    watched: Mapping[str, str],
+) -> Reach:
+    """What DeepSpeed is told, and the file of variables that it sends.
+
+    Args:
+        run: The launch.
+        hostfile: The nodes.
+        programs: What starts it here.
+        env: All that differs from the caller's environment.
+        watched: What tells the ranks that they are watched.
+
+    Raises:
+        ZerowizError: What starts the ranks is missing, or would break on a path.
+    """
+    check_launcher(run.launcher, os.environ)
+    places = {"the working folder": str(Path.cwd()), "the interpreter": sys.executable}
+    refuse_place(run.launcher, {**places, "the rank program": programs.rank_program})
+    env_file = run.folder / "deepspeed_env"
+    launch = plan_host_launch(
+        run.launcher,
+        str(hostfile),
+        merge_env(os.environ, {**env, **watched}, read_env_files(os.environ)),
+        os.environ,
+        env_file=str(env_file),
+        master_addr=find_master_address(list(read_hostfile(hostfile))),
+        master_port=programs.master_port,
+    )
+    return Reach(
+        options=launch.options,
+        env={**env, **launch.env},
+        unset=launch.without,
+        files=(PlannedFile(path=str(env_file), text=launch.env_text, own_folder=True),),
+        notes=launch.notes,
+        quote=partial(quote_words, run.launcher),
+        quote_script=partial(quote_script, run.launcher),
+    )

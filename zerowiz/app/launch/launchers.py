@@ -1,0 +1,131 @@
+"""Choose what of DeepSpeed starts the ranks: its launcher here, or one that reaches other nodes."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerowiz.core.launch.node import FOREIGN_VARIABLES, Place, copy_options, hostfile_text
+from zerowiz.core.launch.plan import (
+    Launcher,
+    PlannedFile,
+    Programs,
+    launcher_options,
+    refuse_slices,
+)
+from zerowiz.core.machine.types import Machine
+from zerowiz.emit.supervise import Watch, watched_env
+from zerowiz.probe.nodes.hostfile import read_hostfile
+
+Quote = Callable[[Sequence[str]], tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """What DeepSpeed needs to be told to start the ranks where they run."""
+
+    options: tuple[str, ...]
+    """DeepSpeed's, before the script."""
+    env: Mapping[str, str]
+    """All that differs from the caller's environment."""
+    unset: tuple[str, ...] = ()
+    """What of the caller's environment the launcher must not see."""
+    files: tuple[PlannedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    quote: Quote = tuple
+    """How the words after the launcher's script have to be handed over."""
+    quote_script: Callable[[str], str] = str
+    """How what the launcher takes for the script has to be."""
+    master_port: int | None = None
+    """As it was told; None where a free one is taken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    """One zerowiz of many, which starts the ranks of its own node."""
+
+    place: Place
+    slots: tuple[tuple[int, ...], ...]
+    """The devices of each node, by its rank, as DeepSpeed calls them."""
+    master_addr: str
+    master_port: int | None
+    """As told; None where node 0 takes one that is free."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those of this node; every node has as many."""
+        each = len(self.slots[self.place.node_rank])
+        first = self.place.node_rank * each
+        return tuple(range(first, first + each))
+
+    def reach(self, folder: Path, env: Mapping[str, str]) -> Reach:
+        """DeepSpeed starts this node's ranks alone; they meet those of the others."""
+        hostfile = str(folder / "hostfile")
+        return Reach(
+            options=copy_options(self.place, hostfile, self.slots, self.master_addr),
+            env=env,
+            unset=tuple(name for name in FOREIGN_VARIABLES if name in os.environ),
+            files=(
+                PlannedFile(
+                    path=hostfile, text=hostfile_text(self.place, self.slots), own_folder=True
+                ),
+            ),
+            master_port=self.master_port,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What all attempts of one launch share."""
+
+    folder: Path
+    """Of its own, absolute: what its ranks said stays there."""
+    supervised: bool
+    grace_seconds: int
+    """For ranks to save and end after they were asked to."""
+    hostfile: Path | None = None
+    launcher: Launcher = Launcher.PDSH
+    """Over a hostfile."""
+    copy: Copy | None = None
+    """Where each node has a zerowiz of its own: this one."""
+
+    def watch(self, number: int, ranks: int) -> Watch:
+        """What is watched of one attempt."""
+        return Watch(
+            folder=self.folder / f"attempt-{number}",
+            ranks=ranks,
+            local_ranks=self._local_ranks(ranks),
+            grace_s=self.grace_seconds,
+            hosts=self._connected_hosts(),
+        )
+
+    def _connected_hosts(self) -> tuple[str, ...]:
+        """The nodes whose connections are watched; Open MPI watches its own."""
+        if self.hostfile is None or self.launcher is Launcher.OPENMPI:
+            return ()
+        return tuple(read_hostfile(self.hostfile))
+
+    def _local_ranks(self, ranks: int) -> tuple[int, ...] | None:
+        """The ranks of this host; None where a launcher spreads them over many."""
+        if self.hostfile is not None:
+            return None
+        return tuple(range(ranks)) if self.copy is None else self.copy.ranks
+
+
+def reach_ranks(
+    run: Run, number: int, machine: Machine, programs: Programs, env: Mapping[str, str]
+) -> Reach:
+    """How the ranks of one attempt are started.
+
+    Raises:
+        ZerowizError: What starts them is missing, or would break on a path.
+    """
+    if run.copy is not None:
+        return run.copy.reach(run.folder, env)
+    if run.hostfile is None:
+        return Reach(options=launcher_options(machine), env=env)
+    refuse_slices(machine)
+    from zerowiz.app.launch.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
+
+    watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
+    return reach_hosts(run, run.hostfile, programs, env, watched)

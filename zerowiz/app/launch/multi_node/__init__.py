@@ -1,0 +1,1 @@
+"""One zerowiz on each node: they meet, start together and end together."""

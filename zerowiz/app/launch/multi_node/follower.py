@@ -1,0 +1,93 @@
+"""Follow node 0, as a copy of zerowiz on any other node: answer it, and do as it says."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from zerowiz.app.launch.multi_node.leader import DEADLINE_S, SHARED, Meeting, ticks
+from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.rendezvous import Attempt, Hello, encode_file, hello_name
+from zerowiz.emit.files import replace_file
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.nodes.rendezvous import is_file_of, read_attempt, read_call
+
+
+def follow(
+    job: Path, place: Place, own: Hello, *, deadline_s: float = DEADLINE_S
+) -> tuple[Meeting, Attempt]:
+    """Answer the calls of node 0 until it says what the first attempt is.
+
+    Args:
+        job: The folder of the job.
+        place: Of this copy.
+        own: What this copy says of itself.
+        deadline_s: How long node 0 may take.
+
+    Raises:
+        ZerowizError: It did not say so in time, or its config is not what lies here.
+    """
+    answered: list[Path] = []
+    for _ in ticks(deadline_s):
+        call = read_call(job)
+        # A node 0 that calls again has said before what its last call came to.
+        for folder in answered:
+            attempt = _take(folder, own, 1)
+            if attempt is not None:
+                return Meeting(folder=folder, own=own), attempt
+        if call is not None and job / call.word not in answered:
+            answered.append(job / call.word)
+            replace_file(answered[-1] / hello_name(own.rank), encode_file(own))
+    raise _no_word(place.hosts[0], answered, own, 1, deadline_s, job)
+
+
+def follow_on(
+    meeting: Meeting,
+    place: Place,
+    number: int,
+    *,
+    deadline_s: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> Attempt:
+    """What node 0 says of a later attempt.
+
+    Args:
+        meeting: Of this copy.
+        place: Of this copy.
+        number: Of the attempt, from 2.
+        deadline_s: How long node 0 may take.
+        hurry: Whether there is little time left: this copy was told to end.
+
+    Raises:
+        ZerowizError: As `follow`.
+    """
+    for _ in ticks(deadline_s, hurry):
+        attempt = _take(meeting.folder, meeting.own, number)
+        if attempt is not None:
+            return attempt
+    folders = [meeting.folder]
+    raise _no_word(place.hosts[0], folders, meeting.own, number, deadline_s, meeting.folder)
+
+
+def _take(folder: Path, own: Hello, number: int) -> Attempt | None:
+    """The attempt, if this copy is meant by it and can see its config."""
+    attempt = read_attempt(folder, number)
+    if attempt is None or own.word not in attempt.heard:
+        return None
+    agreed = attempt.agreement
+    there = agreed is None or is_file_of(Path(agreed.config_path), agreed.config_sha256)
+    return attempt if there else None
+
+
+def _no_word(
+    first: str, folders: Sequence[Path], own: Hello, number: int, deadline_s: float, job: Path
+) -> ZerowizError:
+    said = [read_attempt(folder, number) for folder in folders]
+    meant = [each.agreement for each in said if each is not None and own.word in each.heard]
+    for agreed in meant:
+        if agreed is not None:
+            return ZerowizError(f"`{agreed.config_path}` is not here as `{first}` wrote it", SHARED)
+    if folders:
+        return ZerowizError(
+            f"`{first}` called, and has not said what to do within {deadline_s:g} s",
+            "its own output says why",
+        )
+    return ZerowizError(f"no word from `{first}` in `{job}` within {deadline_s:g} s", SHARED)

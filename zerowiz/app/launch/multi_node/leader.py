@@ -1,0 +1,191 @@
+"""Lead the copies of zerowiz on several nodes: call them, say what they do, end them."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import typer
+
+import zerowiz
+from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.rendezvous import (
+    CALL,
+    Agreement,
+    Attempt,
+    Call,
+    Hello,
+    attempt_name,
+    encode_file,
+    refuse_unlike,
+)
+from zerowiz.core.machine.types import Machine
+from zerowiz.emit.files import replace_file
+from zerowiz.errors import ExitCode, ZerowizError
+from zerowiz.probe.nodes.rendezvous import read_attempt, read_call, read_hello
+
+DEADLINE_S = 300.0
+
+# Quick at first, then sparing: hundreds of nodes may look at one folder.
+_FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
+# For what node 0 has written by then to be seen, also through a network file system.
+_HURRIED_S = 5.0
+_MOST_NAMED = 5
+
+SHARED = "is the output folder on a file system that all nodes share? `--output-dir` names another"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """The copies of one run, once they have found each other."""
+
+    folder: Path
+    own: Hello
+    hellos: tuple[Hello, ...] = ()
+    """On node 0: of every node, by its rank."""
+
+
+def introduce(place: Place, machine: Machine) -> Hello:
+    """What this copy says of itself."""
+    return Hello(
+        rank=place.node_rank,
+        host=place.hosts[place.node_rank],
+        word=secrets.token_hex(8),
+        zerowiz_version=zerowiz.__version__,
+        machine=machine,
+    )
+
+
+def gather(
+    job: Path,
+    place: Place,
+    own: Hello,
+    told: Callable[[Sequence[str]], None],
+    *,
+    deadline_s: float = DEADLINE_S,
+) -> Meeting:
+    """On node 0: call the others, and wait until every one has answered.
+
+    Args:
+        job: The folder of the job.
+        place: Of this copy.
+        own: What this copy says of itself.
+        told: Called again and again with the hosts that are still missing.
+        deadline_s: How long they may take.
+
+    Raises:
+        ZerowizError: Some did not answer in time, or they cannot train together; those that did
+            answer are told so.
+    """
+    meeting = Meeting(folder=job / own.word, own=own, hellos=(own,))
+    replace_file(job / CALL, encode_file(Call(word=own.word)))
+    for late in ticks(deadline_s):
+        meeting = _hear(meeting, place)
+        missing = _find_missing(meeting, place)
+        with _failing_all(meeting):
+            _refuse_other_call(job, own)
+            if not missing:
+                refuse_unlike(meeting.hellos)
+                return meeting
+            if late:
+                raise _not_come(missing, job, deadline_s)
+            told(missing)
+    return meeting
+
+
+def _hear(meeting: Meeting, place: Place) -> Meeting:
+    """With those who have answered since."""
+    known = {hello.rank: hello for hello in meeting.hellos}
+    heard = (known.get(r) or read_hello(meeting.folder, r) for r in range(place.nodes))
+    return replace(meeting, hellos=tuple(hello for hello in heard if hello is not None))
+
+
+def _find_missing(meeting: Meeting, place: Place) -> list[str]:
+    known = {hello.rank for hello in meeting.hellos}
+    return [host for rank, host in enumerate(place.hosts) if rank not in known]
+
+
+def _refuse_other_call(job: Path, own: Hello) -> None:
+    call = read_call(job)
+    if call is None or call.word != own.word:
+        raise ZerowizError(
+            f"another job has taken over `{job}`",
+            "give each job an output folder of its own: `--output-dir`",
+        )
+
+
+def publish(meeting: Meeting, number: int, agreement: Agreement) -> None:
+    """On node 0: what every copy does in this attempt; they count from 1."""
+    _write(meeting, number, Attempt(heard=_words(meeting), agreement=agreement))
+
+
+def publish_end(meeting: Meeting, status: int, why: str = "") -> None:
+    """On node 0: there is no further attempt, and every copy returns this status."""
+    number = next(n for n in count(1) if read_attempt(meeting.folder, n) is None)
+    _write(meeting, number, Attempt(heard=_words(meeting), end=status, why=why))
+
+
+def _words(meeting: Meeting) -> tuple[str, ...]:
+    return tuple(hello.word for hello in meeting.hellos)
+
+
+def _write(meeting: Meeting, number: int, attempt: Attempt) -> None:
+    replace_file(meeting.folder / attempt_name(number), encode_file(attempt))
+
+
+@contextmanager
+def ending_all(meeting: Meeting) -> Iterator[None]:
+    """On node 0: however this copy ends, the others end with its status."""
+    with _failing_all(meeting):
+        yield
+    with suppress(ZerowizError):
+        publish_end(meeting, ExitCode.OK)
+
+
+@contextmanager
+def _failing_all(meeting: Meeting) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        status, why = _told_by(error)
+        with suppress(ZerowizError):
+            publish_end(meeting, status, why)
+        raise
+
+
+def _told_by(error: BaseException) -> tuple[int, str]:
+    """The status that this copy will end with, and why."""
+    match error:
+        case ZerowizError():
+            return error.exit_code, error.message
+        case typer.Exit():
+            return error.exit_code, ""
+        case KeyboardInterrupt():
+            return ExitCode.INTERRUPTED, "interrupted"
+        case _:
+            return ExitCode.FAILED, type(error).__name__
+
+
+def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Look now and again; whether it is for the last time."""
+    until, tick_s = time.monotonic() + deadline_s, _FIRST_TICK_S
+    while time.monotonic() < until:
+        yield False
+        if hurry():
+            until, hurry = min(until, time.monotonic() + _HURRIED_S), lambda: False
+        time.sleep(max(0.0, min(tick_s, until - time.monotonic())))
+        tick_s = min(tick_s * _SLOWER, _LAST_TICK_S)
+    yield True
+
+
+def _not_come(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
+    names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return ZerowizError(
+        f"no word from {names}{more} in `{job}` within {deadline_s:g} s",
+        "does the job start one `zerowiz launch` on every node, all of one version?",
+        SHARED,
+    )

@@ -1,0 +1,197 @@
+"""Run a job with one zerowiz on each node: node 0 decides, the others do as it says."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from zerowiz import __version__
+from zerowiz.app.launch.attempts import Manner, run_attempts
+from zerowiz.app.launch.launchers import Copy, Run
+from zerowiz.app.launch.multi_node.follower import follow, follow_on
+from zerowiz.app.launch.multi_node.leader import Meeting, ending_all, gather, introduce, publish
+from zerowiz.app.launch.start import Start, make_plan
+from zerowiz.app.resolve.request import config_file
+from zerowiz.cli.options import Options
+from zerowiz.core.launch.node import Place, slots_of
+from zerowiz.core.launch.plan import launch_env
+from zerowiz.core.launch.rendezvous import Agreement, Attempt, job_folder
+from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script import deliver
+from zerowiz.emit.late_signals import ignore_signals, noted_signals
+from zerowiz.emit.supervise import supervise
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.nodes.node import require_address
+from zerowiz.ui import outliers, show
+
+# Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
+_VERDICT_S = 120.0
+# What a shell says of a signal.
+_SIGNALLED = 128
+
+
+def lead(
+    options: Options,
+    place: Place,
+    machine: Machine,
+    start_on: Callable[[Machine, Copy], Start],
+    manner: Manner,
+) -> NoReturn:
+    """On node 0: hear what every node has, decide for the weakest, and start.
+
+    Args:
+        options: What the person said.
+        place: Of this copy.
+        machine: This node.
+        start_on: Plans the job on all nodes together.
+        manner: How often it is started.
+    """
+    require_address(place)
+    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
+    own = introduce(place, _alone(machine))
+    meeting = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
+    with ending_all(meeting):
+        start = start_on(_merge(meeting), _copy(place, [hello.machine for hello in meeting.hellos]))
+
+        def tell(number: int, each: Start) -> None:
+            publish(meeting, number, _agreement(each))
+
+        status = run_attempts(start, manner, tell)
+        ignore_signals()
+        raise typer.Exit(status)
+
+
+def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -> NoReturn:
+    """On every other node: start this node's ranks as node 0 says, and end with its status."""
+    require_address(place)
+    # What is missing here shows before node 0 counts on this node.
+    find_programs(os.environ)
+    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
+    meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
+    number, status = 1, 0
+    with noted_signals() as told:
+        while (agreed := attempt.agreement) is not None:
+            status = _run_here(agreed, place, machine, grace_seconds, number, told)
+            number += 1
+            # Ranks of node 0 may go on alone after a good end, for as long as they like; else node
+            # 0 waits as long for what its own ranks still have to save.
+            deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
+            try:
+                attempt = follow_on(
+                    meeting, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
+                )
+            except ZerowizError as error:
+                # Node 0 is gone; how this node's ranks ended is known.
+                show.error(error.message, error.hints, sys.stderr)
+                raise typer.Exit(status or _SIGNALLED + told[0]) from None
+    ignore_signals()
+    # Node 0 may have ended well before a rank of this node failed.
+    raise typer.Exit(_end(attempt, place) or status)
+
+
+def _end(attempt: Attempt, place: Place) -> int:
+    if attempt.why:
+        show.note(f"`{place.hosts[0]}` ends the job: {attempt.why}", sys.stderr)
+    return attempt.end or 0
+
+
+def _run_here(
+    agreed: Agreement,
+    place: Place,
+    machine: Machine,
+    grace_seconds: int,
+    number: int,
+    told: Sequence[int],
+) -> int:
+    copy = Copy(
+        place=place,
+        slots=agreed.slots,
+        master_addr=agreed.master_addr,
+        master_port=agreed.master_port,
+    )
+    run = Run(
+        folder=Path(agreed.run_folder), supervised=True, grace_seconds=grace_seconds, copy=copy
+    )
+    programs = find_programs(os.environ)
+    reach = copy.reach(run.folder, launch_env(machine, programs, os.environ, agreed.env))
+    # Node 0 has written the hostfile.
+    plan = make_plan(
+        replace(reach, files=()),
+        programs,
+        (agreed.script, *agreed.script_args),
+        (),
+        supervised=True,
+    )
+    ranks = sum(map(len, agreed.slots))
+    watch = run.watch(number, ranks)
+    return supervise(plan.argv, plan.environ(os.environ), watch, told).status
+
+
+def copy_alone(place: Place, machine: Machine) -> Copy:
+    """This copy as if every node were like its own: for a dry run, which waits for nobody."""
+    return _copy(place, [machine] * place.nodes)
+
+
+def _copy(place: Place, machines: Sequence[Machine]) -> Copy:
+    return Copy(
+        place=place,
+        slots=tuple(map(slots_of, machines)),
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+    )
+
+
+def _alone(machine: Machine) -> Machine:
+    """What this node has, whatever a scheduler says of others."""
+    return replace(machine, nodes=1)
+
+
+def _merge(meeting: Meeting) -> Machine:
+    """The weakest of all nodes, as often as there are nodes."""
+    answers = [NodeAnswer(host=hello.host, machine=hello.machine) for hello in meeting.hellos]
+    fleet = merge_nodes(answers)
+    noted = fleet.machine.with_notes(*outliers.notes(fleet))
+    return replace(noted, allocation=meeting.own.machine.allocation)
+
+
+def _agreement(start: Start) -> Agreement:
+    plan, copy = start.plan, start.run.copy
+    if copy is None or plan.master_port is None:
+        raise UsageError("this is no job of several copies")
+    path = config_file(start.outcome.options, start.rung)
+    delivery = deliver(start.facts, start.resume.script_args, path)
+    return Agreement(
+        zerowiz_version=__version__,
+        script=start.facts.path,
+        script_args=delivery.script_args,
+        env=delivery.env,
+        config_path=path,
+        config_sha256=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+        rung=start.rung.name,
+        master_addr=copy.master_addr,
+        master_port=plan.master_port,
+        slots=copy.slots,
+        hostfile=str(start.run.folder / "hostfile"),
+        run_folder=str(start.run.folder),
+    )
+
+
+def _tell_missing(place: Place, *, quiet: bool) -> Callable[[Sequence[str]], None]:
+    """Say once who is waited for."""
+    told: list[str] = []
+
+    def tell(missing: Sequence[str]) -> None:
+        if not told and not quiet:
+            names = ", ".join(missing[:3])
+            told.append(f"waiting for {len(missing)} of {place.nodes} nodes ({names})")
+            show.note(told[0], sys.stderr)
+
+    return tell

@@ -1,0 +1,106 @@
+"""Plan one start of a job: the files, the command and the environment."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.plan_files import with_plan
+from zerowiz.app.launch.launchers import Reach, Run, reach_ranks
+from zerowiz.app.resolve.request import config_file
+from zerowiz.core.dsconfig.write import render_config, write_config
+from zerowiz.core.launch.plan import LaunchPlan, PlannedFile, Programs, launch_argv, launch_env
+from zerowiz.core.outcome.resume import Resume
+from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
+from zerowiz.core.strategy import Strategy
+from zerowiz.probe.launch.programs import find_programs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """One start of a job, ready to be done."""
+
+    outcome: Outcome
+    facts: ScriptFacts
+    script_args: tuple[str, ...]
+    """As the person said them."""
+    rung: Strategy
+    run: Run
+    plan: LaunchPlan
+    resume: Resume
+    """From where the script goes on, and with which words."""
+    why: str
+
+
+def render(outcome: Outcome, rung: Strategy) -> str:
+    """The config of this job under this strategy."""
+    job, handover = outcome.brief.job, outcome.brief.handover
+    return render_config(write_config(job, outcome.decision.of(rung), handover))
+
+
+def plan_files(
+    outcome: Outcome, rung: Strategy, script: str, script_args: Sequence[str]
+) -> tuple[PlannedFile, ...]:
+    """What this job writes: nothing where it runs with a person's own config."""
+    if outcome.options.config is not None:
+        return ()
+    path = config_file(outcome.options, rung)
+    config = PlannedFile(path=path, text=render(outcome, rung))
+    return with_plan(outcome, config, script, script_args)
+
+
+def plan_launch(
+    outcome: Outcome,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    rung: Strategy,
+    run: Run,
+    number: int = 1,
+) -> LaunchPlan:
+    """The files, the command and the environment of this job.
+
+    Raises:
+        ZerowizError: The config cannot reach the script, or what starts it is missing.
+    """
+    options, machine = outcome.options, outcome.brief.job.machine
+    path = config_file(options, rung)
+    check_accelerator(facts, settle(facts, tuple(script_args)), machine.accelerator)
+    delivery = deliver(facts, tuple(script_args), path)
+    programs = find_programs(os.environ)
+    env = launch_env(machine, programs, os.environ, delivery.env)
+    reach = reach_ranks(run, number, machine, programs, env)
+    words = (facts.path, *delivery.script_args)
+    files = plan_files(outcome, rung, facts.path, script_args)
+    return make_plan(reach, programs, words, files, supervised=run.supervised)
+
+
+def make_plan(
+    reach: Reach,
+    programs: Programs,
+    words: Sequence[str],
+    files: Sequence[PlannedFile],
+    *,
+    supervised: bool,
+) -> LaunchPlan:
+    """The plan of a start, once it is known how its ranks are reached.
+
+    Args:
+        reach: How.
+        programs: What runs the job.
+        words: The script and its arguments.
+        files: Its config and the plan of that.
+        supervised: Whether zerowiz stays with the job.
+    """
+    port = reach.master_port or programs.master_port
+    # Under supervision the launcher starts a program of ours, whose first word the script is.
+    script, *args = (programs.rank_program, *words) if supervised else words
+    launched = (reach.quote_script(script), *reach.quote(args))
+    return LaunchPlan(
+        files=(*reach.files, *files),
+        argv=launch_argv(programs.deepspeed, reach.options, port, launched),
+        env=reach.env,
+        unset=reach.unset,
+        notes=reach.notes,
+        master_port=port,
+        supervised=supervised,
+    )

@@ -1,0 +1,130 @@
+"""Find the machine that the options name, else the one this runs on."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
+from zerowiz.cli.options import Options
+from zerowiz.core.machine.sources import tell_origins
+from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
+from zerowiz.core.machine.warnings import remarks
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.probe.machine.read import read_here, read_machine
+from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.probe.recording.files import HostFiles
+from zerowiz.probe.recording.world import World
+
+CPU_MACHINE = "cpu"
+"""The value of `--machine` that means this host without a GPU."""
+
+
+def this_world(options: Options, environ: Mapping[str, str]) -> World:
+    """This host; offload would spill into the folder that is written to."""
+    return World(files=HostFiles(folder=options.output_dir or Path()), environ=environ)
+
+
+def find_machine(
+    options: Options, environ: Mapping[str, str], world: World | None = None
+) -> Machine:
+    """The machine of the job, with the nodes and the GPUs that were asked for.
+
+    Args:
+        options: What the person said.
+        environ: The environment.
+        world: What is read when no other machine is named; `None` for this host.
+
+    Raises:
+        UsageError: The options contradict each other, or the machine.
+        PreflightError: There is no GPU here.
+    """
+    options = with_hostfile(options)
+    machine = _read(options, environ, world or this_world(options, environ))
+    return complete(machine, options)
+
+
+def is_here(machine: Machine) -> bool:
+    """Whether a job planned for this machine can start on it."""
+    return machine.source in {MachineSource.NVML, MachineSource.CPU}
+
+
+def complete(machine: Machine, options: Options) -> Machine:
+    """The machine with what options and scheduler add, where it all came from, and remarks."""
+    said: dict[str, str] = {}
+    if options.interconnect is not None:
+        from zerowiz.core.machine.interconnect_option import (  # noqa: PLC0415 - takes long to load
+            stated_places,
+            with_interconnect,
+        )
+
+        machine = with_interconnect(machine, options.interconnect)
+        said |= stated_places(options.interconnect)
+    nodes = options.nodes
+    allocated = machine.allocation
+    if nodes is None and allocated is not None and allocated.nodes is not None:
+        nodes, said["nodes"] = allocated.nodes, allocated.scheduler
+        if nodes > 1:
+            machine = machine.with_notes(
+                f"{allocated.scheduler} gives the job {nodes} nodes: planned for nodes like this"
+                " one; `--nodes 1` plans for it alone"
+            )
+    elif nodes is not None:
+        said["nodes"] = "`--hostfile`" if options.hostfile else "`--nodes`"
+    if nodes is not None:
+        machine = with_nodes(machine, nodes)
+    machine = machine.with_notes(*remarks(machine))
+    return replace(machine, origins={**machine.origins, **tell_origins(machine, said)})
+
+
+def with_hostfile(options: Options) -> Options:
+    """Nodes and GPUs of each as the hostfile says; DeepSpeed starts one rank for every slot."""
+    if options.hostfile is None:
+        return options
+    if options.gpus is not None:
+        raise UsageError(
+            f"`--gpus {options.gpus}`: with `--hostfile`, DeepSpeed takes the first GPUs of each"
+            " node, as many as it has slots",
+            "drop `--gpus`",
+        )
+    slots = read_hostfile(options.hostfile)
+    fewest, most = min(slots.values()), max(slots.values())
+    if fewest != most:
+        host = min(slots, key=lambda name: slots[name])
+        raise UsageError(
+            f"hostfile `{options.hostfile}`: `{host}` has {fewest} slots, others have {most}",
+            "give every host the same slots: the plan is for equal nodes",
+        )
+    for flag, said, told in (
+        ("--nodes", options.nodes, len(slots)),
+        ("--gpus-per-node", options.gpus_per_node, fewest),
+    ):
+        if said is not None and said != told:
+            raise UsageError(
+                f"`{flag} {said}` disagrees with `{options.hostfile}`, which says {told}",
+                f"drop `{flag} {said}`",
+            )
+    return replace(options, nodes=len(slots), gpus_per_node=fewest)
+
+
+def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine:
+    if options.hostfile is not None and options.machine is None:
+        from zerowiz.app.machines.other_machine import read_nodes  # noqa: PLC0415 - as below
+
+        return read_nodes(options, environ)
+    asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    named = options.machine not in {None, CPU_MACHINE}
+    if named:
+        from zerowiz.app.machines.other_machine import read_named  # noqa: PLC0415 - takes long to load
+
+        machine = read_named(options)
+        if options.accelerator not in {None, machine.accelerator}:
+            raise UsageError(
+                f"`--accelerator {options.accelerator}` disagrees with `--machine"
+                f" {options.machine}`, which is for {machine.accelerator}"
+            )
+        return machine
+    if options.machine == CPU_MACHINE or asked == Accelerator.CPU:
+        refuse_gpus(options)
+        return cpu_machine(options.gpus_per_node or 1, read_here(world))
+    return with_count(read_machine(world, gpus=options.gpus), options)

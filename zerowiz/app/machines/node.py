@@ -1,0 +1,31 @@
+"""Find where this copy of zerowiz stands among those of its job, as options and launcher say."""
+
+import os
+from dataclasses import replace
+
+from zerowiz.app.machines.machine import CPU_MACHINE
+from zerowiz.cli.options import Options
+from zerowiz.core.launch.node import Place
+from zerowiz.errors import UsageError
+from zerowiz.probe.nodes.node import read_place
+
+
+def find_place(options: Options) -> Place | None:
+    """Where it stands; None where there is not one copy on each node.
+
+    Raises:
+        UsageError: The launcher started it in another way, or tells what cannot be.
+    """
+    named = options.machine not in {None, CPU_MACHINE}
+    if options.hostfile is not None or options.nodes == 1 or named:
+        return None
+    return read_place(os.environ)
+
+
+def with_place(options: Options, place: Place | None) -> Options:
+    """With the nodes that the launcher above tells of; nobody is asked anything there."""
+    if place is None:
+        return options
+    if options.nodes not in {None, place.nodes}:
+        raise UsageError(f"`--nodes {options.nodes}`: this job has {place.nodes} nodes")
+    return replace(options, nodes=place.nodes, yes=True)

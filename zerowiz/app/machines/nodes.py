@@ -1,0 +1,51 @@
+"""Ask every node of a hostfile what it has, at once."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zerowiz.cli.options import Options, as_words
+from zerowiz.core.machine.merge import Fleet, merge_nodes
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.fleet import ask_nodes
+from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
+from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.ui.progress import counting
+
+# A node with a cold file system takes seconds to load Python; one that is down never answers.
+DEADLINE_S = 60
+
+# Connections at a time; sshd holds back a client that opens more (sshd_config, MaxStartups).
+_AT_ONCE = 64
+
+
+def read_fleet(
+    options: Options, environ: Mapping[str, str], *, deadline_s: float = DEADLINE_S
+) -> Fleet:
+    """What the nodes of the hostfile answered, merged.
+
+    Raises:
+        PreflightError: No node answered, or there is nothing to ask them with.
+        UsageError: The hostfile makes no sense.
+    """
+    if options.hostfile is None:
+        raise UsageError("there is no hostfile", "name it: `--hostfile hosts`")
+    slots = read_hostfile(options.hostfile)
+    hosts = list(slots)
+    command = node_command(_node_words(options, environ), limit_s=deadline_s)
+    argv = argv_for(pick_transport(environ), command, environ)
+    with counting("asking nodes", len(hosts), sys.stderr) as told:
+        answers = ask_nodes(hosts, argv, at_once=_AT_ONCE, deadline_s=deadline_s, told=told)
+    return merge_nodes(answers, slots)
+
+
+def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:
+    """What each node has to know: the accelerator, and how many ranks a CPU has."""
+    asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    # A node answers for itself, whatever a scheduler tells it of others.
+    alone = Options(nodes=1)
+    if asked != Accelerator.CPU:
+        return as_words(alone)
+    ranks = options.gpus_per_node
+    return as_words(replace(alone, accelerator=Accelerator.CPU, gpus_per_node=ranks))

@@ -1,0 +1,1 @@
+"""One request out of options, script, config and model."""

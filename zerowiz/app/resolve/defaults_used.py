@@ -1,0 +1,63 @@
+"""Say what nobody said and a plan rests on."""
+
+from collections.abc import Iterator
+
+from zerowiz.cli.options import Options
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.dsconfig.user_config import OwnConfig
+from zerowiz.core.script import ScriptSettings
+from zerowiz.core.workload import Method, Workload
+
+
+def assumptions(
+    options: Options, settings: ScriptSettings, own: OwnConfig, job: Job
+) -> tuple[str, ...]:
+    """What nobody said and the plan rests on."""
+    w = job.workload
+    clauses = {
+        f"micro-batch {w.micro_batch} (`--micro-batch`)": (
+            options.micro_batch,
+            settings.micro_batch or own.micro_batch or own.train_batch_size,
+        ),
+        f"{w.sequence_tokens} tokens a sequence (`--seq-len`)": (
+            options.seq_len,
+            settings.sequence_tokens,
+        ),
+        f"{w.precision} (`--precision`)": (
+            options.precision,
+            settings.precision or own.precision,
+        ),
+        "no gradient checkpointing (`--gradient-checkpointing`)": (
+            options.gradient_checkpointing,
+            settings.gradient_checkpointing,
+        ),
+    }
+    always = [clause for clause, said in clauses.items() if said == (None, None)]
+    ignored = (f"no effect of `{b.code}` in line {b.line}" for b in settings.uncounted)
+    return (*always, *_assumed_of_script(options, settings, own, w), *ignored)
+
+
+def _assumed_of_script(
+    options: Options, settings: ScriptSettings, own: OwnConfig, w: Workload
+) -> Iterator[str]:
+    """The same of what only a script decides, and this one does not show."""
+    adapters = w.method is not Method.FULL
+    clauses = {
+        "accumulation_steps": (
+            options.grad_accum or options.global_batch or own.accumulation_steps,
+            f"accumulation {w.accumulation_steps} (`--grad-accum`)",
+        ),
+        "optimizer": (options.optimizer, f"{w.optimizer} (`--optimizer`)"),
+        "method": (options.method, "every parameter trains (`--method`)"),
+        "lora_rank": (
+            options.lora_rank or not adapters,
+            f"adapters of rank {w.lora_rank} (`--lora-rank`)",
+        ),
+        "lora_target_modules": (
+            options.lora_target_modules or not adapters,
+            f"adapters on {w.lora_targets} (`--lora-target-modules`)",
+        ),
+    }
+    return (
+        clause for key, (said, clause) in clauses.items() if key in settings.unseen and not said
+    )

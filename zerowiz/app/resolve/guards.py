@@ -1,0 +1,56 @@
+"""Refuse a run that would not be the one that was planned."""
+
+from collections.abc import Sequence
+
+from zerowiz.cli.options import Options
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.workload import Accounting
+from zerowiz.errors import UsageError
+
+# Words that fingers put last, and that hardly a training script takes.
+_OWN_WORDS = ("--dry-run", "--yes", "--json", "--stage", "--accelerator", "--machine")
+
+
+def check_accounting(options: Options) -> None:
+    """See that a run is planned with what DeepSpeed allocates.
+
+    Raises:
+        UsageError: It was to be planned with the told numbers.
+    """
+    if options.accounting is Accounting.TEXTBOOK:
+        raise UsageError(
+            "`--accounting textbook` is for `zerowiz plan`: a run holds more than is told",
+            "drop `--accounting textbook`",
+        )
+
+
+def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
+    """See that no option of zerowiz stands where only the script would read it.
+
+    Raises:
+        UsageError: One does, and the script shows no such option of its own.
+    """
+    words = script_args[: script_args.index("--")] if "--" in script_args else script_args
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag in _OWN_WORDS and not facts.parser.find(flag):
+            raise UsageError(
+                f"`{flag}` stands after {facts.path} and would go to the script",
+                f"put `{flag}` before {facts.path}",
+                f"`--` before `{flag}` hands it to the script",
+            )
+
+
+def check_own_config(
+    options: Options, machine: Machine, facts: ScriptFacts, script_args: Sequence[str]
+) -> None:
+    """See that a person's own config will do what it says; what else is found is noted.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
+    if options.config is not None:
+        from zerowiz.app.resolve.user_config import lint_own_config  # noqa: PLC0415 - takes long to load
+
+        lint_own_config(options.config, options, machine, facts, script_args)

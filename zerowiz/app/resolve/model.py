@@ -1,0 +1,71 @@
+"""Read the model that `--model` names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.model.from_unknown import is_unknown
+from zerowiz.core.model.types import Model
+from zerowiz.core.workload import Workload
+from zerowiz.probe.model.hf import Named, model_of, read_config
+from zerowiz.ui import sentences
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read:
+    """A model, and the trace of it if there was one."""
+
+    model: Model
+    traced: Traced | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_and_trace(
+    text: str, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+) -> Read:
+    """The model that `--model` names.
+
+    Args:
+        text: What was said.
+        workload: The micro-step that a trace takes.
+        environ: Where caches and the hub are told.
+        trace: Whether to trace; None traces what is not known otherwise, if that is possible.
+
+    Raises:
+        ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
+    """
+    named = read_config(text, environ=environ)
+    if named is None:
+        notes = (sentences.size_untraced(text),) if trace else ()
+        return Read(model=model_of(text, None), notes=notes)
+    return count_or_trace(text, named, workload, environ, trace=trace)
+
+
+def count_or_trace(
+    text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+) -> Read:
+    """The same for a model whose config.json was read already.
+
+    Raises:
+        ZerowizError: It can be neither counted, traced nor guessed.
+    """
+    if not (trace or is_unknown(named[1])):
+        return Read(model=model_of(text, named))
+    from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
+
+    return trace_or_guess(text, named, workload, environ, trace=trace)
+
+
+def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) -> None:
+    """Whether `read_and_trace` would take this answer, as far as that is known without a trace.
+
+    Raises:
+        ZerowizError: It would not.
+    """
+    named = read_config(text, environ=environ)
+    if named is None or not is_unknown(named[1]):
+        model_of(text, named)
+        return
+    from zerowiz.app.resolve.trace import check_unknown  # noqa: PLC0415 - takes long to load
+
+    check_unknown(text, named, trace=trace)

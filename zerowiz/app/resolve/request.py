@@ -1,0 +1,175 @@
+"""Join what was said, what the script says and what the machine is into one job."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerowiz.app.resolve.conflicts import by_config, by_script
+from zerowiz.app.resolve.defaults_used import assumptions
+from zerowiz.app.resolve.model import Read, read_and_trace
+from zerowiz.app.resolve.workload import make_workload
+from zerowiz.cli.options import Options
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.flowchart import Wish
+from zerowiz.core.dsconfig.user_config import OwnConfig
+from zerowiz.core.dsconfig.write import Handover
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.allocator import expands_segments
+from zerowiz.core.memory.forward.attention import runs_eager
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.types import Model
+from zerowiz.core.script import (
+    ScriptFacts,
+    ScriptSettings,
+    default_targets,
+    settle,
+)
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.units import parse_budget
+from zerowiz.core.workload import (
+    Attention,
+    Integration,
+)
+from zerowiz.errors import UsageError
+from zerowiz.probe.launch.oom_history import history_path, read_history
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Brief:
+    """Everything a command decides with."""
+
+    job: Job
+    wish: Wish
+    handover: Handover
+    assumed: tuple[str, ...]
+    """What nobody said, one clause each."""
+    unfused_adam: str | None
+    """Where the script builds an Adam that holds more than is counted."""
+    falls_back: str | None
+    """The release of transformers that runs this model with eager attention, unasked."""
+    traced: tuple[str, ...]
+    """What a trace was made of, one sentence each."""
+    uncounted: tuple[str, ...]
+    """Keys of the person's own config that the ledger does not know."""
+
+
+def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSettings) -> Handover:
+    seen = None if facts is None else facts.integration
+    if options.integration is not None and seen is not None and options.integration is not seen:
+        raise UsageError(
+            f"`--integration {options.integration}` disagrees with the script, which is `{seen}`",
+            f"drop `--integration {options.integration}`",
+        )
+    settled = {
+        "micro_batch": settings.micro_batch,
+        "accumulation_steps": settings.accumulation_steps,
+        "precision": settings.precision,
+    }
+    # Without a script the file is for the Trainer, which fills what it is asked to.
+    fields = settled if facts is None else {k: v for k, v in settled.items() if v is not None}
+    return Handover(
+        integration=options.integration or seen or Integration.HF,
+        settled=frozenset(fields),
+        script_has_optimizer=facts is None or facts.passes_optimizer,
+    )
+
+
+def _wish(options: Options, own: OwnConfig) -> Wish:
+    stage = int(options.stage) if options.stage not in {None, "auto"} else None
+    return Wish(
+        stage=by_config("--stage", options.config, stage, own.stage),
+        offload=by_config("--offload", options.config, options.offload, own.offload),
+        allow_slow=options.allow_slow,
+        force=options.force,
+    )
+
+
+def _own_config(options: Options, reader: Integration | None) -> OwnConfig:
+    if options.config is None:
+        return OwnConfig()
+    from zerowiz.probe.config.config_file import read_config_file  # noqa: PLC0415 - takes long to load
+
+    return read_config_file(options.config, reader)
+
+
+def make_brief(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    model: Model | None = None,
+) -> Brief:
+    """The job, what is wished for it, and how its config will travel.
+
+    Args:
+        options: What was said.
+        machine: What the job runs on.
+        facts: What the script shows; None without one.
+        script_args: The words after the script.
+        model: The model where it was read already; None reads it, which may fetch it.
+    """
+    environ = os.environ
+    settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    reader = options.integration or (facts.integration if facts else None)
+    own = _own_config(options, reader)
+    named = by_script("--model", options.model, settings.model) or ""
+    workload = make_workload(options, settings, own, machine)
+    if _unfused_adam(facts) is not None:
+        workload = replace(workload, optimizer_fused=False)
+    read = (
+        read_and_trace(named, workload, environ, trace=options.trace)
+        if model is None
+        else Read(model=model)
+    )
+    if settings.targets_by_architecture and options.lora_target_modules is None:
+        targets = default_targets(read.model.architecture.family)
+        workload = replace(workload, lora_target_modules=targets)
+    budget = options.memory_budget
+    flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
+    state_dtype = by_config(flag, options.config, said, own.state_dtype)
+    job = Job(
+        machine=machine,
+        model=read.model,
+        workload=workload,
+        accounting=options.accounting,
+        state_dtype=state_dtype,
+        budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
+        own_buffers=own.buffers,
+        traced=read.traced,
+        expandable_segments=expands_segments(environ),
+        nvme_path=None if options.nvme_path is None else str(options.nvme_path),
+        hpz=options.hpz,
+        quantized_weights=options.quantized_weights,
+    )
+    if not options.ignore_oom:
+        job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
+    return Brief(
+        job=job,
+        wish=_wish(options, own),
+        handover=_handover(options, facts, settings),
+        assumed=assumptions(options, settings, own, job),
+        unfused_adam=_unfused_adam(facts),
+        falls_back=_falls_back(job),
+        traced=read.notes,
+        uncounted=own.uncounted,
+    )
+
+
+def _unfused_adam(facts: ScriptFacts | None) -> str | None:
+    line = None if facts is None else facts.unfused_adam_line
+    return None if facts is None or line is None else f"{facts.path} line {line}"
+
+
+def _falls_back(job: Job) -> str | None:
+    w, known = job.workload, job.model.architecture.family in FAMILIES
+    asked = w.attention is Attention.SDPA and job.own_trace is None
+    if not known or not asked or not runs_eager(job.model.architecture, w):
+        return None
+    return ".".join(map(str, w.transformers_version))
+
+
+def config_file(options: Options, strategy: Strategy) -> str:
+    """The config that the job runs with: the person's own, or where the strategy's is written."""
+    own = options.config
+    return str((options.output_dir or Path()) / strategy.config_name if own is None else own)

@@ -1,0 +1,92 @@
+"""Trace a model where that was asked for, or where nothing else can count it; else guess."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+
+from zerowiz.app.resolve.model import Read
+from zerowiz.core.codec import encode
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.model.from_unknown import is_unknown
+from zerowiz.core.model.hf_config import read_architecture
+from zerowiz.core.workload import Workload
+from zerowiz.emit.files import replace_file
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.probe.model.hf import Named, model_of
+from zerowiz.probe.model.trace import cache_path, can_trace, read_cached, trace_model
+from zerowiz.probe.model.trace.build import is_buildable
+from zerowiz.ui import sentences
+
+_NEEDS = "`pip install 'zerowiz[train]'` brings torch and transformers"
+
+
+def trace_or_guess(
+    text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+) -> Read:
+    """A model of an unknown family, or any that `trace` asks for.
+
+    Raises:
+        ZerowizError: It can be neither traced nor guessed.
+    """
+    name, config = named
+    unknown = is_unknown(config)
+    if trace and not can_trace():
+        raise PreflightError("`--trace` needs torch and transformers", _NEEDS)
+    if trace is False or not can_trace():
+        return _guess(text, named, _exact(trace))
+    try:
+        traced = _trace(config, workload, environ)
+    except UsageError as error:
+        if trace:
+            raise
+        return _guess(text, named, error.message)
+    architecture = None if unknown else read_architecture(name, config)
+    family = str(config["model_type"]) if unknown else None
+    return Read(
+        model=traced.model(name, architecture),
+        traced=traced,
+        notes=(sentences.traced(family, traced.built, traced.took_milliseconds),),
+    )
+
+
+def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
+    """As `models.check_model`, for a model of an unknown family.
+
+    Raises:
+        ZerowizError: It can be neither traced nor guessed.
+    """
+    try:
+        _guess(text, named, _exact(trace))
+    except UsageError:
+        if trace is False or not can_trace() or not is_buildable(named[1]):
+            raise
+
+
+def _exact(trace: bool | None) -> str:
+    """How a model of an unknown family is counted exactly."""
+    if not can_trace():
+        return f"where torch and transformers are installed it is traced: {_NEEDS}"
+    return "without `--no-trace` it is traced" if trace is False else "it cannot be traced either"
+
+
+def _guess(text: str, named: Named, exact: str) -> Read:
+    """The model by the sizes in its config, and a note that this is a guess."""
+    try:
+        model = model_of(text, named)
+    except UsageError as error:
+        raise UsageError(error.message, exact, *error.hints) from error
+    family, wraps = str(named[1]["model_type"]), "text_config" in named[1]
+    return Read(model=model, notes=(sentences.guess(family, exact, wraps=wraps),))
+
+
+def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:
+    """The trace of an earlier time, or a new one, which is kept."""
+    path = cache_path(config, workload, environ)
+    known = read_cached(path)
+    if known is not None:
+        return known
+    traced = trace_model(config, workload)
+    # A home that cannot be written costs the next trace some seconds, nothing else.
+    with suppress(ZerowizError):
+        replace_file(path, json.dumps(encode(traced)) + "\n")
+    return traced

@@ -1,0 +1,76 @@
+"""Lint a person's own config before a job runs with it."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerowiz.cli.options import Options
+from zerowiz.core.dsconfig.lint import lint
+from zerowiz.core.dsconfig.lint.context import Context, on_machine
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.source import unreadable
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.rule import Severity
+from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.workload import Integration
+from zerowiz.errors import ConfigMistakeError
+from zerowiz.probe.config.config_file import read_config_text
+from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.probe.model.libraries import read_version
+from zerowiz.ui import check as show_found
+from zerowiz.ui import show
+
+
+def lint_own_config(
+    path: Path,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+) -> None:
+    """As `checking.check_own_config`, for one that there is.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
+    findings = _found(path, machine, facts, script_args, options.integration)
+    errors = [each for each in findings if _ends_the_run(each, facts)]
+    command = shlex.join(["zerowiz", "check", "--script", facts.path, str(path)])
+    whole = f"`{command}` says why, and what mends it"
+    if errors and not options.force:
+        first, *others = (show_found.in_short(str(path), each) for each in errors)
+        raise ConfigMistakeError(first, *others, whole, "`--force` launches all the same")
+    noted = [each for each in findings if each.severity is not Severity.INFO]
+    if noted and not options.quiet:
+        for each in noted:
+            show.note(show_found.in_short(str(path), each), sys.stderr)
+        show.note(whole, sys.stderr)
+
+
+def _found(
+    path: Path,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    integration: Integration | None,
+) -> tuple[Finding, ...]:
+    config = read_config_text(path)
+    if config.fault is not None:
+        return (unreadable(config.fault),)
+    context = Context(
+        integration=integration or facts.integration,
+        world_size=machine.world_size,
+        settings=settle(facts, tuple(script_args)),
+    )
+    schema = read_ds_schema(read_version("deepspeed"))
+    return lint(config.text, schema, on_machine(context, machine))
+
+
+def _ends_the_run(finding: Finding, facts: ScriptFacts) -> bool:
+    """Whether it is an error for this script: DeepSpeed does not read an optimizer beside its own.
+
+    Source: runtime/engine.py, _configure_optimizer (0.19.8).
+    """
+    unread = facts.passes_optimizer and finding.key.partition(".")[0] == "optimizer"
+    return finding.severity is Severity.ERROR and not unread

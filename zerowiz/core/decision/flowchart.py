@@ -1,0 +1,245 @@
+"""Walk the flowchart: choose a rung, and keep every answer and every loser."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zerowiz.core.decision.evaluate import Job, Verdict, Weighed, weigh_all
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.strategy import (
+    DDP,
+    LADDER,
+    STRATEGIES,
+    ZERO1,
+    ZERO2,
+    ZERO3,
+    Offload,
+    Strategy,
+)
+from zerowiz.core.workload import StateDtype
+from zerowiz.errors import UsageError
+
+
+class OffloadChoice(StrEnum):
+    """The values of `--offload`."""
+
+    AUTO = "auto"
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+
+class Question(StrEnum):
+    """The questions of the flowchart."""
+
+    FITS_ONE_GPU = "fits_one_gpu"
+    FITS_ZERO1 = "fits_zero1"
+    FITS_ZERO2 = "fits_zero2"
+    FAST_INTERCONNECT = "fast_interconnect"
+    FITS_ZERO3 = "fits_zero3"
+    FITS_OFFLOAD = "fits_offload"
+
+
+class Reason(StrEnum):
+    """Why the walk ended where it did."""
+
+    REPLICATED_FITS = "replicated_fits"
+    SLOW_LINK_ZERO1 = "slow_link_zero1"
+    MIDDLE_FITS = "middle_fits"
+    FAST_LINK_ZERO3 = "fast_link_zero3"
+    SLOW_ALLOWED = "slow_allowed"
+    ONLY_OFFLOAD_FITS = "only_offload_fits"
+    OFFLOAD_OVER_SLOW_ZERO3 = "offload_over_slow_zero3"
+    SLOW_LINK_REFUSES_ZERO3 = "slow_link_refuses_zero3"
+    ASKED_FOR = "asked_for"
+    FORCED = "forced"
+    TIGHT = "tight"
+    NOTHING_FITS = "nothing_fits"
+    BUDGET_UNKNOWN = "budget_unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What the person asked of the walk."""
+
+    stage: int | None = None
+    offload: OffloadChoice | None = None
+    """None: nobody said; `auto` said aloud also allows offload instead of a slow ZeRO-3."""
+    allow_slow: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One step of the walk, with the numbers that settled it."""
+
+    question: Question
+    answer: bool
+    strategy: str | None = None
+    need_bytes: int | None = None
+    have_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The chosen rung, or None, with every verdict and the way there."""
+
+    job: Job
+    wish: Wish
+    weighed: tuple[Weighed, ...]
+    walk: tuple[Answer, ...]
+    reasons: tuple[Reason, ...]
+    chosen: Weighed | None
+
+    @property
+    def closest(self) -> Weighed:
+        """Of the rungs that may be chosen, the one that lacks least."""
+        allowed = [w for w in self.weighed if w.strategy in _considered(self.wish)]
+        return min(allowed, key=lambda w: w.lacking_bytes)
+
+    def of(self, strategy: Strategy) -> Weighed:
+        """The verdict on one rung."""
+        return next(w for w in self.weighed if w.strategy == strategy)
+
+
+def _considered(wish: Wish) -> tuple[Strategy, ...]:
+    """The rungs that this wish leaves open, the least frugal first."""
+    if wish.stage is None and wish.offload in (None, OffloadChoice.AUTO):
+        return LADDER
+    offloads = {
+        None: (Offload.NONE,) if wish.stage is not None else tuple(Offload),
+        OffloadChoice.NONE: (Offload.NONE,),
+        OffloadChoice.OPTIMIZER: (Offload.OPTIMIZER,),
+        OffloadChoice.ALL: (Offload.ALL,),
+        OffloadChoice.AUTO: tuple(Offload),
+    }[wish.offload]
+    rungs = tuple(
+        strategy
+        for offload in offloads
+        for strategy in STRATEGIES
+        if strategy.offload is offload and wish.stage in (None, strategy.stage)
+    )
+    if not rungs:
+        raise UsageError(
+            f"zerowiz has no strategy for `--stage {wish.stage}` with `--offload {wish.offload}`",
+            "the optimizer goes to the host at stages 2 and 3, the parameters at stage 3 alone",
+        )
+    return rungs
+
+
+class _Walk:
+    """The walk so far: each question is asked once, in order, and written down."""
+
+    def __init__(self, weighed: Sequence[Weighed]) -> None:
+        self.by_name = {w.strategy.name: w for w in weighed}
+        self.answers: list[Answer] = []
+
+    def fits(self, question: Question, strategy: Strategy) -> bool:
+        weighed = self.by_name[strategy.name]
+        room_bytes = weighed.headroom_bytes
+        on_host = not weighed.runs and room_bytes is not None and room_bytes >= 0
+        self.answers.append(
+            Answer(
+                question=question,
+                answer=weighed.runs,
+                strategy=strategy.name,
+                need_bytes=weighed.host_bytes if on_host else weighed.device_bytes,
+                have_bytes=weighed.host_budget_bytes if on_host else weighed.budget_bytes,
+            )
+        )
+        return weighed.runs
+
+    def first_offload(self) -> Weighed | None:
+        rungs = [s for s in LADDER if s.offload is not Offload.NONE]
+        fitting = (s for s in rungs if self.fits(Question.FITS_OFFLOAD, s))
+        return next((self.by_name[s.name] for s in fitting), None)
+
+
+_Outcome = tuple[Weighed | None, Reason]
+
+
+def _sharded(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
+    """The part of the chart below "does it fit replicated": several GPUs."""
+    fast = machine.is_fast
+    # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (traffic.py).
+    if not fast and walk.fits(Question.FITS_ZERO1, ZERO1):
+        return walk.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1
+    if walk.fits(Question.FITS_ZERO2, ZERO2):
+        return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    walk.answers.append(Answer(question=Question.FAST_INTERCONNECT, answer=fast))
+    zero3 = walk.by_name[ZERO3.name]
+    if walk.fits(Question.FITS_ZERO3, ZERO3):
+        if fast or wish.allow_slow:
+            return zero3, Reason.FAST_LINK_ZERO3 if fast else Reason.SLOW_ALLOWED
+        if wish.offload is OffloadChoice.AUTO and (rung := walk.first_offload()):
+            return rung, Reason.OFFLOAD_OVER_SLOW_ZERO3
+        return None, Reason.SLOW_LINK_REFUSES_ZERO3
+    return _offloaded(walk, wish)
+
+
+def _offloaded(walk: _Walk, wish: Wish) -> _Outcome:
+    rung = None if wish.offload is OffloadChoice.NONE else walk.first_offload()
+    return rung, Reason.ONLY_OFFLOAD_FITS if rung else Reason.NOTHING_FITS
+
+
+def _free_walk(walk: _Walk, job: Job, wish: Wish) -> _Outcome:
+    if walk.fits(Question.FITS_ONE_GPU, DDP):
+        return walk.by_name[DDP.name], Reason.REPLICATED_FITS
+    if job.machine.world_size > 1:
+        return _sharded(walk, job.machine, wish)
+    # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
+    # in bf16, which DeepSpeed has at stages 1 to 3 alone.
+    halved = job.state_dtype is StateDtype.BF16
+    if halved and walk.fits(Question.FITS_ZERO2, ZERO2):
+        return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    return _offloaded(walk, wish)
+
+
+_QUESTION_OF_STAGE = {
+    0: Question.FITS_ONE_GPU,
+    1: Question.FITS_ZERO1,
+    2: Question.FITS_ZERO2,
+    3: Question.FITS_ZERO3,
+}
+
+
+def _asked_for(walk: _Walk, rungs: Sequence[Strategy], wish: Wish) -> _Outcome:
+    for rung in rungs:
+        plain = rung.offload is Offload.NONE
+        question = _QUESTION_OF_STAGE[rung.stage] if plain else Question.FITS_OFFLOAD
+        if walk.fits(question, rung):
+            return walk.by_name[rung.name], Reason.ASKED_FOR
+    if wish.force:
+        return walk.by_name[rungs[0].name], Reason.FORCED
+    return None, Reason.NOTHING_FITS
+
+
+def walk_flowchart(weighed: Sequence[Weighed], job: Job, wish: Wish) -> Decision:
+    """Walk the chart over verdicts that stand already."""
+    walk, rungs = _Walk(weighed), _considered(wish)
+    pinned = wish.stage is not None or wish.offload in (
+        OffloadChoice.OPTIMIZER,
+        OffloadChoice.ALL,
+    )
+    if pinned:
+        chosen, reason = _asked_for(walk, rungs, wish)
+    else:
+        chosen, reason = _free_walk(walk, job, wish)
+    reasons = [reason]
+    if chosen and chosen.verdict is Verdict.TIGHT:
+        reasons.append(Reason.TIGHT)
+    if job.gpu_budget_bytes is None:
+        reasons.append(Reason.BUDGET_UNKNOWN)
+    return Decision(
+        job=job,
+        wish=wish,
+        weighed=tuple(weighed),
+        walk=tuple(walk.answers),
+        reasons=tuple(reasons),
+        chosen=chosen,
+    )
+
+
+def decide(job: Job, wish: Wish) -> Decision:
+    """Weigh every rung and walk the chart."""
+    return walk_flowchart(weigh_all(job), job, wish)

@@ -1,0 +1,83 @@
+"""Learn from a run that ran out of memory, so that no later plan repeats it.
+
+What ran out with so much memory needs more than that, and so does every rung that is predicted to
+need as much, and every larger step of the same job.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.model.types import Architecture, Model
+from zerowiz.core.workload import StateDtype, Workload
+
+# What is free on a device differs by some hundred MB from one run to the next.
+_SAME_ROOM = 1.05
+
+
+class Memory(StrEnum):
+    """Which memory was too small."""
+
+    GPU = "gpu"
+    HOST = "host"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RanOut:
+    """A run that died for want of memory."""
+
+    job_key: str
+    strategy: str
+    memory: Memory
+    micro_batch: int
+    sequence_tokens: int
+    budget_bytes: int
+    """What a rank could take of its device then; of the node, where the host was too small."""
+    seen_on: str
+    """The day, as 2026-11-22."""
+
+    def rules_out(self, workload: Workload, budget_bytes: int | None) -> bool:
+        """Whether a step like this one, with this room, would end the same way."""
+        as_large = (
+            workload.micro_batch >= self.micro_batch
+            and workload.sequence_tokens >= self.sequence_tokens
+        )
+        return as_large and (budget_bytes or 0) <= self.budget_bytes * _SAME_ROOM
+
+
+def job_key(
+    machine: Machine, model: Model, workload: Workload, state_dtype: StateDtype | None
+) -> str:
+    """One word for everything that decides what a rank holds, the size of its step aside."""
+    step = replace(workload, micro_batch=1, sequence_tokens=1, accumulation_steps=1)
+    held = {
+        "gpus": sorted((gpu.name, gpu.total_bytes) for gpu in machine.gpus),
+        "nodes": machine.nodes,
+        "model": [model.params, model.name, _fields(model.architecture)],
+        "step": _fields(step),
+        "states": str(state_dtype),
+    }
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _fields(value: Architecture | Workload) -> dict[str, str]:
+    """Each field as text; a set in one order, which Python changes from run to run."""
+    told: dict[str, str] = {}
+    for field in fields(value):
+        held = getattr(value, field.name)
+        told[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
+    return told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """What died of one job, each rung's latest once."""
+
+    ran_out: tuple[RanOut, ...] = ()
+
+    def plus(self, seen: RanOut) -> "History":
+        """The history with one more run in it."""
+        others = (one for one in self.ran_out if one.strategy != seen.strategy)
+        return History(ran_out=(*others, seen))

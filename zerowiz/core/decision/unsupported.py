@@ -1,0 +1,243 @@
+"""Refuse what DeepSpeed fails on, ignores, or trains otherwise than it was asked for."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
+from zerowiz.errors import UsageError
+
+
+class Outcome(StrEnum):
+    """What becomes of a combination that nobody refuses."""
+
+    RAISES = "raises"
+    IGNORED = "ignored"
+    """It trains as if this had not been asked for."""
+    DIFFERS = "differs"
+    """It trains something else."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A job on one rung, and who hands its config to DeepSpeed."""
+
+    job: Job
+    strategy: Strategy
+    integration: Integration
+    script_has_optimizer: bool
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the weights are divided among the ranks: stage 3."""
+        return Part.PARAMETERS in self.strategy.sharded
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the optimizer's states leave the GPU."""
+        return self.strategy.offload is not Offload.NONE
+
+    @property
+    def on_nvme(self) -> bool:
+        """Whether a folder on NVMe is given."""
+        return self.job.nvme_path is not None
+
+    @property
+    def half_states(self) -> bool:
+        """Whether master weights and moments are asked for in bf16."""
+        return self.job.state_dtype is StateDtype.BF16
+
+    @property
+    def swapped_optimizer(self) -> bool:
+        """Whether the script's own optimizer is what steps, or what Accelerate makes of it.
+
+        The Trainer builds its optimizer after it has read the config, so a config can name one.
+        """
+        trainer = self.integration is Integration.HF
+        return self.script_has_optimizer and not trainer
+
+
+class Predicate(Protocol):
+    """Whether a job asks for a combination."""
+
+    def __call__(self, a: Asked, /) -> bool:
+        """Read the job; nothing else decides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Combination:
+    """One row; tests/core/decision/test_unsupported_really.py trains it."""
+
+    name: str
+    message: str
+    """`{rung}` stands for the rung's name."""
+    hints: tuple[str, ...]
+    outcome: Outcome
+    source: str
+    """Where DeepSpeed 0.19.8 decides it, below its folder `runtime`."""
+    is_asked: Predicate
+
+
+# Rule: a row stands here only for what the library really makes of it; what it does fine with
+# must not be refused (tests/core/decision/test_unsupported_really.py trains those, too: hpZ with
+# offload or on one node, torch_autocast with offload and under the Trainer, SGD and Adafactor with
+# offload when nobody swaps them).
+COMBINATIONS: tuple[Combination, ...] = (
+    Combination(
+        name="nvme-below-stage-3",
+        message="`--nvme-path` with `{rung}`: below stage 3 DeepSpeed keeps what is offloaded in"
+        " host memory and writes nothing to the folder",
+        hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
+        outcome=Outcome.IGNORED,
+        source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
+        is_asked=lambda a: a.on_nvme and a.offloaded and not a.sharded,
+    ),
+    Combination(
+        name="nvme-without-offload",
+        message="`--nvme-path` with `{rung}`, which offloads nothing",
+        hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
+        outcome=Outcome.IGNORED,
+        source="zero/offload_config.py: `device` is none",
+        is_asked=lambda a: a.on_nvme and not a.offloaded,
+    ),
+    Combination(
+        name="nvme-with-bf16-states",
+        message="`--nvme-path` with `--optimizer-state-dtype bf16`: DeepSpeed swaps states to NVMe"
+        " in fp32 alone, and stops at the first step",
+        hints=("drop `--optimizer-state-dtype bf16`", "drop `--nvme-path`"),
+        outcome=Outcome.RAISES,
+        # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
+        source="swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
+        "utils.py, SwapBufferManager.allocate",
+        is_asked=lambda a: a.on_nvme and a.half_states and a.sharded,
+    ),
+    Combination(
+        name="nvme-with-8-bit-adam",
+        message="`--nvme-path` with `--optimizer adamw_8bit`: DeepSpeed swaps its 8-bit states as"
+        " if they were fp32, and the model diverges",
+        hints=("`--optimizer adamw` keeps fp32 states on NVMe", "drop `--nvme-path`"),
+        outcome=Outcome.DIFFERS,
+        source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
+        is_asked=lambda a: (
+            a.on_nvme and a.sharded and a.job.workload.optimizer is Optimizer.ADAMW_8BIT
+        ),
+    ),
+    Combination(
+        name="nvme-parameters-with-hpz",
+        message="`--nvme-path` with `--hpz` and `{rung}`: DeepSpeed makes hpZ's copy of the"
+        " weights on a device named nvme, which torch does not have",
+        hints=("`--no-hpz`", "`--offload optimizer` keeps the weights off NVMe"),
+        outcome=Outcome.RAISES,
+        source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
+        is_asked=lambda a: (
+            a.on_nvme and a.sharded and a.strategy.offload is Offload.ALL and a.job.hpz is True
+        ),
+    ),
+    Combination(
+        name="hpz-below-stage-3",
+        message="`--hpz` with `{rung}`: below stage 3 the weights are whole on each GPU",
+        hints=("`--stage 3` shards them", "drop `--hpz`"),
+        outcome=Outcome.IGNORED,
+        source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
+        is_asked=lambda a: a.job.hpz is True and not a.sharded,
+    ),
+    Combination(
+        name="quantized-weights-below-stage-3",
+        message="`--quantized-weights` with `{rung}`: below stage 3 no weights are gathered",
+        hints=("`--stage 3` gathers them", "drop `--quantized-weights`"),
+        outcome=Outcome.IGNORED,
+        source="zero/partition_parameters.py alone reads zero_quantized_weights",
+        is_asked=lambda a: a.job.quantized_weights and not a.sharded,
+    ),
+    Combination(
+        name="quantized-weights-with-autocast",
+        message="`--quantized-weights` with `--torch-autocast`: DeepSpeed takes one of the two",
+        hints=("`--precision bf16` gathers in int8 too", "drop `--quantized-weights`"),
+        outcome=Outcome.RAISES,
+        source="torch_autocast.py, _validate_auto_cast_settings",
+        is_asked=lambda a: a.job.quantized_weights and a.job.workload.torch_autocast is not None,
+    ),
+    Combination(
+        name="quantized-weights-on-cpu",
+        message="`--quantized-weights` on the CPU accelerator: DeepSpeed's quantizer is written"
+        " in CUDA",
+        hints=("drop `--quantized-weights`",),
+        outcome=Outcome.RAISES,
+        source="zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py",
+        is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
+    ),
+    Combination(
+        name="fp16-autocast-with-zero",
+        message="`--torch-autocast fp16` with `{rung}`: ZeRO clips gradients that still carry the"
+        " loss scale, so next to nothing of them is left",
+        hints=(
+            "`--torch-autocast bf16` has no loss scale",
+            "`--precision fp16` scales and clips in the right order",
+            "`--stage 0` does, too",
+        ),
+        outcome=Outcome.DIFFERS,
+        # GradScaler scales the loss, but unscale_and_clip_grads divides by ZeRO's own scale, 1.
+        source="zero/stage_1_and_2.py and zero/stage3.py, unscale_and_clip_grads",
+        is_asked=lambda a: a.job.workload.torch_autocast is Precision.FP16 and a.strategy.stage > 0,
+    ),
+    Combination(
+        name="bf16-states-without-zero",
+        message="`--optimizer-state-dtype bf16` with `{rung}`: DeepSpeed keeps states in bf16 at"
+        " stages 1 to 3 only",
+        hints=("`--stage 1` is the first that does", "drop `--optimizer-state-dtype bf16`"),
+        outcome=Outcome.RAISES,
+        source="config.py, DeepSpeedConfig._do_error_check",
+        is_asked=lambda a: a.half_states and a.strategy.stage == 0,
+    ),
+    Combination(
+        name="8-bit-adam-by-name",
+        message="`--optimizer adamw_8bit`: DeepSpeed cannot build bitsandbytes' Adam, and the"
+        " script brings no optimizer",
+        hints=(
+            "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
+            "drop `--optimizer adamw_8bit`",
+        ),
+        outcome=Outcome.RAISES,
+        source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
+        is_asked=lambda a: (
+            a.job.workload.optimizer is Optimizer.ADAMW_8BIT
+            and a.integration is Integration.DEEPSPEED
+            and not a.script_has_optimizer
+        ),
+    ),
+    Combination(
+        name="bf16-states-with-offload-and-own-optimizer",
+        message="`--optimizer-state-dtype bf16` with `{rung}`: under offload DeepSpeed keeps"
+        " states in bf16 for its own CPU Adam alone, and the script brings an optimizer",
+        hints=(
+            "drop `--optimizer-state-dtype bf16`",
+            "take the optimizer out of the script: the config then names AdamW",
+        ),
+        outcome=Outcome.RAISES,
+        # DeepSpeedCPUAdam(fp32_optimizer_states=False) would do; Accelerate cannot build it.
+        source="base_optimizer.py, _configure_master_weights; zero/stage3.py, __init__",
+        is_asked=lambda a: a.half_states and a.offloaded and a.swapped_optimizer,
+    ),
+)
+
+
+def refuse_broken(
+    job: Job, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
+) -> None:
+    """Let only what DeepSpeed trains as asked through to the config.
+
+    Raises:
+        UsageError: A row of the table is asked for.
+    """
+    asked = Asked(
+        job=job,
+        strategy=strategy,
+        integration=integration,
+        script_has_optimizer=script_has_optimizer,
+    )
+    for combination in COMBINATIONS:
+        if combination.is_asked(asked):
+            raise UsageError(combination.message.format(rung=strategy.name), *combination.hints)

@@ -1,0 +1,1 @@
+"""DeepSpeed configs: written, read, described by a schema, checked."""

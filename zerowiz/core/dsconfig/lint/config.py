@@ -1,0 +1,227 @@
+"""Hold a parsed config against the schema, so that a rule can ask for a key by its path."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.dsconfig.hjson import Member, Object, plain
+from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.lint.finding import Edit, Finding
+from zerowiz.core.dsconfig.schema import Key, Kind, Schema, kind_of
+from zerowiz.core.dsconfig.user_config import TRUTHS
+from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.workload import Integration
+
+AUTO = "auto"
+_SHOWN_CHARACTERS = 40
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A member, wherever it stands, with what DeepSpeed knows of it."""
+
+    path: str
+    """As it is written."""
+    known_path: str
+    """The same in the schema's names."""
+    member: Member
+    holder: Object
+    section: Key | None
+    """What holds it; None where DeepSpeed does not know that either."""
+    key: Key | None
+    value: object
+
+    @property
+    def name(self) -> str:
+        """The last word of the path."""
+        return self.member.key.name
+
+    @property
+    def label(self) -> str:
+        """The same for a message, short and on one line."""
+        return shown(self.name)
+
+    @property
+    def kind(self) -> Kind:
+        """What the value looks like."""
+        return kind_of(self.value)
+
+    def found(
+        self,
+        rule: Rule,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        mend: str | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> Finding:
+        """A finding at the key."""
+        place = self.member.key.place
+        return Finding(
+            rule=rule,
+            severity=severity or rule.severity,
+            key=self.path,
+            line=place.line,
+            column=place.column,
+            message=message,
+            mend=mend,
+            edits=edits,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """What the rules look at."""
+
+    text: str
+    root: Object
+    schema: Schema
+    context: Context
+    entries: tuple[Entry, ...]
+    """In the order of the text."""
+    last: Mapping[str, Entry]
+    """By their known paths; of equal keys, the last one counts."""
+
+    def get(self, path: str) -> object:
+        """The value of a key, None where it is not set."""
+        entry = self.last.get(path)
+        return None if entry is None else entry.value
+
+    def truth(self, path: str, *, default: bool = False) -> bool | None:
+        """What DeepSpeed makes of a switch; None where nobody can tell yet."""
+        value = self.get(path)
+        if value is None:
+            return default
+        return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+
+    def number(self, path: str) -> int | None:
+        """A whole number; None where it is not set, or anything else."""
+        value = self.get(path)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def word(self, path: str) -> str | None:
+        """A word; None where it is not set, or anything else."""
+        value = self.get(path)
+        return value if isinstance(value, str) else None
+
+    @property
+    def stage(self) -> int | None:
+        """The stage of ZeRO; None where nobody can tell yet."""
+        zero = self.get("zero_optimization")
+        # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
+        if not isinstance(zero, dict):
+            return int(zero is True)
+        word = self.word("zero_optimization.stage")
+        if word in {"0", "1", "2", "3"}:
+            return int(word)
+        return 0 if zero.get("stage") is None else self.number("zero_optimization.stage")
+
+    def device(self, part: str) -> str | None:
+        """Where `offload_optimizer` or `offload_param` puts things: `cpu`, `nvme`, or nowhere."""
+        device = self.word(f"zero_optimization.{part}.device")
+        return device if device in {"cpu", "nvme"} else None
+
+    @property
+    def by_accelerate(self) -> bool:
+        """Whether the Trainer or Accelerate hands the config over.
+
+        DeepSpeed by itself does not take `auto` for a batch key (runtime/config.py).
+        """
+        if self.context.integration is not None:
+            return self.context.integration is not Integration.DEEPSPEED
+        return any(self.get(key) == AUTO for key in BATCH_KEYS)
+
+    @property
+    def if_built(self) -> Severity:
+        """How bad an optimizer or a scheduler is that DeepSpeed cannot build.
+
+        The Trainer and Accelerate pass nothing of their own beside such a section. What a script
+        passes to `deepspeed.initialize` comes first, and the section is then not looked at
+        (runtime/engine.py, _configure_optimizer and _configure_lr_scheduler).
+        """
+        known = self.context.integration is not None or self.by_accelerate
+        return Severity.ERROR if known else Severity.WARNING
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it is for the autotuner, which takes a list of values to try wherever one goes.
+
+        autotuning/utils.py, get_all_configs.
+        """
+        return bool(self.truth("autotuning.enabled"))
+
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed was said to read the config by itself."""
+        return self.context.integration is Integration.DEEPSPEED
+
+    def found(
+        self, rule: Rule, message: str, *, mend: str, severity: Severity | None = None
+    ) -> Finding:
+        """A finding about the whole config."""
+        return Finding(
+            rule=rule,
+            severity=severity or rule.severity,
+            key="",
+            line=self.root.place.line,
+            column=self.root.place.column,
+            message=message,
+            mend=mend,
+        )
+
+
+def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:
+    """Look every key up."""
+    renamed = [key for key in schema.keys.values() if key.aliases]
+    aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
+    entries = tuple(_entries(root, (schema.keys, aliases), schema.keys[""], None))
+    # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
+    own = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
+    return Config(
+        text=text,
+        root=root,
+        schema=schema,
+        context=context,
+        entries=entries,
+        last={entry.known_path: entry for entry in entries} | own,
+    )
+
+
+def _entries(
+    holder: Object, known: Sequence[Mapping[str, Key]], section: Key | None, above: Entry | None
+) -> Iterator[Entry]:
+    for member in holder.members:
+        name = member.key.name
+        # A dot in a name must not make a path of it.
+        path = _path(section.path, name) if section and name and "." not in name else ""
+        key = next((keys[path] for keys in known if path in keys), None) if path else None
+        lone = name.replace(".", "/") or "/"
+        entry = Entry(
+            path=f"{above.path}.{name}" if above else name,
+            known_path=key.path if key else f"{above.known_path}.{lone}" if above else lone,
+            member=member,
+            holder=holder,
+            section=section,
+            key=key,
+            value=plain(member.value),
+        )
+        yield entry
+        if isinstance(member.value, Object) and not (key and key.removed):
+            yield from _entries(member.value, known, key, entry)
+
+
+def _path(section: str, name: str) -> str:
+    return f"{section}.{name}" if section else name
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except ValueError:
+        text = "a number of too many digits"
+    line = repr(text)[1:-1]
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."

@@ -1,0 +1,31 @@
+"""Describe what a config is checked against, beside DeepSpeed itself."""
+
+from dataclasses import dataclass, replace
+
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.script import ScriptSettings
+from zerowiz.core.workload import Integration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What is known of the run; None is what nobody said."""
+
+    integration: Integration | None = None
+    world_size: int | None = None
+    settings: ScriptSettings | None = None
+    """What the script that the config is for was seen to say."""
+    gpu_bytes: int | None = None
+    """Memory of the smallest GPU."""
+    compute_capability: tuple[int, int] | None = None
+    """The lowest of the GPUs."""
+
+
+def on_machine(context: Context, machine: Machine) -> Context:
+    """The same run on this machine; a number of ranks that was said counts more than its own."""
+    context = replace(context, world_size=context.world_size or machine.world_size)
+    if machine.accelerator is Accelerator.CPU:
+        return context
+    return replace(
+        context, gpu_bytes=machine.total_bytes, compute_capability=machine.compute_capability
+    )

@@ -1,0 +1,89 @@
+"""Mend a text with the edits of its findings."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.dsconfig.lint.finding import Edit, Finding
+from zerowiz.core.rule import Severity
+
+# A mend can make room for another: a renamed key turns out to have a wrong value. More rounds than
+# a key can have mistakes would be a mend that undoes another.
+_ROUNDS = 10
+
+
+class OverlapError(ValueError):
+    """Two edits change the same characters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mended:
+    """A text after its mends."""
+
+    text: str
+    findings: tuple[Finding, ...]
+    """What is still to be said of it."""
+    mended: tuple[Finding, ...]
+    """What is not any more, in the order of the rounds."""
+
+
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """The text with every edit in it.
+
+    Raises:
+        OverlapError: Two of them change the same characters, or insert at the same place.
+    """
+    pieces: list[str] = []
+    done = 0
+    for edit in sorted(edits, key=_span):
+        if edit.start < done or (pieces and edit.start == edit.end == done):
+            raise OverlapError(f"two edits at character {edit.start}")
+        pieces += [text[done : edit.start], edit.text]
+        done = edit.end
+    return "".join([*pieces, text[done:]])
+
+
+def mend(text: str, check: Callable[[str], tuple[Finding, ...]]) -> Mended:
+    """Apply every edit that can be, and look again, until there is none.
+
+    A finding is mended whole or not at all. A round after which there are more errors than before
+    is taken back.
+
+    Args:
+        text: What was checked.
+        check: What finds mistakes in a text.
+    """
+    findings = check(text)
+    mended: tuple[Finding, ...] = ()
+    for _ in range(_ROUNDS):
+        chosen = _together(findings)
+        if not chosen:
+            break
+        changed = apply_edits(text, [edit for finding in chosen for edit in finding.edits])
+        found = check(changed)
+        if _errors(found) > _errors(findings):
+            break
+        text, findings, mended = changed, found, (*mended, *chosen)
+    return Mended(text=text, findings=findings, mended=mended)
+
+
+def _together(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, from the first on, whose edits do not get into each other's way."""
+    chosen: list[Finding] = []
+    taken: list[Edit] = []
+    for finding in findings:
+        try:
+            apply_edits("", [*taken, *finding.edits])
+        except OverlapError:
+            continue
+        if finding.edits:
+            chosen.append(finding)
+            taken += finding.edits
+    return tuple(chosen)
+
+
+def _span(edit: Edit) -> tuple[int, int]:
+    return edit.start, edit.end
+
+
+def _errors(findings: Sequence[Finding]) -> int:
+    return sum(finding.severity is Severity.ERROR for finding in findings)

@@ -1,0 +1,48 @@
+"""The JSON of `check --json`: other programs read it, so it changes only on purpose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileReport:
+    """What was found in one file."""
+
+    path: str
+    """As the person said it."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether any finding is an error."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+def encode_reports(reports: Sequence[FileReport]) -> dict[str, object]:
+    """One JSON object, the files in the order in which they were said."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": [
+            {"path": report.path, "findings": [_finding(each) for each in report.findings]}
+            for report in reports
+        ],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "code": finding.rule.code,
+        "name": finding.rule.name,
+        "severity": finding.severity.value,
+        "key": finding.key,
+        "line": finding.line,
+        "column": finding.column,
+        "message": finding.message,
+        "why": finding.rule.why,
+        "fix": finding.mend,
+    }

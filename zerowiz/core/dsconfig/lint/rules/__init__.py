@@ -1,0 +1,1 @@
+"""The rules of `zerowiz check`, a module for each family."""

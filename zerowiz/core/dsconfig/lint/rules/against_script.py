@@ -1,0 +1,58 @@
+"""Find values that the script contradicts."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.lint.codes import SCRIPT_DISAGREES
+from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, shown
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+from zerowiz.core.script import ScriptSettings
+from zerowiz.core.workload import Integration, Precision
+
+
+def check_against_script(config: Config) -> Iterator[Finding]:
+    """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
+    yield from _two_rates(config)
+    settings = config.context.settings
+    if settings is None:
+        return
+    for path, value, said_by in _said(settings, config.context.world_size):
+        entry = config.last.get(path)
+        if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
+            continue
+        is_trainer = config.context.integration is Integration.HF
+        yield entry.found(
+            SCRIPT_DISAGREES,
+            f"`{path}` is {shown(entry.value)} and {said_by} makes it {shown(value)}",
+            severity=Severity.ERROR if is_trainer else Severity.WARNING,
+            mend='write `"auto"`' if is_trainer else "make them the same",
+        )
+
+
+def _two_rates(config: Config) -> Iterator[Finding]:
+    rate = config.get("optimizer.params.lr")
+    peak = config.last.get("scheduler.params.warmup_max_lr")
+    if config.context.integration is not Integration.HF or peak is None:
+        return
+    if None not in (rate, peak.value) and AUTO not in (rate, peak.value) and rate != peak.value:
+        yield peak.found(
+            SCRIPT_DISAGREES,
+            f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer has one",
+            mend='write `"auto"` for both',
+        )
+
+
+def _said(settings: ScriptSettings, ranks: int | None) -> Iterator[tuple[str, object, str]]:
+    """Keys, what the script makes of them, and where."""
+    micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
+    whole, per_gpu, accumulated = BATCH_KEYS
+    if micro is not None:
+        yield per_gpu, micro.value, micro.said_by
+    if steps is not None:
+        yield accumulated, steps.value, steps.said_by
+    if micro is not None and steps is not None and ranks is not None:
+        product = micro.value * steps.value * ranks
+        yield whole, product, f"{micro.value} * {steps.value} * {ranks} ranks"
+    if precision is not None:
+        for name in (Precision.BF16, Precision.FP16):
+            yield f"{name}.enabled", precision.value is name, precision.said_by

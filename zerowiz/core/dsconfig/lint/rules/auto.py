@@ -1,0 +1,137 @@
+"""Find an "auto" that nobody fills."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.lint.codes import AUTO_NOT_FILLED, AUTO_OUT_OF_PLACE
+from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry
+from zerowiz.core.dsconfig.lint.edits import put
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.schema import Kind, Unknown
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import Integration
+
+_ZERO = "zero_optimization"
+# accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__ and set_mixed_precision;
+# accelerator.py, Accelerator._prepare_deepspeed. `steps_per_print` is overwritten there.
+_ACCELERATE = frozenset(
+    {
+        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        *("gradient_clipping", "steps_per_print", "fp16.enabled", "bf16.enabled"),
+        *(f"{_ZERO}.stage", f"{_ZERO}.stage3_gather_16bit_weights_on_model_save"),
+        *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+        *(f"{_ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")),
+        *(f"{_ZERO}.reduce_bucket_size", f"{_ZERO}.stage3_prefetch_bucket_size"),
+        f"{_ZERO}.stage3_param_persistence_threshold",
+        *("optimizer.params.lr", "optimizer.params.weight_decay"),
+        *("scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"),
+        *("scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps"),
+    }
+)
+# transformers 5.23, integrations/deepspeed.py, HfTrainerDeepSpeedConfig; then Accelerate.
+_TRAINER = _ACCELERATE | {"optimizer.params.betas", "optimizer.params.eps"}
+_FILLED = {
+    Integration.HF: _TRAINER,
+    Integration.ACCELERATE: _ACCELERATE,
+    None: _TRAINER,
+}
+# What DeepSpeed's default turns into another training (runtime/config_utils.py drops every "auto"
+# of a strict section).
+_ANOTHER_TRAINING = frozenset(
+    {
+        *("bf16.enabled", "fp16.enabled", f"{_ZERO}.stage"),
+        *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+    }
+)
+_PARAMS = ("optimizer.params.", "scheduler.params.")
+_NO_NUMBER = frozenset({"string"})
+
+
+def check_autos(config: Config) -> Iterator[Finding]:
+    """Every "auto", and what was meant as one."""
+    for entry in config.entries:
+        if entry.value == AUTO:
+            yield from _auto(config, entry)
+        elif isinstance(entry.value, str) and entry.value.lower() == AUTO:
+            yield from _misspelt(config, entry)
+        elif isinstance(entry.value, list) and AUTO in entry.value:
+            yield from _in_array(entry)
+
+
+def _auto(config: Config, entry: Entry) -> Iterator[Finding]:
+    if entry.key and entry.key.unknown and entry.key.removed is False:
+        yield entry.found(
+            AUTO_OUT_OF_PLACE,
+            f"`{entry.label}` is a section, which nobody fills as a whole",
+            severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
+            mend="drop it, or write its keys",
+        )
+    elif config.by_deepspeed:
+        yield from _by_deepspeed(entry)
+    elif entry.path not in _FILLED[config.context.integration]:
+        yield from _by_accelerate(config, entry)
+
+
+def _fails(config: Config, entry: Entry) -> bool:
+    return config.by_accelerate or entry.key is None or Kind.AUTO not in entry.key.takes
+
+
+def _is_own_default(entry: Entry) -> bool:
+    """Whether `auto` is DeepSpeed's own word here."""
+    return entry.key is not None and entry.key.default == f'"{AUTO}"'
+
+
+def _by_accelerate(config: Config, entry: Entry) -> Iterator[Finding]:
+    """Accelerate refuses whatever is left (DeepSpeedPlugin.fill_match)."""
+    certain = config.by_accelerate
+    if not certain and (_is_own_default(entry) or entry.key is None):
+        return
+    yield entry.found(
+        AUTO_NOT_FILLED,
+        f"nobody fills `{entry.label}`, neither the Trainer nor Accelerate",
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        mend="drop it for the default, or write a value",
+    )
+
+
+def _by_deepspeed(entry: Entry) -> Iterator[Finding]:
+    severity = _harm_by_deepspeed(entry)
+    if severity is not None:
+        yield entry.found(
+            AUTO_NOT_FILLED,
+            f"nobody fills `{entry.label}` when DeepSpeed reads the config by itself",
+            severity=severity,
+            mend="write a value",
+        )
+
+
+def _harm_by_deepspeed(entry: Entry) -> Severity | None:
+    key = entry.key
+    if key is None:
+        return Severity.ERROR if entry.path.startswith(_PARAMS) else None
+    if _is_own_default(entry) or key.removed:
+        return None
+    # runtime/engine.py compares the clipping with 0 in the first step.
+    if Kind.AUTO not in key.takes or key.path in _ANOTHER_TRAINING | {"gradient_clipping"}:
+        return Severity.ERROR
+    is_strict = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    return Severity.WARNING if is_strict or not _NO_NUMBER & {*key.types} else None
+
+
+def _misspelt(config: Config, entry: Entry) -> Iterator[Finding]:
+    if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
+        yield entry.found(
+            AUTO_OUT_OF_PLACE,
+            f"`{entry.value}` is not the word `auto`, which is written in small letters",
+            mend="write `auto`",
+            edits=() if config.by_deepspeed else put(entry, AUTO),
+        )
+
+
+def _in_array(entry: Entry) -> Iterator[Finding]:
+    # fill_match compares the whole value: betas of ["auto", "auto"] reach the optimizer.
+    if entry.path.startswith(_PARAMS):
+        yield entry.found(
+            AUTO_OUT_OF_PLACE,
+            f"nobody fills an `auto` inside the array of `{entry.label}`",
+            mend='write `"auto"` for the whole array',
+        )

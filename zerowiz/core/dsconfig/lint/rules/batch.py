@@ -1,0 +1,105 @@
+"""Find batch sizes that do not multiply to each other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from zerowiz.core.dsconfig.lint.codes import BATCH_EQUATION, BATCH_MISSING
+from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+
+# runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
+# batch fewer than all of them.
+_FEWER_RANKS = ("sequence_parallel_size", "data_parallel_size", "tensor_parallel", "pipeline")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Batch:
+    """The three numbers of one config, as far as they stand there."""
+
+    train_size: int | None
+    micro_batch: int | None
+    accumulation_steps: int | None
+
+    @property
+    def divisor(self) -> int:
+        """What the whole batch is a multiple of, whatever the number of ranks."""
+        return (self.micro_batch or 1) * (self.accumulation_steps or 1)
+
+
+def check_batch(config: Config) -> Iterator[Finding]:
+    """The batch equation, as far as it can be told."""
+    if all(config.get(key) is None for key in BATCH_KEYS[:2]):
+        yield _missing(config)
+        return
+    if any(config.get(key) == AUTO for key in BATCH_KEYS):
+        return
+    whole, per_gpu, accumulated = BATCH_KEYS
+    batch = _Batch(
+        train_size=config.number(whole),
+        micro_batch=config.number(per_gpu),
+        accumulation_steps=config.number(accumulated),
+    )
+    if _is_whole(config, batch):
+        yield from _equation(config, _with_default(config, batch))
+
+
+def _missing(config: Config) -> Finding:
+    known = config.context.integration is not None
+    return config.found(
+        BATCH_MISSING,
+        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+        severity=Severity.ERROR if known else Severity.WARNING,
+        mend="write `train_micro_batch_size_per_gpu`"
+        + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer'),
+    )
+
+
+def _is_whole(config: Config, batch: _Batch) -> bool:
+    """Whether all that is set is a positive whole number; other rules tell the rest."""
+    numbers = (batch.train_size, batch.micro_batch, batch.accumulation_steps)
+    return all(
+        config.get(key) is None or (number is not None and number > 0)
+        for key, number in zip(BATCH_KEYS, numbers, strict=True)
+    )
+
+
+def _with_default(config: Config, batch: _Batch) -> _Batch:
+    # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__: 1 where it is missing.
+    if config.by_accelerate and batch.accumulation_steps is None:
+        return replace(batch, accumulation_steps=1)
+    return batch
+
+
+def _equation(config: Config, batch: _Batch) -> Iterator[Finding]:
+    """What runtime/config.py, _set_batch_related_parameters and _batch_assertion find."""
+    train, ranks = batch.train_size, config.context.world_size
+    if train is None:
+        return
+    if any(config.get(key) is not None for key in _FEWER_RANKS):
+        ranks = None
+    if train % batch.divisor:
+        yield _unequal(config, f"{train} is no multiple of {_product(batch)}")
+    elif ranks is not None and not _holds(batch, train, ranks):
+        yield _unequal(config, f"{train} is not {_product(batch)} * {ranks} ranks")
+
+
+def _holds(batch: _Batch, train: int, ranks: int) -> bool:
+    if batch.micro_batch is None or batch.accumulation_steps is None:
+        return not train % (batch.divisor * ranks)
+    return train == batch.divisor * ranks
+
+
+def _product(batch: _Batch) -> str:
+    return (
+        " * ".join(str(n) for n in (batch.micro_batch, batch.accumulation_steps) if n is not None)
+        or "1"
+    )
+
+
+def _unequal(config: Config, message: str) -> Finding:
+    return config.last[BATCH_KEYS[0]].found(
+        BATCH_EQUATION,
+        f"the `train_batch_size` of {message}",
+        mend="drop `train_batch_size`, DeepSpeed works it out",
+    )

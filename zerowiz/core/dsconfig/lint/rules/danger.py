@@ -1,0 +1,151 @@
+"""Find values that work, and cost more than anybody meant."""
+
+from collections.abc import Iterator, Mapping
+
+from zerowiz.core.dsconfig.lint.codes import (
+    BUCKET_TOO_LARGE,
+    KEPT_WHOLE,
+    NOTHING_PREFETCHED,
+    OUT_OF_RANGE,
+    SMALL_PIECES,
+)
+from zerowiz.core.dsconfig.lint.config import Config, Entry
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import FP32_BYTES
+
+_ZERO = "zero_optimization"
+_REDUCE = f"{_ZERO}.reduce_bucket_size"
+_SUB_GROUP = f"{_ZERO}.sub_group_size"
+_LIVE = f"{_ZERO}.stage3_max_live_parameters"
+_PREFETCH = f"{_ZERO}.stage3_prefetch_bucket_size"
+_PERSISTENCE = f"{_ZERO}.stage3_param_persistence_threshold"
+_STAGE_3 = 3
+_HALF_BYTES = 2
+# DeepSpeed's default of 5e8 elements takes up to an eighth of a GPU of 8 GiB.
+_MOST_FRACTION = 1 / 8
+# An eighth of 80 GB, for a GPU that nobody named.
+_MOST_BYTES = 10 * 10**9
+# runtime/zero/partitioned_param_coordinator.py, fetch_sub_module and __params_to_release. What
+# recurs within the reuse distance was passed on the way in and on the way out: half of it is held.
+_HELD_FRACTION: Mapping[str, float] = {
+    _LIVE: 1,
+    _PREFETCH: 1,
+    f"{_ZERO}.stage3_max_reuse_distance": 1 / 2,
+}
+# runtime/zero/parameter_offload.py, mark_persistent_parameters: a weight of 4096 x 4096 has 1.7e7.
+_MOST_PERSISTENT_ELEMENTS = 10**7
+# torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES: DDP sends 1 MiB only to begin with,
+# then 25 MiB at a time.
+_LEAST_ELEMENTS = 10**6
+
+
+def check_danger(config: Config) -> Iterator[Finding]:
+    """Sizes of buffers and thresholds, against the GPU's memory where it is known."""
+    if config.stage:
+        yield from _reduce_bucket(config)
+        yield from _small_pieces(config)
+    if config.stage == _STAGE_3:
+        yield from _kept_whole(config)
+        yield from _persistent(config)
+        yield from _nothing_prefetched(config)
+
+
+def _reduce_bucket(config: Config) -> Iterator[Finding]:
+    elements = config.number(_REDUCE)
+    if elements is None:
+        return
+    entry, gpu_bytes = config.last[_REDUCE], config.context.gpu_bytes
+    size_bytes = elements * _element_bytes(config) * _buffers(config)
+    most_bytes = _MOST_BYTES if gpu_bytes is None else int(gpu_bytes * _MOST_FRACTION)
+    if size_bytes > most_bytes:
+        yield entry.found(
+            BUCKET_TOO_LARGE,
+            f"buckets of {elements} elements take {size_bytes} bytes of each GPU",
+            mend="write 50000000",
+        )
+    # 0.16.9, runtime/zero/stage_1_and_2.py and stage3.py, and 0.17.6 and 0.18.9,
+    # runtime/base_optimizer.py, report_ipg_memory_usage; from 0.19 on the schema has a bound. At
+    # stage 1 they may take another optimizer, which does not divide.
+    is_taken = entry.key is not None and entry.key.accepts(elements)
+    if elements == 0 and is_taken and config.stage != 1:
+        yield entry.found(
+            OUT_OF_RANGE, "DeepSpeed divides by `reduce_bucket_size`", mend="write 50000000"
+        )
+
+
+def _small_pieces(config: Config) -> Iterator[Finding]:
+    elements = config.number(_REDUCE)
+    if elements is not None and 0 < elements < _LEAST_ELEMENTS:
+        yield config.last[_REDUCE].found(
+            SMALL_PIECES,
+            f"gradients are sent {elements} elements at a time",
+            mend="write 50000000",
+        )
+    # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
+    # it, so that at 0 each is a group, with an optimizer step of its own.
+    sub_group = config.number(_SUB_GROUP)
+    if sub_group is not None and sub_group < _LEAST_ELEMENTS and config.stage == _STAGE_3:
+        yield config.last[_SUB_GROUP].found(
+            SMALL_PIECES,
+            "the optimizer steps "
+            + (f"{sub_group} elements at a time" if sub_group else "each parameter by itself"),
+            severity=Severity.INFO if sub_group else Severity.WARNING,
+            mend="drop it for the default of 1000000000",
+        )
+
+
+def _kept_whole(config: Config) -> Iterator[Finding]:
+    gpu_bytes = config.context.gpu_bytes
+    for path, fraction in _HELD_FRACTION.items():
+        elements = config.number(path)
+        if elements is None or gpu_bytes is None:
+            continue
+        size_bytes = int(elements * fraction) * _element_bytes(config)
+        if size_bytes > gpu_bytes * _MOST_FRACTION:
+            yield _held(
+                config.last[path],
+                f"`{config.last[path].label}` lets {size_bytes} bytes of parameters stay whole, on"
+                f" a GPU of {gpu_bytes}",
+                int(gpu_bytes * _MOST_FRACTION / _element_bytes(config) / fraction),
+            )
+
+
+def _persistent(config: Config) -> Iterator[Finding]:
+    elements = config.number(_PERSISTENCE)
+    if elements is not None and elements > _MOST_PERSISTENT_ELEMENTS:
+        yield _held(
+            config.last[_PERSISTENCE],
+            f"weights of up to {elements} elements are not sharded at all",
+            10**5,
+        )
+
+
+def _held(entry: Entry, message: str, most_elements: int) -> Finding:
+    digits = 10 ** (len(str(most_elements)) - 1)
+    return entry.found(
+        KEPT_WHOLE, message, mend=f"write {most_elements // digits * digits} or less"
+    )
+
+
+def _nothing_prefetched(config: Config) -> Iterator[Finding]:
+    # runtime/zero/partitioned_param_coordinator.py, fetch_sub_module takes the smaller of the two.
+    for path, default in ((_LIVE, 10**9), (_PREFETCH, 5 * 10**7)):
+        if config.number(path) == 0:
+            yield config.last[path].found(
+                NOTHING_PREFETCHED,
+                f"a `{config.last[path].label}` of 0 prefetches nothing",
+                mend=f"drop it for the default of {default}",
+            )
+
+
+def _element_bytes(config: Config) -> int:
+    off = all(config.get(f"{name}.enabled") is False for name in ("bf16", "fp16"))
+    return FP32_BYTES if off else _HALF_BYTES
+
+
+def _buffers(config: Config) -> int:
+    # runtime/zero/stage_1_and_2.py, setup_buckets: a second one with overlap_comm; stage3.py has
+    # one.
+    overlaps = config.truth(f"{_ZERO}.overlap_comm")
+    return 2 if overlaps and config.stage in {1, 2} else 1

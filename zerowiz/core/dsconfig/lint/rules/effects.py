@@ -1,0 +1,111 @@
+"""Find keys that do nothing where they stand."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from zerowiz.core.dsconfig.lint.codes import (
+    KEY_DOES_NOTHING,
+    KEY_OF_ANOTHER_STAGE,
+    SECTION_DISABLED,
+)
+from zerowiz.core.dsconfig.lint.config import Config, Entry
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import Integration
+
+_ZERO = "zero_optimization"
+# runtime/engine.py, _configure_zero_optimizer: what only one of the optimizers is handed.
+_STAGE_3 = (3,)
+_STAGES: Mapping[str, tuple[int, ...]] = {
+    f"{_ZERO}.sub_group_size": _STAGE_3,
+    f"{_ZERO}.zero_hpz_partition_size": _STAGE_3,
+    f"{_ZERO}.zero_quantized_weights": _STAGE_3,
+    f"{_ZERO}.zero_quantized_nontrainable_weights": _STAGE_3,
+    f"{_ZERO}.zero_quantized_gradients": _STAGE_3,
+    f"{_ZERO}.round_robin_gradients": (1, 2),
+}
+_STAGE_3_PREFIX = f"{_ZERO}.stage3_"
+# 0.16.9 to 0.19.8: config.py parses them, and nobody asks for them.
+_INERT = frozenset({f"{_ZERO}.allgather_partitions", "disable_allgather"})
+# People keep the settings of one precision beside the other.
+_OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
+
+
+def check_effects(config: Config) -> Iterator[Finding]:
+    """Keys of another stage, of nobody, and of sections that are off."""
+    for entry in config.entries:
+        if entry.key is not None and not entry.key.deprecated:
+            yield from _stage(config, entry)
+            yield from _inert(config, entry)
+            yield from _disabled(config, entry)
+
+
+def _stage(config: Config, entry: Entry) -> Iterator[Finding]:
+    path = entry.known_path
+    stages = _STAGE_3 if path.startswith(_STAGE_3_PREFIX) else _STAGES.get(path)
+    if stages is None or config.stage in {None, *stages} or _is_default(entry):
+        return
+    yield entry.found(
+        KEY_OF_ANOTHER_STAGE,
+        f"`{entry.label}` does nothing at stage {config.stage}",
+        mend=f"drop it, or write stage {' or '.join(map(str, stages))}",
+    )
+
+
+def _is_default(entry: Entry) -> bool:
+    """Whether the key would change nothing at its own stage either."""
+    default = None if entry.key is None else entry.key.default
+    return default is not None and json.loads(default) == entry.value
+
+
+def _inert(config: Config, entry: Entry) -> Iterator[Finding]:
+    if entry.known_path in _INERT:
+        yield entry.found(
+            KEY_DOES_NOTHING,
+            f"nothing in DeepSpeed {config.schema.version} reads `{entry.label}`",
+            severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
+            mend="drop it",
+        )
+    # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
+    # and those of transformers do not.
+    if entry.known_path == "activation_checkpointing" and config.context.integration is (
+        Integration.HF
+    ):
+        yield entry.found(
+            KEY_DOES_NOTHING,
+            "models of transformers do not read `activation_checkpointing`",
+            severity=Severity.INFO,
+            mend="set `gradient_checkpointing=True` in TrainingArguments",
+        )
+
+
+def _disabled(config: Config, entry: Entry) -> Iterator[Finding]:
+    enabled = config.schema.keys.get(f"{entry.known_path}.enabled")
+    if "." in entry.known_path or enabled is None or not isinstance(entry.value, dict):
+        return
+    rest = [key for key in entry.value if key != "enabled"]
+    if not rest or enabled.default != "false":
+        return
+    if "enabled" not in entry.value:
+        yield entry.found(
+            SECTION_DISABLED,
+            f"`{entry.label}` has no `enabled`, and is off",
+            mend='write `"enabled": true`, or drop the section',
+        )
+    elif entry.value["enabled"] is False and not _is_spare(config, entry, rest):
+        yield entry.found(
+            SECTION_DISABLED,
+            f"`{entry.label}` is off, with its other keys",
+            severity=Severity.INFO,
+            mend="drop the section, or enable it",
+        )
+
+
+def _is_spare(config: Config, entry: Entry, names: Sequence[str]) -> bool:
+    """Whether it is a precision whose settings do no harm: the other is on, or all are usual."""
+    other = _OTHER_PRECISION.get(entry.known_path)
+    if other is None:
+        return False
+    inner = [config.last.get(f"{entry.known_path}.{name}") for name in names]
+    usual = all(each is not None and _is_default(each) for each in inner)
+    return usual or config.truth(f"{other}.enabled") is not False

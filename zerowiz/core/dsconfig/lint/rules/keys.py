@@ -1,0 +1,292 @@
+"""Find keys that DeepSpeed does not know, knows elsewhere, or knows no more."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from zerowiz.core.dsconfig.lint.codes import (
+    DEPRECATED_KEY,
+    KEY_DOES_NOTHING,
+    MISPLACED_KEY,
+    NOT_A_CONFIG,
+    REMOVED_KEY,
+    UNKNOWN_KEY,
+)
+from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
+from zerowiz.core.dsconfig.lint.edits import drop, put, rename
+from zerowiz.core.dsconfig.lint.finding import Edit, Finding
+from zerowiz.core.dsconfig.schema import Key, Unknown
+from zerowiz.core.rule import Severity
+
+# One letter wrong in a name of nine. People have keys of their own in the sections that ignore
+# unknown ones: `model_parallel_size` is no misspelt `data_parallel_size`.
+_SURE_RATE = 0.88
+_LIKELY_RATE = 0.85
+# Where every unknown key is refused, a far guess costs nothing.
+_REFUSED_RATE = 0.75
+# The first words of a long name: `train_micro_batch_size`.
+_LONG_CHARACTERS = 10
+# The words of torch and of the Trainer.
+_OTHER_WORDS = {
+    "optimizer.name": "type",
+    "scheduler.name": "type",
+    "train_micro_batch_size": "train_micro_batch_size_per_gpu",
+    "train_micro_batch_size_per_device": "train_micro_batch_size_per_gpu",
+}
+# A name that so many sections have says nothing about where it belongs.
+_HOMES = 2
+# A key of these that stands elsewhere was meant for them; a `seed` is anybody's, as is `enabled`.
+_DISTINCT_HOMES = frozenset({"", "zero_optimization", "fp16", "bf16"})
+_ANYBODYS = "enabled"
+# Where unknown keys are ignored: `_comment`, `$schema`, `//`.
+_NOTES = ("_", "$", "//", "#", "comment")
+# Somebody's notes are fewer, a Trainer's state and a model's config have more.
+_ANOTHERS = 5
+# Nobody misspells more; each guess looks at every key of the section.
+_MOST_GUESSES = 50
+# What DeepSpeed does not look at when a script passes an optimizer or a scheduler of its own.
+_BUILT = frozenset({"optimizer", "scheduler"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Guess:
+    """The key that an unknown one was meant to be."""
+
+    key: Key
+    name: str
+    is_sure: bool
+
+
+def is_no_config(config: Config) -> bool:
+    """Whether it has keys at the top, and none of them is DeepSpeed's, or was meant to be."""
+    top = [entry for entry in config.entries if entry.holder is config.root]
+    if not top or any(entry.key is not None for entry in top):
+        return False
+    guessed = top[:_MOST_GUESSES]
+    return not any(_homes(config, each) or _guess(config, each, _LIKELY_RATE) for each in guessed)
+
+
+def no_config(config: Config) -> Finding:
+    """What is said of a file that no reader takes, for it has no batch size either."""
+    known = config.context.integration is not None
+    return config.found(
+        NOT_A_CONFIG,
+        "this is no DeepSpeed config, for none of its keys is DeepSpeed's",
+        severity=Severity.ERROR if known else Severity.WARNING,
+        mend="say the file that the script hands to DeepSpeed",
+    )
+
+
+def check_keys(config: Config) -> Iterator[Finding]:
+    """Whatever is wrong with names."""
+    anothers = _of_another_program(config)
+    if anothers:
+        yield config.found(
+            NOT_A_CONFIG,
+            f"DeepSpeed knows {len(anothers)} keys of the top level not, and ignores them",
+            mend="see that DeepSpeed is handed this file, and not one that is made of it",
+        )
+    guesses = 0
+    for entry in config.entries:
+        if entry.key is None and entry.known_path not in anothers:
+            guesses += 1
+            yield from _unknown(config, entry, guessed=guesses <= _MOST_GUESSES)
+        elif entry.key is None:
+            continue
+        elif entry.key.removed:
+            yield _removed(config, entry)
+        elif entry.key.deprecated:
+            yield _deprecated(config, entry)
+        else:
+            yield from _old_form(config, entry)
+
+
+def _of_another_program(config: Config) -> frozenset[str]:
+    """The keys at the top, if most of them are not DeepSpeed's: some programs keep both in a file.
+
+    GPT-NeoX does, with keys that are spelled nearly as DeepSpeed's.
+    """
+    top = [entry for entry in config.entries if entry.holder is config.root]
+    unknown = frozenset(entry.known_path for entry in top if entry.key is None)
+    return unknown if len(unknown) >= max(_ANOTHERS, len(top) - len(unknown) + 1) else frozenset()
+
+
+def _old_form(config: Config, entry: Entry) -> Iterator[Finding]:
+    # accelerate/utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision adds a `bf16` of its
+    # own; runtime/precision_config.py, get_bfloat16_config reads that first.
+    beside = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
+    if entry.path == "bfloat16" and (beside or config.by_accelerate):
+        yield entry.found(
+            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", mend="drop it"
+        )
+    # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
+    if entry.path == "zero_optimization" and isinstance(entry.value, bool):
+        yield entry.found(
+            DEPRECATED_KEY,
+            f"a `zero_optimization` of {str(entry.value).lower()} is deprecated",
+            severity=Severity.ERROR if config.by_accelerate else Severity.WARNING,
+            mend=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
+        )
+
+
+def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[Finding]:
+    if entry.section is None or entry.section.unknown in {None, Unknown.FREE}:
+        return
+    refused = entry.section.unknown is Unknown.REFUSED
+    if not refused and entry.name.startswith(_NOTES):
+        return
+    homes = _homes(config, entry) if guessed else ()
+    guess = _guess(config, entry, _REFUSED_RATE if refused else _LIKELY_RATE) if guessed else None
+    if homes and not (guess and guess.is_sure):
+        yield _misplaced(config, entry, homes)
+    elif guess:
+        yield _misspelt(config, entry, guess)
+    else:
+        verb = "refuses" if refused else "ignores"
+        yield entry.found(
+            UNKNOWN_KEY,
+            f"`{entry.label}` is no key of {_section(entry.section)}, DeepSpeed {verb} it",
+            severity=Severity.ERROR if refused else Severity.WARNING,
+            mend="drop it",
+        )
+
+
+def _misspelt(config: Config, entry: Entry, guess: _Guess) -> Finding:
+    """An error where the right key is not there, so that its default counts."""
+    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    is_free = guess.key.path not in config.last
+    is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
+    harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
+    mend, edits = f"call it `{guess.name}`", rename(entry, guess.name)
+    return entry.found(
+        UNKNOWN_KEY,
+        f"`{entry.label}` is no key of {_section(entry.section)}, did you mean `{guess.name}`?",
+        severity=harm if refused or is_lost else Severity.WARNING,
+        mend=mend if is_free else "drop it, the right key is there too",
+        edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
+    )
+
+
+def _misplaced(config: Config, entry: Entry, homes: tuple[Key, ...]) -> Finding:
+    home = homes[0]
+    is_sure = len(homes) == 1 and home.path not in config.last
+    is_lost = is_sure and not _comes_anyway(config, home, entry.value)
+    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    places = " or ".join(_section(config.schema.keys[key.section]) for key in homes)
+    useless = _is_loss_scaling(entry)
+    return entry.found(
+        MISPLACED_KEY,
+        f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
+        severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
+        mend="drop it, bf16 needs no loss scale" if useless else f"move it to {places}",
+        edits=drop(config.text, entry) if useless else (),
+    )
+
+
+def _comes_anyway(config: Config, key: Key, value: object) -> bool:
+    """Whether nothing is lost where the key is not read: the default, or the script's batch."""
+    if config.by_accelerate and key.path in BATCH_KEYS[:2]:
+        return True
+    return key.default is not None and json.loads(key.default) == value
+
+
+def _is_loss_scaling(entry: Entry) -> bool:
+    """Whether it is a key of fp16 under bf16, where nobody needs it.
+
+    Strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config).
+    """
+    return entry.section is not None and entry.section.path == "bf16"
+
+
+def _homes(config: Config, entry: Entry) -> tuple[Key, ...]:
+    """The sections that have a key of exactly this name, if they are few."""
+    keys = () if entry.name == _ANYBODYS else config.schema.keys.values()
+    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    homes = tuple(
+        key
+        for key in keys
+        if entry.name in key.names
+        and not key.removed
+        and (refused or key.section in _DISTINCT_HOMES)
+    )
+    return homes if len(homes) <= _HOMES else ()
+
+
+def _guess(config: Config, entry: Entry, likely_rate: float) -> _Guess | None:
+    section = entry.section.path if entry.section else ""
+    rates = sorted(
+        (
+            (_likeness(entry.known_path, entry.name, name), name, key.path)
+            for key in config.schema.children(section)
+            for name in (() if key.removed else key.names)
+        ),
+        reverse=True,
+    )
+    (rate, name, path), second = rates[0], rates[1][0] if rates[1:] else 0
+    if rate < likely_rate:
+        return None
+    is_sure = rate >= _SURE_RATE and rate > second
+    return _Guess(key=config.schema.keys[path], name=name, is_sure=is_sure)
+
+
+def _likeness(path: str, name: str, known: str) -> float:
+    if _OTHER_WORDS.get(path) == known:
+        return 1
+    begins = len(name) >= _LONG_CHARACTERS and known.startswith(name)
+    rate = SequenceMatcher(None, name.lower(), known).ratio()
+    return max(rate, _LIKELY_RATE) if begins else rate
+
+
+def _removed(config: Config, entry: Entry) -> Finding:
+    # runtime/config.py, _reject_removed_config_keys: the key alone is refused, on or off.
+    value = entry.value
+    is_off = value is False or (isinstance(value, dict) and value.get("enabled") is False)
+    return entry.found(
+        REMOVED_KEY,
+        f"DeepSpeed {config.schema.version} refuses `{entry.label}`, which it has removed",
+        mend="drop it, it was off" if is_off else "drop it, or take an older DeepSpeed",
+        edits=drop(config.text, entry) if is_off else (),
+    )
+
+
+def _deprecated(config: Config, entry: Entry) -> Finding:
+    # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
+    new_path = entry.key.new_path if entry.key else None
+    if new_path is None:
+        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", mend="drop it")
+    new_name = new_path.rpartition(".")[2]
+    if new_path in config.last:
+        return entry.found(
+            DEPRECATED_KEY,
+            f"`{entry.label}` is deprecated, and DeepSpeed refuses it beside `{new_name}`",
+            severity=Severity.ERROR,
+            mend="drop it",
+        )
+    # accelerate/accelerator.py, _prepare_deepspeed looks at offload_optimizer.device, and keeps
+    # an optimizer that runtime/engine.py, _configure_optimizer refuses.
+    unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
+    raises = unseen and bool(config.stage) and "optimizer" not in config.last
+    is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
+    mend = f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"call it `{new_name}`"
+    return entry.found(
+        DEPRECATED_KEY,
+        f"`{entry.label}` is deprecated for `{new_name}`"
+        + (", and Accelerate does not see it" if raises else ""),
+        severity=Severity.ERROR if raises else Severity.WARNING,
+        mend=mend,
+        edits=_modern(entry, new_name, is_section=is_section),
+    )
+
+
+def _modern(entry: Entry, new_name: str, *, is_section: bool) -> tuple[Edit, ...]:
+    if not is_section:
+        return rename(entry, new_name)
+    # runtime/zero/config.py, new_param_fn of cpu_offload and cpu_offload_param.
+    if entry.value is True:
+        return (*rename(entry, new_name), *put(entry, {"device": "cpu"}))
+    return ()
+
+
+def _section(section: Key | None) -> str:
+    return f"`{section.path}`" if section and section.path else "the top level"

@@ -1,0 +1,126 @@
+"""Find offloads that do nothing, or fail."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.lint.codes import (
+    NVME_WITHOUT_PATH,
+    NVME_WITHOUT_STAGE_3,
+    OFFLOAD_WITHOUT_STAGE,
+    OPTIMIZER_UNDER_OFFLOAD,
+    PARTIAL_OFFLOAD,
+)
+from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+
+_ZERO = "zero_optimization"
+# runtime/engine.py, _configure_basic_optimizer: those that have a form for the CPU.
+_CPU_OPTIMIZERS = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
+_STAGE_3 = 3
+
+
+def check_offload(config: Config) -> Iterator[Finding]:
+    """Stages, devices, optimizers."""
+    yield from _stages(config)
+    yield from _nvme(config)
+    yield from _ratio(config)
+    if offloads(config) and config.stage:
+        yield from _optimizer(config)
+
+
+def offloads(config: Config) -> bool | None:
+    """Whether the optimizer goes to the CPU or further; None where nobody can tell yet."""
+    # runtime/zero/config.py: cpu_offload becomes an offload_optimizer.
+    if config.device("offload_optimizer") or config.truth(f"{_ZERO}.cpu_offload"):
+        return True
+    return None if config.get(f"{_ZERO}.offload_optimizer.device") == AUTO else False
+
+
+def _stages(config: Config) -> Iterator[Finding]:
+    # runtime/engine.py, zero_use_cpu_optimizer asks for no stage, and at stage 0 the parameters
+    # that the CPU's optimizer gets are on the GPU.
+    if offloads(config) and config.stage == 0:
+        forced = config.truth("zero_force_ds_cpu_optimizer", default=True)
+        yield _place(config).found(
+            OFFLOAD_WITHOUT_STAGE,
+            "an offload of the optimizer needs stage 1, 2 or 3",
+            severity=Severity.ERROR if forced else Severity.WARNING,
+            mend="raise the stage, or drop it",
+        )
+    # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
+    if config.device("offload_param") and config.stage in {0, 1, 2}:
+        yield _at(config, "offload_param").found(
+            OFFLOAD_WITHOUT_STAGE,
+            f"`offload_param` does nothing at stage {config.stage}",
+            mend="write stage 3, or drop it",
+        )
+
+
+def _nvme(config: Config) -> Iterator[Finding]:
+    # runtime/zero/stage_1_and_2.py: every device but none is the CPU.
+    if config.device("offload_optimizer") == "nvme" and config.stage in {1, 2}:
+        yield _at(config, "offload_optimizer.device").found(
+            NVME_WITHOUT_STAGE_3,
+            f"at stage {config.stage} the optimizer goes to the CPU's memory, not to NVMe",
+            mend="write stage 3, or `cpu`",
+        )
+    for part in ("offload_optimizer", "offload_param"):
+        # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
+        missing = config.get(f"{_ZERO}.{part}.nvme_path") is None
+        if config.device(part) == "nvme" and config.stage == _STAGE_3 and missing:
+            yield _at(config, part).found(
+                NVME_WITHOUT_PATH, f"`{part}` has no `nvme_path`", mend="write `nvme_path`"
+            )
+
+
+def _ratio(config: Config) -> Iterator[Finding]:
+    # runtime/zero/config.py, offload_ratio_check.
+    entry = config.last.get(f"{_ZERO}.offload_optimizer.ratio")
+    is_part = entry and isinstance(entry.value, float) and entry.value < 1
+    if entry and is_part and config.stage in {0, 1, 2}:
+        yield entry.found(
+            PARTIAL_OFFLOAD,
+            f"a `ratio` of {entry.value} needs stage 3, not {config.stage}",
+            mend="drop it, or write stage 3",
+        )
+
+
+def _optimizer(config: Config) -> Iterator[Finding]:
+    kind = config.last.get("optimizer.type")
+    if kind is not None and isinstance(kind.value, str):
+        yield from _named(config, kind, kind.value.lower())
+    elif config.by_deepspeed and config.truth("zero_force_ds_cpu_optimizer", default=True):
+        # runtime/engine.py, _configure_optimizer.
+        yield _place(config).found(
+            OPTIMIZER_UNDER_OFFLOAD,
+            "the script must bring DeepSpeedCPUAdam: DeepSpeed refuses another optimizer here",
+            mend='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
+        )
+
+
+def _named(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
+    # runtime/engine.py, _do_optimizer_sanity_check.
+    untested = config.truth("zero_allow_untested_optimizer")
+    if name not in _CPU_OPTIMIZERS:
+        yield kind.found(
+            OPTIMIZER_UNDER_OFFLOAD,
+            f"`{shown(kind.value)}` has no form for the CPU, where `offload_optimizer` puts it",
+            severity=Severity.WARNING if untested else config.if_built,
+            mend="write `AdamW`",
+        )
+    # runtime/engine.py, get_optimizer_configuration.
+    elif config.truth("optimizer.params.torch_adam"):
+        yield config.last["optimizer.params.torch_adam"].found(
+            OPTIMIZER_UNDER_OFFLOAD,
+            "`torch_adam` steps on the CPU with torch's own AdamW, which is slow",
+            mend="drop it",
+        )
+
+
+def _place(config: Config) -> Entry:
+    old = config.last.get(f"{_ZERO}.cpu_offload")
+    return config.last.get(f"{_ZERO}.offload_optimizer") or old or config.last[_ZERO]
+
+
+def _at(config: Config, part: str) -> Entry:
+    return config.last[f"{_ZERO}.{part}"]

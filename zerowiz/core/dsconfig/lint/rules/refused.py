@@ -1,0 +1,107 @@
+"""Find what DeepSpeed or Accelerate refuses beside something else."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.lint.codes import (
+    LEGACY_STAGE_1,
+    NO_GRAD_NORM,
+    NO_ZERO_SECTION,
+    OUT_OF_RANGE,
+    PRESCALE_REFUSED,
+    SUM_REFUSED,
+)
+from zerowiz.core.dsconfig.lint.config import AUTO, Config
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.rules.offload import offloads
+
+_ZERO = "zero_optimization"
+_STAGE_3 = 3
+# runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
+_DEFAULT_CLIPPING = 1.0
+
+
+def check_refused(config: Config) -> Iterator[Finding]:
+    """Each refused pair."""
+    for check in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket):
+        yield from check(config)
+
+
+def _no_zero(config: Config) -> Iterator[Finding]:
+    # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
+    said = config.context.integration is not None
+    if said and config.by_accelerate and _ZERO not in config.last:
+        yield config.found(
+            NO_ZERO_SECTION,
+            "there is no `zero_optimization`",
+            mend='write `"zero_optimization": {"stage": 0}` for no ZeRO',
+        )
+
+
+def _sum(config: Config) -> Iterator[Finding]:
+    # runtime/config.py, _do_error_check.
+    entry = config.last.get("gradient_allreduce_op")
+    if entry is None or str(entry.value).lower() != "sum":
+        return
+    beside = {
+        "stage 3": config.stage == _STAGE_3,
+        "ZenFlow": isinstance(config.get(f"{_ZERO}.zenflow"), dict),
+        "DeepCompile": config.truth("compile.deepcompile"),
+    }
+    for name in (name for name, is_there in beside.items() if is_there):
+        yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", mend="write `mean`")
+
+
+def _prescale(config: Config) -> Iterator[Finding]:
+    # runtime/zero/stage3.py and stage_1_and_2.py, __init__ of the optimizers.
+    scatters = config.stage in {2, 3} and config.truth(f"{_ZERO}.reduce_scatter", default=True)
+    if not scatters or config.get("gradient_allreduce_op") is not None:
+        return
+    factor = config.last.get("gradient_predivide_factor")
+    if config.truth("prescale_gradients"):
+        yield config.last["prescale_gradients"].found(
+            PRESCALE_REFUSED,
+            f"`prescale_gradients` does not go with `reduce_scatter` at stage {config.stage}",
+            mend="drop it",
+        )
+    if factor is not None and isinstance(factor.value, (int, float)) and factor.value != 1:
+        yield factor.found(
+            PRESCALE_REFUSED,
+            f"`{factor.name}` does not go with `reduce_scatter` at stage {config.stage}",
+            mend="drop it",
+        )
+
+
+def _legacy(config: Config) -> Iterator[Finding]:
+    # runtime/engine.py, _configure_zero_optimizer.
+    if config.stage and config.truth(f"{_ZERO}.legacy_stage1"):
+        yield config.last[f"{_ZERO}.legacy_stage1"].found(
+            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", mend="drop it"
+        )
+
+
+def _no_norm(config: Config) -> Iterator[Finding]:
+    # runtime/zero/config.py, compute_grad_norm_valid; runtime/zero/stage_1_and_2.py, __init__.
+    entry = config.last.get(f"{_ZERO}.compute_grad_norm")
+    if entry is None or config.truth(f"{_ZERO}.compute_grad_norm") is not False:
+        return
+    clipping = config.last.get("gradient_clipping")
+    clips = _DEFAULT_CLIPPING if clipping is None else clipping.value
+    refused = {
+        "needs stage 1 or 2": config.stage in {0, 3},
+        "needs a `gradient_clipping` of 0": clips not in (AUTO, 0),
+        "does not go with `offload_optimizer`": offloads(config),
+    }
+    for message in (message for message, is_so in refused.items() if is_so):
+        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", mend="drop it")
+
+
+def _odd_bucket(config: Config) -> Iterator[Finding]:
+    # runtime/zero/stage_1_and_2.py, nccl_start_alignment_factor.
+    path = f"{_ZERO}.allgather_bucket_size"
+    elements = config.number(path)
+    if elements is not None and elements % 2 and config.stage in {1, 2}:
+        yield config.last[path].found(
+            OUT_OF_RANGE,
+            f"`allgather_bucket_size` must be even, not {elements}",
+            mend=f"write {elements + 1}",
+        )

@@ -1,0 +1,180 @@
+"""Find values that DeepSpeed refuses, or reads as something else."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from zerowiz.core.dsconfig.lint.codes import (
+    NOT_A_CHOICE,
+    NUMBER_IN_QUOTES,
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+)
+from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
+from zerowiz.core.dsconfig.lint.edits import put
+from zerowiz.core.dsconfig.lint.finding import Edit, Finding
+from zerowiz.core.dsconfig.schema import Key, Kind, Unknown
+from zerowiz.core.rule import Rule, Severity
+
+# What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
+# what nobody said.
+_TEXTS = {Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL, Kind.SWITCH, Kind.WORD, Kind.AUTO}
+_MEANT: Mapping[str, frozenset[Kind]] = {
+    "boolean": frozenset({Kind.BOOLEAN, Kind.WHOLE}),
+    "integer": frozenset({Kind.WHOLE, Kind.BOOLEAN}),
+    "number": frozenset({Kind.WHOLE, Kind.FRACTION, Kind.BOOLEAN}),
+    "string": frozenset(_TEXTS),
+    "array": frozenset({Kind.ARRAY}),
+    "object": frozenset({Kind.OBJECT}),
+    "null": frozenset({Kind.NULL}),
+}
+_NUMBERS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
+_QUOTED: Mapping[str, frozenset[Kind]] = {
+    "boolean": frozenset({Kind.SWITCH}),
+    "integer": _NUMBERS,
+    "number": _NUMBERS,
+}
+# autotuning/autotuner.py, Autotuner.tune.
+_EVERY_STAGE = ("zero_optimization.stage", "all")
+# RFC 8259, section 6.
+_JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
+# pydantic-core, src/input/shared.rs, str_as_bool.
+_FALSE = frozenset({"false", "off", "no", "f", "n"})
+
+
+def check_values(config: Config) -> Iterator[Finding]:
+    """Whatever is wrong with single values."""
+    for entry in config.entries:
+        if entry.key is None or entry.key.removed or _is_auto(entry.value):
+            continue
+        fault = _fault(entry, entry.key)
+        if fault is not None:
+            yield _for_the_tuner(fault) if config.tunes and _is_choice(entry) else fault
+
+
+def _is_choice(entry: Entry) -> bool:
+    """Whether it is several values to the autotuner."""
+    return entry.kind is Kind.ARRAY or (entry.path, entry.value) == _EVERY_STAGE
+
+
+def _for_the_tuner(fault: Finding) -> Finding:
+    message = f"{fault.message}: only the autotuner takes it"
+    return replace(fault, severity=Severity.WARNING, message=message, edits=())
+
+
+def _is_auto(value: object) -> bool:
+    """Whether it is the word, or was meant to be."""
+    return isinstance(value, str) and value.lower() == AUTO
+
+
+def _fault(entry: Entry, key: Key) -> Finding | None:
+    kind = entry.kind
+    if kind is Kind.NULL and (key.path in BATCH_KEYS or kind in key.takes):
+        return None
+    if any(kind in _QUOTED.get(word, ()) for word in key.types) and "string" not in key.types:
+        return _quoted(entry, key)
+    if kind in _TEXTS and kind not in key.takes and key.choices and "string" in key.types:
+        return _not_offered(entry, key)
+    if kind not in key.takes:
+        return _refused(entry, WRONG_TYPE, _wants(key))
+    if key.accepts(entry.value):
+        return _unmeant(entry, key)
+    return _not_offered(entry, key)
+
+
+def _not_offered(entry: Entry, key: Key) -> Finding:
+    if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
+        return _refused(entry, OUT_OF_RANGE, _bounds(key))
+    return _refused(entry, NOT_A_CHOICE, f"one of {', '.join(key.choices)}")
+
+
+def _refused(entry: Entry, rule: Rule, wanted: str) -> Finding:
+    return entry.found(
+        rule,
+        f"`{entry.label}` must be {wanted}, not `{shown(entry.value)}`",
+        mend=f"write {wanted}",
+    )
+
+
+def _unmeant(entry: Entry, key: Key) -> Finding | None:
+    """What a lax section reads without a look at it."""
+    is_meant = any(entry.kind in _MEANT[word] for word in key.types)
+    if is_meant or not key.types or _is_strict(entry):
+        return None
+    return entry.found(
+        WRONG_TYPE,
+        f"`{entry.label}` should be {_wants(key)}, not `{shown(entry.value)}`",
+        severity=Severity.WARNING,
+        mend=f"write {_wants(key)}",
+    )
+
+
+def _quoted(entry: Entry, key: Key) -> Finding:
+    bare = _bare(str(entry.value))
+    return entry.found(
+        NUMBER_IN_QUOTES,
+        f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
+        severity=_harm(entry, key),
+        mend="take the quotes away" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
+        edits=_unquote(entry, key, bare),
+    )
+
+
+def _harm(entry: Entry, key: Key) -> Severity:
+    """How bad the quotes are.
+
+    A strict section converts what it takes (pydantic). accelerate/utils/deepspeed.py compares the
+    stage as it stands, so that "3" is not stage 3 to it. Elsewhere a word is true.
+    """
+    # runtime/engine.py compares the clipping with 0 in the first step.
+    if not key.accepts(entry.value) or key.path == "gradient_clipping":
+        return Severity.ERROR
+    if _is_strict(entry) and key.path != "zero_optimization.stage":
+        return Severity.INFO
+    if entry.kind is not Kind.SWITCH or _is_strict(entry):
+        return Severity.WARNING
+    return Severity.ERROR if str(entry.value).lower() in _FALSE else Severity.INFO
+
+
+def _unquote(entry: Entry, key: Key, bare: object) -> tuple[Edit, ...]:
+    return put(entry, bare) if bare is not None and key.accepts(bare) else ()
+
+
+def _bare(word: str) -> object:
+    """The number or truth that the word says; None where JSON would write it in another way."""
+    if _JSON_NUMBER.fullmatch(word):
+        try:
+            return json.loads(word)
+        except ValueError:
+            return None
+    return {"true": True, "false": False}.get(word.lower())
+
+
+def _is_strict(entry: Entry) -> bool:
+    return entry.section is not None and entry.section.unknown is Unknown.REFUSED
+
+
+_WORDS: Mapping[str, str] = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a string",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_BOUND_WORDS: Mapping[str, str] = {
+    "ge": "at least",
+    "gt": "more than",
+    "le": "at most",
+    "lt": "less than",
+}
+
+
+def _wants(key: Key) -> str:
+    return " or ".join(_WORDS[word] for word in key.types) or "something else"
+
+
+def _bounds(key: Key) -> str:
+    return " and ".join(f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())

@@ -1,0 +1,99 @@
+"""Hold the text of a config, and where its lines stand in the file that it comes from."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from zerowiz.core.dsconfig.hjson import Array, JsonTextError, Node, Object, Place, Scalar
+from zerowiz.core.dsconfig.lint.codes import UNREADABLE
+from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import Integration
+
+T = TypeVar("T")
+
+# Theory. The rules read the text of a JSON file. A config in another format is written as such a
+# text, one key or value to a line; what is found on a line then stands where its key or value does.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigText:
+    """A config as the rules read it."""
+
+    path: str
+    """As the person said it."""
+    text: str = ""
+    places: tuple[Place, ...] = ()
+    """Where each line of `text` comes from; empty when `text` is the file itself."""
+    integration: Integration | None = None
+    """Who reads such a file, where only one does."""
+    fault: JsonTextError | None = None
+    """Why there is no text."""
+
+    @property
+    def mendable(self) -> bool:
+        """Whether an edit of the text is one of the file."""
+        return self.fault is None and not self.places
+
+
+def render(path: str, root: Node, integration: Integration | None) -> ConfigText:
+    """A config that was not JSON, as JSON."""
+    lines, places = zip(*_lines(root, ""), strict=True)
+    return ConfigText(
+        path=path, text="\n".join(lines) + "\n", places=places, integration=integration
+    )
+
+
+def _lines(node: Node, end: str) -> Iterator[tuple[str, Place]]:
+    """The lines of a value, with what follows it."""
+    match node:
+        case Scalar():
+            yield json.dumps(node.value) + end, node.place
+        case Array():
+            yield "[", node.place
+            for item, comma in _separated(node.items):
+                yield from _lines(item, comma)
+            yield "]" + end, node.place
+        case Object():
+            yield "{", node.place
+            for member, comma in _separated(node.members):
+                yield json.dumps(member.key.name) + ":", member.key.place
+                yield from _lines(member.value, comma)
+            yield "}" + end, node.place
+
+
+def _separated(values: Sequence[T]) -> Iterator[tuple[T, str]]:
+    for number, value in enumerate(values, start=1):
+        yield value, "," if number < len(values) else ""
+
+
+def check_config(
+    config: ConfigText, check: Callable[[str], tuple[Finding, ...]]
+) -> tuple[Finding, ...]:
+    """What is found in a config, at its places in the file.
+
+    Args:
+        config: One that has a text.
+        check: What finds mistakes in a text.
+    """
+    found = check(config.text)
+    return tuple(_placed(finding, config.places) for finding in found) if config.places else found
+
+
+def _placed(finding: Finding, places: Sequence[Place]) -> Finding:
+    place = places[min(finding.line, len(places)) - 1]
+    return replace(finding, line=place.line, column=place.column, edits=())
+
+
+def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Finding:
+    """What is found where a reader stops."""
+    return Finding(
+        rule=UNREADABLE,
+        severity=severity,
+        key="",
+        line=fault.line,
+        column=fault.column,
+        message=fault.reason,
+        mend="write plain JSON" if severity is Severity.INFO else None,
+    )

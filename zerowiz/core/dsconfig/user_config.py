@@ -1,0 +1,201 @@
+"""Read the facts that a plan needs out of a person's own ds_config."""
+
+# Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to
+# them, and 1 or the word `yes`, which hjson takes without quotes, is true.
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.workload import Precision, StateDtype
+from zerowiz.errors import UsageError
+
+# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
+TRUTHS: Mapping[object, bool] = {
+    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
+}
+# runtime/zero/config.py: overlap_comm is on by default at this stage alone.
+_SHARDED_PARAMETERS = 3
+# As many digits as Python turns into a number without a look at the limit.
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnConfig:
+    """What the file says; None where it says nothing, or "auto", or where there is no file."""
+
+    stage: int | None = None
+    offload: OffloadChoice | None = None
+    buffers: Buffers | None = None
+    train_batch_size: int | None = None
+    micro_batch: int | None = None
+    accumulation_steps: int | None = None
+    precision: Precision | None = None
+    torch_autocast: Precision | None = None
+    state_dtype: StateDtype | None = None
+    uncounted: tuple[str, ...] = ()
+    """Keys of it that change memory in ways the ledger does not know."""
+
+    def batch(self, ranks: int) -> tuple[int | None, int | None]:
+        """Micro-batch and accumulation on this many ranks, as DeepSpeed completes the three.
+
+        Source: runtime/config.py, _set_batch_related_parameters (0.19.8).
+
+        Raises:
+            UsageError: The three do not multiply out.
+        """
+        whole, micro, steps = self.train_batch_size, self.micro_batch, self.accumulation_steps
+        if whole is None:
+            return micro, steps
+        if micro is None:
+            micro = whole // (ranks * (steps or 1))
+        if steps is None:
+            steps = whole // (ranks * max(1, micro))
+        if micro * steps * ranks != whole:
+            raise UsageError(
+                f"`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
+                "leave `train_batch_size` out: DeepSpeed works it out from the other two",
+            )
+        return micro, steps
+
+
+def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(values: Mapping[str, object], *keys: str) -> int | None:
+    """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
+    counts = (_whole(values.get(key)) for key in keys)
+    return next((count for count in counts if count is not None), None)
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+
+
+def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:
+    """A switch; one that is not set, or that the Trainer fills in, is at its default."""
+    value = values.get(key)
+    truth = TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+    return default if truth is None else truth
+
+
+def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
+    d = DEEPSPEED_DEFAULTS
+
+    def size(default: int, *keys: str) -> int:
+        value = _count(zero, *keys)
+        return default if value is None else value
+
+    threshold, live = "param_persistence_threshold", "max_live_parameters"
+    return Buffers(
+        reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
+        overlap_comm=_truth(zero, "overlap_comm", default=stage == _SHARDED_PARAMETERS),
+        contiguous_gradients=_truth(zero, "contiguous_gradients", default=True),
+        stage3_prefetch_bucket_size=size(
+            d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
+        ),
+        stage3_param_persistence_threshold=size(
+            d.stage3_param_persistence_threshold, f"stage3_{threshold}", threshold
+        ),
+        stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
+        sub_group_size=size(d.sub_group_size, "sub_group_size"),
+        hpz_partition_size=max(1, size(d.hpz_partition_size, "zero_hpz_partition_size")),
+    )
+
+
+def _offload(zero: Mapping[str, object]) -> OffloadChoice:
+    def leaves(key: str) -> bool:
+        return _section(zero, key).get("device") in {"cpu", "nvme"}
+
+    if leaves("offload_param"):
+        return OffloadChoice.ALL
+    return OffloadChoice.OPTIMIZER if leaves("offload_optimizer") else OffloadChoice.NONE
+
+
+# Sections and keys that move, split or change tensors; the ledger counts a job without them.
+_UNCOUNTED_SECTIONS = ("tensor_parallel", "hybrid_engine", "compression_training")
+_UNCOUNTED_ZERO_KEYS = (
+    "zero_quantized_gradients",
+    "mics_shard_size",
+    "zenflow",
+)
+_COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
+
+
+def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys of this config that no line stands for."""
+    optimizer = _section(values, "optimizer").get("type", "adamw")
+    keys = [key for key in _UNCOUNTED_SECTIONS if key in values]
+    keys += [f"zero_optimization.{key}" for key in _UNCOUNTED_ZERO_KEYS if key in zero]
+    keys += [
+        f"zero_optimization.{key}.device"
+        for key in ("offload_optimizer", "offload_param")
+        if _section(zero, key).get("device") == "nvme"
+    ]
+    if str(optimizer).lower() not in _COUNTED_OPTIMIZERS:
+        keys.append("optimizer.type")
+    return tuple(keys)
+
+
+def _precision(values: Mapping[str, object]) -> Precision | None:
+    sections = {p: _section(values, p.value) for p in Precision}
+    # runtime/precision_config.py, get_bfloat16_config.
+    sections[Precision.BF16] = sections[Precision.BF16] or _section(values, "bfloat16")
+    for precision, section in sections.items():
+        if _truth(section, "enabled"):
+            return precision
+    is_open = any(section.get("enabled") == "auto" for section in sections.values())
+    return None if is_open else Precision.FP32
+
+
+# runtime/config.py, DtypeEnum; without a dtype it is the accelerator's.
+_AUTOCASTS: Mapping[object, Precision] = {
+    "bfloat16": Precision.BF16,
+    "bf16": Precision.BF16,
+    "float16": Precision.FP16,
+    "fp16": Precision.FP16,
+    "half": Precision.FP16,
+}
+
+
+def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
+    section = _section(values, "torch_autocast")
+    if not _truth(section, "enabled"):
+        return None
+    return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
+
+
+def read_own_config(values: Mapping[str, object]) -> OwnConfig:
+    """Parse the content of a ds_config.
+
+    Raises:
+        UsageError: Its stage is none of DeepSpeed's.
+    """
+    zero = _section(values, "zero_optimization")
+    # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
+    said = zero.get("stage", int(values.get("zero_optimization") is True))
+    stage = _whole(said)
+    if stage not in {0, 1, 2, 3}:
+        raise UsageError(f"`zero_optimization.stage` is `{said}`, not a ZeRO stage")
+    half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
+    return OwnConfig(
+        stage=stage,
+        offload=_offload(zero),
+        buffers=_buffers(zero, stage),
+        train_batch_size=_count(values, "train_batch_size"),
+        uncounted=_uncounted(values, zero),
+        micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
+        accumulation_steps=_count(values, "gradient_accumulation_steps"),
+        precision=_precision(values),
+        torch_autocast=_torch_autocast(values),
+        state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
+    )

@@ -1,0 +1,251 @@
+"""Write the DeepSpeed config of a job: the keys that matter to it, each with a chosen value."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.memory.nvme import offload_to_nvme
+from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
+from zerowiz.core.model.types import ModelSource
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
+
+Section = Mapping[str, object]
+AUTO = "auto"
+
+# Theory. Who reads the config decides what has to be in it. The Trainer fills an "auto" from its
+# own arguments and refuses a number that contradicts them, so what the script settles is left to
+# it (transformers/integrations/deepspeed.py, trainer_config_process). DeepSpeed by itself fills
+# nothing, so a plain loop gets numbers alone; Accelerate gets them too, as what it would fill
+# comes from calls of the script that cannot always be seen. A key whose default would do the same
+# in every version is left out; one whose default has changed or surprises is written.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handover:
+    """How the config will reach DeepSpeed, and what the script settles by itself."""
+
+    integration: Integration = Integration.HF
+    settled: frozenset[str] = frozenset()
+    """Workload fields that the script was seen to set; only these may be "auto"."""
+    script_has_optimizer: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Writing:
+    """What the sections are written from."""
+
+    job: Job
+    weighed: Weighed
+    handover: Handover
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.weighed.strategy
+
+    @property
+    def offloads(self) -> bool:
+        return self.strategy.offload is not Offload.NONE
+
+    def filled(self, field: str, value: object) -> object:
+        """The value, unless the Trainer knows it better."""
+        trainer = self.handover.integration is Integration.HF
+        return AUTO if trainer and field in self.handover.settled else value
+
+    def builds_optimizer(self) -> bool:
+        """Whether DeepSpeed makes the optimizer of a plain loop."""
+        raw = self.handover.integration is Integration.DEEPSPEED
+        return raw and not self.handover.script_has_optimizer
+
+
+# fp16/loss_scaler.py and runtime/precision_config.py, 0.19.8: 0 is a scale that adapts, from 2^16,
+# doubled after 1000 good steps, halved at the second overflow, never below 1.
+_LOSS_SCALE: Section = {
+    "loss_scale": 0,
+    "loss_scale_window": 1000,
+    "initial_scale_power": 16,
+    "hysteresis": 2,
+    "min_loss_scale": 1,
+}
+# runtime/config.py, get_bfloat16_config: the states' switch needs the master weights' one.
+_HALF_STATES: Section = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+_TORCH_NAMES: Mapping[Precision, str] = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+
+
+def _batch(w: _Writing) -> Section:
+    # Never `train_batch_size`: under zero.Init on the CPU accelerator it is checked before the
+    # world size is known.
+    step = w.job.workload
+    return {
+        "train_micro_batch_size_per_gpu": w.filled("micro_batch", step.micro_batch),
+        "gradient_accumulation_steps": w.filled("accumulation_steps", step.accumulation_steps),
+    }
+
+
+def _clipping(w: _Writing) -> Section:
+    # The default became 1.0 in 0.19.3 and was 0 before; the Trainer's max_grad_norm is 1.0 too.
+    trainer = w.handover.integration is Integration.HF
+    return {"gradient_clipping": AUTO if trainer else 1.0}
+
+
+def _precision(w: _Writing) -> Section:
+    step, half = w.job.workload, w.job.state_dtype is StateDtype.BF16
+    if step.torch_autocast is not None:
+        return {"torch_autocast": {"enabled": True, "dtype": _TORCH_NAMES[step.torch_autocast]}}
+    if step.precision is Precision.FP16:
+        return {"fp16": {"enabled": w.filled("precision", value=True), **_LOSS_SCALE}}
+    enabled = w.filled("precision", step.precision is Precision.BF16)
+    return {"bf16": {"enabled": enabled, **(_HALF_STATES if half and w.strategy.stage else {})}}
+
+
+def _replicated(_: _Writing) -> Section:
+    return {}
+
+
+def _sharded_states(w: _Writing) -> Section:
+    buffers = w.weighed.buffers
+    return {
+        "contiguous_gradients": buffers.contiguous_gradients,
+        "overlap_comm": buffers.overlap_comm,
+        "reduce_bucket_size": buffers.reduce_bucket_size,
+    }
+
+
+def _sharded_parameters(w: _Writing) -> Section:
+    buffers, job = w.weighed.buffers, w.job
+    live = buffers.stage3_max_live_parameters
+    section: dict[str, object] = {
+        "overlap_comm": True,
+        "reduce_bucket_size": buffers.reduce_bucket_size,
+        "sub_group_size": buffers.sub_group_size,
+        "stage3_prefetch_bucket_size": buffers.stage3_prefetch_bucket_size,
+        "stage3_param_persistence_threshold": buffers.stage3_param_persistence_threshold,
+        "stage3_max_live_parameters": live,
+        "stage3_max_reuse_distance": live,
+        "stage3_gather_16bit_weights_on_model_save": _gathers_on_save(w),
+    }
+    if buffers.hpz_partition_size > 1:
+        section["zero_hpz_partition_size"] = buffers.hpz_partition_size
+    if job.quantized_weights:
+        section["zero_quantized_weights"] = True
+    block = _expert_block(job)
+    if block is not None:
+        section["leaf_module"] = {"classes": [block]}
+    return section
+
+
+# From there on transformers holds all experts of a layer in one tensor.
+_FUSED_EXPERTS = (5, 0)
+
+
+def _expert_block(job: Job) -> str | None:
+    """The module that has to be gathered whole, as each rank may run other experts of it."""
+    family, guessed = job.model.architecture.family, job.model.source is ModelSource.GUESS
+    fused = job.workload.transformers_version >= _FUSED_EXPERTS and family not in APART
+    # A guess is counted as another family, whose block the model does not have.
+    return None if fused or guessed else MOE_BLOCKS.get(family)
+
+
+def _gathers_on_save(w: _Writing) -> bool:
+    """Whether rank 0's host can hold the weights whole, beside what is offloaded there."""
+    room_bytes = w.job.machine.host.available_bytes
+    weights_bytes = w.job.workload.precision.size_bytes * w.job.model.params
+    return room_bytes is None or weights_bytes + w.weighed.host_bytes <= room_bytes
+
+
+# Rule: what a stage's section holds is said here and nowhere else.
+_ZERO: Mapping[int, Callable[[_Writing], Section]] = {
+    0: _replicated,
+    1: _sharded_states,
+    2: _sharded_states,
+    3: _sharded_parameters,
+}
+_ON_HOST: Section = {"device": "cpu", "pin_memory": True}
+
+
+def _zero(w: _Writing) -> Section:
+    moved: dict[str, object] = {}
+    if w.offloads:
+        moved["offload_optimizer"] = dict(_ON_HOST)
+    if w.strategy.offload is Offload.ALL:
+        moved["offload_param"] = dict(_ON_HOST)
+    stage = w.strategy.stage
+    section = {"stage": stage, **_ZERO[stage](w), **moved}
+    if w.job.nvme_path is None or not w.weighed.buffers.on_nvme:
+        return {"zero_optimization": section}
+    return _on_nvme(w, section, w.job.nvme_path)
+
+
+def _on_nvme(w: _Writing, section: dict[str, object], path: str) -> Section:
+    job, ranks = w.job, w.job.machine.world_size
+    step, buffers = job.counted_workload, w.weighed.buffers
+    rank = place_rank(job.model, step, ranks, w.strategy, buffers, job.own_trace)
+    fitted, folder = offload_to_nvme(job.model, rank), {"nvme_path": path}
+    section |= fitted.zero_optimization
+    section["offload_optimizer"] = {**fitted.offload_optimizer, **folder}
+    if fitted.offload_param is not None:
+        section["offload_param"] = {**fitted.offload_param, **folder}
+    return {"zero_optimization": section, "aio": fitted.aio}
+
+
+# The arguments of torch's and DeepSpeed's Adam, spelt out: transformers' TrainingArguments have the
+# same defaults.
+_ADAMW: Section = {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+# What DeepSpeed can make by name (runtime/engine.py, _configure_basic_optimizer): its own, and
+# classes of torch.optim. torch's fused AdamW needs no compiler.
+_BUILT: Mapping[Optimizer, Section] = {
+    Optimizer.ADAMW: {"type": "AdamW", "params": {**_ADAMW, "torch_adam": True, "fused": True}},
+    Optimizer.LION: {
+        "type": "Lion",
+        "params": {"lr": 5e-5, "betas": [0.9, 0.99], "weight_decay": 0.0},
+    },
+    Optimizer.ADAFACTOR: {"type": "Adafactor", "params": {"lr": 1e-2, "weight_decay": 0.0}},
+    Optimizer.SGD: {"type": "SGD", "params": {"lr": 5e-5, "weight_decay": 0.0}},
+}
+# runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, 0.19.8.
+_TESTED = frozenset({Optimizer.ADAMW, Optimizer.LION})
+
+
+def _optimizer(w: _Writing) -> Section:
+    """The optimizer, where the script brings none that fits."""
+    half = w.job.state_dtype is StateDtype.BF16
+    if w.handover.integration is Integration.HF and w.offloads and half:
+        # The Trainer's own swap builds a CPU Adam with fp32 moments, which DeepSpeed then refuses.
+        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(_ADAMW, AUTO)}}
+    if not w.builds_optimizer():
+        return {}
+    asked = w.job.workload.optimizer
+    if w.offloads and asked is Optimizer.ADAMW:
+        return {"optimizer": {"type": "AdamW", "params": dict(_ADAMW)}}  # its own CPU Adam
+    return {"optimizer": _BUILT[asked]}
+
+
+def _client_optimizer(w: _Writing) -> Section:
+    """What lets a job have an optimizer that DeepSpeed did not make for it."""
+    if w.handover.integration is Integration.DEEPSPEED:
+        tested = w.builds_optimizer() and w.job.workload.optimizer in _TESTED
+        untested = w.strategy.stage > 0 and not tested
+        # A torch optimizer would be refused under offload (runtime/engine.py).
+        own = not w.builds_optimizer()
+    else:
+        # The Trainer and Accelerate allow any themselves, but put DeepSpeed's Adam in the place of
+        # others under offload, silently (accelerate/utils/deepspeed.py).
+        untested, own = False, w.job.workload.optimizer is not Optimizer.ADAMW
+    section = {"zero_allow_untested_optimizer": True} if untested else {}
+    return {**section, "zero_force_ds_cpu_optimizer": False} if own and w.offloads else section
+
+
+_SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)
+
+
+def write_config(job: Job, weighed: Weighed, handover: Handover) -> dict[str, object]:
+    """The config with which this job runs under the strategy that was weighed."""
+    writing = _Writing(job=job, weighed=weighed, handover=handover)
+    return {key: value for section in _SECTIONS for key, value in section(writing).items()}
+
+
+def render_config(config: Section) -> str:
+    """JSON that ends in a newline; the same config gives the same bytes."""
+    return json.dumps(config, indent=2) + "\n"

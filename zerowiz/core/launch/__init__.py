@@ -1,0 +1,1 @@
+"""How a job is started: its command, its environment, its nodes."""

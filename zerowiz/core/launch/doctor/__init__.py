@@ -1,0 +1,10 @@
+"""Find what would end a launch, from facts that the probes gathered."""
+
+from zerowiz.core.launch.doctor import rules
+from zerowiz.core.launch.doctor.checks import examine
+from zerowiz.core.launch.doctor.finding import Finding, failures
+from zerowiz.core.launch.doctor.found import Found
+from zerowiz.core.launch.doctor.situation import Planned, Situation
+from zerowiz.core.rule import Rule
+
+__all__ = ["Finding", "Found", "Planned", "Rule", "Situation", "examine", "failures", "rules"]

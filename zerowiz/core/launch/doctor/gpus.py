@@ -1,0 +1,138 @@
+"""Check that torch, the driver and the number format fit the chosen GPUs."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.launch.doctor import rules
+from zerowiz.core.launch.doctor.finding import Finding, found
+from zerowiz.core.launch.doctor.situation import Situation
+from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.workload import Precision
+
+# NVIDIA, CUDA compatibility, minor version compatibility: from CUDA 11 on a driver runs what any
+# release of its own major version built, and what older ones did. What NVML tells is that of the
+# libcuda which is loaded, so a forward compatibility package counts.
+_FIRST_COMPATIBLE_MAJOR = 11
+
+# Linux drivers by the major version of CUDA; same page, table 1.
+_DRIVERS = {11: "450", 12: "525", 13: "580"}
+
+# Reinstalling picks the build for another CUDA; https://pytorch.org/get-started/locally.
+_TORCH_PAGE = "choose the build at https://pytorch.org/get-started/locally"
+
+# deepspeed/accelerator/cuda_accelerator.py, is_fp16_supported (0.19.8).
+_FP16_MAJOR = 7
+_DEPRECATED_FP16 = (6, "DS_ALLOW_DEPRECATED_FP16")
+
+
+def _accelerator(s: Situation) -> Iterator[Finding]:
+    """A launch sets the variable for the CPU alone."""
+    said = s.environ.get("DS_ACCELERATOR")
+    if said is not None and s.on_gpus and said != "cuda":
+        yield found(
+            rules.ACCELERATOR,
+            f"`DS_ACCELERATOR={said}`, and the plan is for GPUs",
+            "unset DS_ACCELERATOR",
+            "`--accelerator cpu` plans for the CPU",
+        )
+
+
+def _cuda_build(s: Situation) -> Iterator[Finding]:
+    torch = s.found.torch
+    if s.on_gpus and torch is not None and torch.cuda_version is None:
+        kind = "ROCm" if torch.hip else "the CPU"
+        yield found(
+            rules.TORCH_WITHOUT_CUDA, f"torch {torch.version} is a build for {kind}", _TORCH_PAGE
+        )
+
+
+def _driver(s: Situation) -> Iterator[Finding]:
+    torch, machine = s.found.torch, s.machine
+    if machine is None or not s.on_gpus or torch is None or torch.cuda_version is None:
+        return
+    newest = machine.cuda_version
+    if newest is None:
+        return
+    same_major = torch.cuda_version[0] <= newest[0] and newest[0] >= _FIRST_COMPATIBLE_MAJOR
+    if same_major or torch.cuda_version <= newest:
+        return
+    wanted, least = _dotted(torch.cuda_version), _DRIVERS.get(torch.cuda_version[0])
+    yield found(
+        rules.OLD_DRIVER,
+        f"torch {torch.version} is built for CUDA {wanted}, and driver"
+        f" {machine.driver_version or 'here'} runs up to {_dotted(newest)}",
+        f"a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
+        *([f"or a driver from {least} on"] if least else []),
+    )
+
+
+def _code(s: Situation) -> Iterator[Finding]:
+    """An older GPU than any that there is code for; a newer one may have its code made."""
+    torch, machine = s.found.torch, s.machine
+    if machine is None or not s.on_gpus or torch is None or not torch.capabilities:
+        return
+    oldest = min(torch.capabilities)
+    for gpu in machine.gpus:
+        capability = gpu.compute_capability
+        if capability is not None and capability < oldest:
+            yield found(
+                rules.NO_CODE_FOR_GPU,
+                f"torch {torch.version} has code from {_dotted(oldest)} on, and GPU"
+                f" {gpu.label} ({gpu.name}) is {_dotted(capability)}",
+                f"a build for an older CUDA: {_TORCH_PAGE}",
+            )
+
+
+def _busy(s: Situation) -> Iterator[Finding]:
+    for gpu in () if s.machine is None or not s.on_gpus else s.machine.gpus:
+        if gpu.processes:
+            pids = " ".join(str(process.pid) for process in gpu.processes)
+            names = ", ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
+            yield found(
+                rules.BUSY_GPU,
+                f"GPU {gpu.label} is in use by {names}",
+                f"`ps -fp {pids}` tells whose they are; `--gpus` takes others",
+            )
+
+
+def _precision(s: Situation) -> Iterator[Finding]:
+    if s.planned is None or s.machine is None or not s.on_gpus:
+        return
+    step = s.planned.job.workload
+    formats = {step.precision, step.torch_autocast}
+    if Precision.FP16 in formats:
+        yield from _fp16(s, s.machine)
+    if Precision.BF16 in formats and not s.machine.takes_bf16:
+        gpu = min(s.machine.gpus, key=_capability)
+        yield found(
+            rules.SLOW_BY_CHOICE,
+            f"bf16 on GPU {gpu.label} ({gpu.name}), which has no matrix units for it",
+            "fp16: `--precision fp16` where the script does not say otherwise",
+        )
+
+
+def _fp16(s: Situation, machine: Machine) -> Iterator[Finding]:
+    major, variable = _DEPRECATED_FP16
+    allowed = s.environ.get(variable) == "1"
+    for gpu in machine.gpus:
+        capability = gpu.compute_capability
+        if capability is None or capability[0] >= _FP16_MAJOR:
+            continue
+        if not (allowed and capability[0] == major):
+            yield found(
+                rules.HALF_PRECISION,
+                f"fp16 on GPU {gpu.label} ({gpu.name}), of compute capability"
+                f" {_dotted(capability)}",
+                "fp32: `--precision fp32` where the script does not say otherwise",
+                *([f"or `export {variable}=1`"] if capability[0] == major else []),
+            )
+
+
+def _capability(gpu: Gpu) -> tuple[int, int]:
+    return gpu.compute_capability or (99, 0)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+CHECKS = (_accelerator, _cuda_build, _driver, _code, _busy, _precision)

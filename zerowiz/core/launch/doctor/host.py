@@ -1,0 +1,164 @@
+"""Check the memory, the limits and the disks of the host."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.launch.doctor import rules
+from zerowiz.core.launch.doctor.finding import Finding, found, size
+from zerowiz.core.launch.doctor.situation import Planned, Situation
+from zerowiz.core.machine.host import UNLIMITED_BYTES
+from zerowiz.core.machine.network import NetworkKind
+from zerowiz.core.memory.nvme import offload_to_nvme
+from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.rule import Severity
+from zerowiz.core.workload import Method
+
+# NVIDIA, NCCL user guide, troubleshooting, shared memory: what it says to give a container.
+_SHM_OF_NCCL_BYTES = 2**30
+# deepspeed/ops/csrc/cpu/comm/shm.cpp, allreduce_workspace (0.19.8). With less, two ranks trained,
+# and ended with signal 11 at the first `inference_all_reduce` (tried with 40 and 64 MiB).
+_SHM_OF_CPU_RANK_BYTES = 2 * 2**20 + 2 * 32 * 2**20
+
+# NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
+_LOCKING = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
+
+_SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
+_CONTAINER = (
+    "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
+)
+# DeepSpeed's buffers of CPU ranks stay there after a job that was killed.
+_LEFT_BEHIND = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
+
+
+def _rank(planned: Planned) -> Rank:
+    job = planned.job
+    return place_rank(
+        job.model,
+        job.counted_workload,
+        job.machine.world_size,
+        planned.strategy,
+        planned.weighed.buffers,
+        job.own_trace,
+    )
+
+
+def _nvme(s: Situation) -> Iterator[Finding]:
+    folder, planned = s.found.nvme, s.planned
+    if folder is None or planned is None or not planned.weighed.buffers.on_nvme:
+        return
+    if folder.is_folder is False:
+        yield found(rules.NVME_FOLDER, f"`{folder.path}` is no folder", f"mkdir -p {folder.path}")
+    elif folder.writable is False:
+        yield found(
+            rules.NVME_FOLDER,
+            f"`{folder.path}` cannot be written to",
+            f"sudo install -d -o $USER {folder.path}/$USER, and `--nvme-path {folder.path}/$USER`",
+        )
+    elif folder.free_bytes is not None:
+        offload = offload_to_nvme(planned.job.model, _rank(planned))
+        need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
+        if need_bytes > folder.free_bytes:
+            yield found(
+                rules.NVME_FULL,
+                f"`{folder.path}` has {size(folder.free_bytes)}, and the ranks write"
+                f" {size(need_bytes)}",
+                "`--nvme-path` names another drive",
+                severity=Severity.WARNING if folder.holds_states else Severity.ERROR,
+            )
+
+
+def _shm(s: Situation) -> Iterator[Finding]:
+    machine, free_bytes = s.machine, s.found.shm_free_bytes
+    if machine is None or free_bytes is None or len(machine.gpus) == 1:
+        return
+    if s.on_gpus:
+        if (machine.host.shm_bytes or free_bytes) < _SHM_OF_NCCL_BYTES:
+            size_bytes = machine.host.shm_bytes or free_bytes
+            yield found(
+                rules.SMALL_SHM,
+                f"{_SHM} has {size(size_bytes)}; NCCL asks for {size(_SHM_OF_NCCL_BYTES)}",
+                _CONTAINER,
+            )
+        return
+    need_bytes = _SHM_OF_CPU_RANK_BYTES * len(machine.gpus)
+    if free_bytes < need_bytes:
+        yield found(
+            rules.SMALL_SHM,
+            f"{_SHM} has {size(free_bytes)} free, and {len(machine.gpus)} ranks take"
+            f" {size(need_bytes)}",
+            f"`{_LEFT_BEHIND}` removes what killed jobs left; not while one runs",
+            _CONTAINER,
+        )
+
+
+def _memlock(s: Situation) -> Iterator[Finding]:
+    machine, limit_bytes = s.machine, s.machine and s.machine.host.memlock_bytes
+    if machine is None or limit_bytes in (None, UNLIMITED_BYTES) or s.found.locks_any_amount:
+        return
+    locking = [
+        nic.name for nic in machine.network.nics if nic.unusable is None and nic.kind in _LOCKING
+    ]
+    need = None
+    if machine.nodes > 1 and locking:
+        need = f"NCCL registers memory with {', '.join(f'`{name}`' for name in locking)}"
+    if s.planned is not None and s.planned.weighed.buffers.on_nvme:
+        need = "DeepSpeed locks its buffers for NVMe"
+    if need is not None:
+        yield found(
+            rules.MEMLOCK,
+            f"this process may lock {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
+            "ulimit -l unlimited",
+            "for good: `* - memlock unlimited` in /etc/security/limits.conf",
+            "in a container: `docker run --ulimit memlock=-1`",
+        )
+
+
+def _checkpoints(s: Situation) -> Iterator[Finding]:
+    folder, planned = s.found.checkpoints, s.planned
+    if folder is None or folder.free_bytes is None or planned is None:
+        return
+    need_bytes = checkpoint_bytes(planned)
+    if need_bytes > folder.free_bytes:
+        yield found(
+            rules.CHECKPOINT_ROOM,
+            f"`{folder.path}` has {size(folder.free_bytes)} left, and one checkpoint (weights,"
+            f" master weights, optimizer states) takes about {size(need_bytes)}",
+            "give the script an output folder on a larger disk",
+            "the Trainer: `--save_total_limit 1`, `--save_only_model`",
+        )
+
+
+def checkpoint_bytes(planned: Planned) -> int:
+    """Of one checkpoint of all ranks; of adapters, the trained part alone."""
+    rank, model = _rank(planned), planned.job.model
+    whole = planned.job.workload.method is Method.FULL
+    weights = model.params if whole else rank.trainable
+    states_bytes = rank.trainable * rank.master_bytes + rank.states_bytes(rank.trainable)
+    return weights * rank.weight_bytes + states_bytes
+
+
+def _load(s: Situation) -> Iterator[Finding]:
+    planned, machine = s.planned, s.machine
+    if planned is None or machine is None or machine.lives_on_host:
+        return
+    load_bytes = planned.weighed.load_bytes(planned.job)
+    host = machine.host
+    # What offload takes was weighed; 4-bit weights are made on the GPU.
+    if load_bytes <= planned.weighed.host_bytes or planned.job.workload.method is Method.QLORA:
+        return
+    free_bytes, all_bytes = host.available_bytes, host.total_bytes
+    if free_bytes is None or load_bytes <= free_bytes:
+        return
+    on_host = s.found.script is not None and s.found.script.builds_on_host
+    never = all_bytes is not None and load_bytes > all_bytes and on_host
+    yield found(
+        rules.HOST_MEMORY,
+        f"{len(machine.gpus)} ranks build the model at once: {size(load_bytes)} of host memory, of"
+        f" which {size(all_bytes if never and all_bytes else free_bytes)}"
+        f" {'is all there is' if never else 'is free'}",
+        "`--stage 3` builds it in shards",
+        "build it on the GPU: `with torch.device(local_rank): ...`",
+        severity=Severity.ERROR if never else Severity.WARNING,
+    )
+
+
+CHECKS = (_nvme, _shm, _memlock, _checkpoints, _load)

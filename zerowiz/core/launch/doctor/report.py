@@ -1,0 +1,26 @@
+"""The JSON of `doctor --json`: other programs read it, so it changes only on purpose."""
+
+from collections.abc import Sequence
+
+from zerowiz.core.launch.doctor.finding import Finding
+
+SCHEMA_VERSION = 1
+
+
+def encode_findings(findings: Sequence[Finding], version: str) -> dict[str, object]:
+    """One JSON object, the findings in the order in which a job would meet them."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "zerowiz_version": version,
+        "findings": [
+            {
+                "code": finding.rule.code,
+                "name": finding.rule.name,
+                "severity": finding.severity.value,
+                "what": finding.what,
+                "why": finding.rule.why,
+                "mends": list(finding.mends),
+            }
+            for finding in findings
+        ],
+    }

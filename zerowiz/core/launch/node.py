@@ -1,0 +1,167 @@
+"""Say where this copy of zerowiz stands among those of a job that has one on each node."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.launch.plan import refuse_slices
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.errors import UsageError
+
+FOREIGN_VARIABLES = (
+    # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: what
+    # torchrun tells its own ranks. With its agent's store, no rank of ours would open one.
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_ERROR_FILE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+)
+"""What another launcher told this copy, and a rank of DeepSpeed must not hear.
+
+DeepSpeed sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself (launch.py, 0.19.8).
+"""
+
+# Slurm, slurm.conf(5), NodeName: numbers in brackets, with leading zeros kept.
+_HOSTS = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*", re.ASCII)
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+# Slurm, MAX_RANGE of src/common/hostlist.c: what it expands itself, and no more.
+_MOST_HOSTS = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One copy on each of several nodes; each starts the ranks of its own node."""
+
+    node_rank: int
+    nodes: int
+    hosts: tuple[str, ...]
+    """A name for each node, in the order of their ranks; DeepSpeed only tells them apart by it."""
+    master_addr: str
+    """Where every node reaches node 0."""
+    master_port: int | None = None
+    """As told; None where node 0 takes one that is free."""
+    job_key: str
+    """The same on every node of this job; another for the next job, where one can tell."""
+
+    @property
+    def port_here(self) -> int | None:
+        """The port that has to be free on this node, where one was told: node 0 listens."""
+        return None if self.node_rank else self.master_port
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
+            raise UsageError(
+                f"this is node {self.node_rank} of {self.nodes} nodes that are called"
+                f" `{','.join(self.hosts)}`",
+                "the variables of the launcher that started this copy contradict each other",
+            )
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """The hosts in Slurm's `n[01-04,7],m3`, in its order.
+
+    Raises:
+        UsageError: It is no such list.
+    """
+    hosts: list[str] = []
+    position = 0
+    while position <= len(text):
+        match = _HOSTS.match(text, position)
+        if match is None or not match[0] or text[match.end() : match.end() + 1] not in {"", ","}:
+            raise _no_list(text)
+        for host in _expand(match[0], text):
+            hosts.append(host)
+            if len(hosts) > _MOST_HOSTS:
+                raise _no_list(text)
+        position = match.end() + 1
+    return tuple(hosts)
+
+
+def _expand(word: str, text: str) -> Iterator[str]:
+    """The hosts of one word; its last bracket counts fastest."""
+    match = _BRACKETS.search(word)
+    if match is None:
+        yield word
+        return
+    for number in _count(match[1], text):
+        for rest in _expand(word[match.end() :], text):
+            yield word[: match.start()] + number + rest
+
+
+def _count(ranges: str, text: str) -> Iterator[str]:
+    for part in ranges.split(","):
+        match = _NUMBERS.fullmatch(part)
+        if match is None:
+            raise _no_list(text)
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise _no_list(text)
+        for number in range(int(first), int(last) + 1):
+            yield f"{number:0{len(first)}d}"
+
+
+def _no_list(text: str) -> UsageError:
+    return UsageError(f"`{text:.60}` is no list of hosts as SLURM writes it")
+
+
+def slots_of(machine: Machine) -> tuple[int, ...]:
+    """What DeepSpeed calls the devices of this node: CUDA's numbers; on the CPU just a count.
+
+    In rising order, as `--include` sorts them (deepspeed/launcher/runner.py,
+    parse_node_config_list, 0.19.8).
+
+    Raises:
+        UsageError: One is a MIG slice.
+    """
+    if machine.accelerator is Accelerator.CPU:
+        return tuple(range(len(machine.gpus)))
+    refuse_slices(machine)
+    return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))
+
+
+def hostfile_text(place: Place, slots: Sequence[Sequence[int]]) -> str:
+    """DeepSpeed's hostfile; a host's count is one above its highest slot.
+
+    DeepSpeed takes a slot of `--include` only below the host's count (deepspeed/launcher/runner.py,
+    parse_inclusion_exclusion, 0.19.8).
+
+    Args:
+        place: Of any copy.
+        slots: Of each node, by its rank.
+    """
+    return "".join(
+        f"{host} slots={max(own) + 1}\n" for host, own in zip(place.hosts, slots, strict=True)
+    )
+
+
+def copy_options(
+    place: Place, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
+) -> tuple[str, ...]:
+    """DeepSpeed's own options for the ranks of this node alone.
+
+    `--no_ssh` needs the hostfile and `--node_rank`, and without `--master_addr` it asks the first
+    host by ssh; `--include` cannot be joined with `--num_gpus` (deepspeed/launcher/runner.py, main,
+    0.19.8). All copies name the same slots: a rank's number is counted over them.
+
+    Args:
+        place: Of this copy.
+        hostfile: Holds `hostfile_text` of the same slots.
+        slots: Of each node, by its rank.
+        master_addr: As agreed.
+    """
+    named = (
+        f"{host}:{','.join(map(str, own))}" for host, own in zip(place.hosts, slots, strict=True)
+    )
+    return (
+        *("--hostfile", hostfile, "--no_ssh", "--node_rank", str(place.node_rank)),
+        *("--master_addr", master_addr, "--include", "@".join(named)),
+    )

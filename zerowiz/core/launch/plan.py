@@ -1,0 +1,155 @@
+"""Plan a launch: the files, the command and the environment, as one value that can be shown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.errors import UsageError
+
+
+class Launcher(StrEnum):
+    """What of DeepSpeed starts the ranks of other nodes."""
+
+    PDSH = "pdsh"
+    OPENMPI = "openmpi"
+    MPICH = "mpich"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedFile:
+    """A file to write, whole."""
+
+    path: str
+    text: str
+    own_folder: bool = False
+    """In the folder of this one run: nobody's work is there, and nobody else reads it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """What `emit.execute` does and `--dry-run` prints; there is no second path."""
+
+    files: tuple[PlannedFile, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Variables that differ from the caller's environment."""
+    unset: tuple[str, ...] = ()
+    """Variables of the caller's environment that the job must not see."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how it travels."""
+    master_port: int | None = None
+    """Where the ranks meet."""
+    supervised: bool = False
+    """Whether zerowiz stays with the job, or becomes it."""
+
+    def environ(self, callers: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of the job."""
+        kept = {name: value for name, value in callers.items() if name not in self.unset}
+        return {**kept, **self.env}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Programs:
+    """What runs the job, as the probe found it."""
+
+    deepspeed: str
+    bin_folder: str
+    """Beside the interpreter; JIT builds look for ninja on PATH."""
+    master_port: int
+    """Free a moment ago: DeepSpeed's own default collides when two jobs share a host."""
+    rank_program: str
+    """Stands in the script's place in a supervised job, and starts it as one rank."""
+    extensions_folder: str | None
+    """Where compiled DeepSpeed ops stay apart per environment; None outside a virtual one."""
+
+
+def launcher_options(machine: Machine) -> tuple[str, ...]:
+    """DeepSpeed's own options for ranks on this host, which stand before the script.
+
+    `--include` names slots explicitly: with CUDA_VISIBLE_DEVICES set, `--num_gpus` drops it and
+    takes the first GPUs. The CPU accelerator counts one slot, so there it is `--num_gpus`
+    (deepspeed/launcher/runner.py, 0.19.8).
+    """
+    if machine.accelerator is Accelerator.CPU:
+        return ("--num_gpus", str(len(machine.gpus)))
+    refuse_slices(machine)
+    slots = ",".join(str(gpu.cuda_ordinal) for gpu in machine.gpus)
+    return ("--include", f"localhost:{slots}")
+
+
+def refuse_slices(machine: Machine) -> None:
+    """See that the launcher can name every GPU.
+
+    It takes whole numbers alone, and CUDA gives a process one slice.
+
+    Raises:
+        UsageError: One is a MIG slice.
+    """
+    slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
+    if slices:
+        raise UsageError(
+            f"GPU {', '.join(slices)}: DeepSpeed's launcher cannot name a MIG slice",
+            "`zerowiz init` writes its config; start it by"
+            " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`",
+            "or give the job whole GPUs: `--gpus`, `CUDA_VISIBLE_DEVICES`",
+        )
+
+
+def launch_env(
+    machine: Machine, programs: Programs, environ: Mapping[str, str], delivery: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables the job needs that the caller's environment lacks; never overrides a user's."""
+    env = dict(delivery)
+    if machine.accelerator is Accelerator.CPU:
+        env["DS_ACCELERATOR"] = "cpu"
+    else:
+        # NVML's indices are PCI order; CUDA's are not unless it is told so.
+        env |= _unless_set(environ, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        # Runs b4-009 and d4-013: reserved memory 64.0 GB without it, 50.6 GB with it.
+        if "PYTORCH_ALLOC_CONF" not in environ:
+            alloc = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+            env |= _unless_set(environ, alloc)
+        if _lacks_peer_to_peer(machine):
+            env |= _unless_set(environ, {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
+    if machine.host.cores is not None:
+        # torch would take every core in every rank.
+        threads = max(1, machine.host.cores // len(machine.gpus))
+        env |= _unless_set(environ, {"OMP_NUM_THREADS": str(threads)})
+    if programs.extensions_folder is not None:
+        env |= _unless_set(environ, {"TORCH_EXTENSIONS_DIR": programs.extensions_folder})
+    folders = environ.get("PATH", "").split(":")
+    if programs.bin_folder not in folders:
+        env["PATH"] = ":".join([programs.bin_folder, *filter(None, folders)])
+    return env
+
+
+# accelerate 1.15, utils/environment.py, check_cuda_p2p_ib_support: with an older driver NCCL takes
+# peer-to-peer between these for granted, and hangs.
+_NO_PEER_TO_PEER = "RTX 40"
+_MENDED_BY_DRIVER = (550, 40, 7)
+
+
+def _lacks_peer_to_peer(machine: Machine) -> bool:
+    named = any(_NO_PEER_TO_PEER in gpu.name for gpu in machine.gpus)
+    parts = (machine.driver_version or "").split(".")
+    driver = tuple(int(part) for part in parts if part.isdecimal())
+    return named and machine.world_size > 1 and () < driver < _MENDED_BY_DRIVER
+
+
+def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def launch_argv(
+    deepspeed: str, options: Sequence[str], master_port: int, words: Sequence[str]
+) -> tuple[str, ...]:
+    """The command: launcher options stand before the script, everything after it is its own.
+
+    Args:
+        deepspeed: The program.
+        options: Its own.
+        master_port: Where the ranks meet.
+        words: What it takes for the script, and the arguments of that.
+    """
+    return (deepspeed, *options, "--master_port", str(master_port), *words)

@@ -1,0 +1,116 @@
+"""The plan file beside a config: why the config is as it is, and what makes it again."""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.types import Gpu, Machine
+
+_CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
+
+LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
+"""Whose release decides what a config does."""
+
+# Values of these options are passwords: `--hub_token` of TrainingArguments, `--api-key`. Words of
+# a vocabulary (`--eos_token`) and counts (`--max_tokens`) are not.
+_SECRET_OPTION = re.compile(
+    r"--?(?:.*\.)?token"
+    r"|--?(?:.*[-_.])?(?:(?:hub|hf|auth|access|api|wandb|github)[-_]?token"
+    r"|(?:api|access|secret|private)[-_]?key|secret|passw(?:or)?d)",
+    re.IGNORECASE,
+)
+# huggingface.co/docs/hub/security-tokens: user access tokens.
+_SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{20,}")
+_HIDDEN = "***"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    """What the plan of a config does not tell by itself."""
+
+    config: PlannedFile
+    argv: tuple[str, ...]
+    """The command that leads here again, with every answer in it."""
+    versions: Mapping[str, str | None]
+    """Of what planned and of what will run; None where it is not installed."""
+
+
+def plan_path(config_path: str) -> str:
+    """Where the plan of this config lies: beside it."""
+    return config_path.removesuffix(_CONFIG_SUFFIX) + _PLAN_SUFFIX
+
+
+def is_plan_path(path: str) -> bool:
+    """Whether a file of this name is the plan of a config, which nothing but people reads."""
+    return path.endswith(_PLAN_SUFFIX)
+
+
+def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A script's arguments with passwords blotted out: a plan file lies where others read it."""
+    return tuple(_SECRET_VALUE.sub(_HIDDEN, word) for word in _hide_values(words))
+
+
+def _hide_values(words: Sequence[str]) -> Iterator[str]:
+    secret = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if secret and not word.startswith("-"):
+            secret = False
+            yield _HIDDEN
+            continue
+        named = _SECRET_OPTION.fullmatch(name) is not None
+        secret = named and not equals
+        yield f"{name}={_HIDDEN}" if named and equals else word
+
+
+def without_people(
+    machine: Machine, rename: Callable[[str], str], *, names_hosts: bool = False
+) -> Machine:
+    """The machine as a recording tells it: numbers and kinds, and nobody's name.
+
+    Other people's processes go, UUIDs are hashed, which still tells two GPUs apart.
+
+    Args:
+        machine: As it was read.
+        rename: Hashes every UUID in a text.
+        names_hosts: Whether its notes are those of nodes, by their names.
+    """
+    notes = () if names_hosts else tuple(map(rename, machine.notes))
+    gpus = tuple(_without_people(gpu, rename) for gpu in machine.gpus)
+    return replace(machine, gpus=gpus, notes=notes)
+
+
+def _without_people(gpu: Gpu, rename: Callable[[str], str]) -> Gpu:
+    # A clique carries the UUID of its cluster in hex; equality is all that is read of it.
+    clique = gpu.clique and hashlib.sha256(gpu.clique.encode()).hexdigest()[:16]
+    return replace(gpu, uuid=gpu.uuid and rename(gpu.uuid), clique=clique, processes=())
+
+
+def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
+    """The plan file's text; the same input gives the same bytes, so it holds no time.
+
+    Args:
+        plan: The contract's object of this decision.
+        provenance: What stands before the rest of it, for a person who opens the file.
+
+    Returns:
+        JSON that ends in a newline.
+    """
+    config = provenance.config
+    first = {
+        "schema_version": plan["schema_version"],
+        "zerowiz_version": plan["zerowiz_version"],
+        "config": {
+            "name": config.path.rpartition("/")[2],
+            "sha256": hashlib.sha256(config.text.encode()).hexdigest(),
+        },
+        "chosen": plan["chosen"],
+        "reasons": plan["reasons"],
+        "reproduce": {"shell": shlex.join(provenance.argv), "argv": list(provenance.argv)},
+        "versions": dict(provenance.versions),
+    }
+    return json.dumps({**first, **plan}, indent=2) + "\n"

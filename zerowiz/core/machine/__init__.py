@@ -1,0 +1,1 @@
+"""What a job can use: GPUs, links, host, network, scheduler."""

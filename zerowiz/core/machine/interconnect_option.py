@@ -1,0 +1,113 @@
+"""Take what a person says of links that nobody could measure: the value of `--interconnect`."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.sources import STATED
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.errors import UsageError
+
+FLAG = "--interconnect"
+
+_ENTRY = re.compile(r"([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?", re.ASCII)
+
+_INSIDE: Mapping[str, LinkClass] = {"nvlink": LinkClass.NVLINK_ALL, "pcie": LinkClass.PCIE}
+_BETWEEN: Mapping[str, NetworkKind] = {
+    "mnnvl": NetworkKind.NVLINK,
+    "infiniband": NetworkKind.INFINIBAND,
+    "roce": NetworkKind.ROCE,
+    "efa": NetworkKind.EFA,
+    "ethernet": NetworkKind.ETHERNET,
+}
+_BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
+
+_HINTS = (
+    f"inside a node: {' or '.join(_INSIDE)}; between nodes: {', '.join(_BETWEEN)}",
+    f"with the rate one way where it is known: `{FLAG} nvlink,infiniband:400Gb/s`",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stated:
+    """One link that a person states."""
+
+    word: str
+    bytes_per_s: int | None
+
+
+def with_interconnect(machine: Machine, text: str) -> Machine:
+    """The machine with the links that a person states, inside a node and between nodes.
+
+    A rate or pairs that are known already stay where nothing else is said of them.
+
+    Args:
+        machine: What is known without.
+        text: Such as `pcie`, `infiniband:400Gb/s` or `nvlink,roce:25GB/s`.
+
+    Raises:
+        UsageError: A word is none of the links, or two are said for one place.
+    """
+    for stated in _parse(text):
+        join = _join_inside if stated.word in _INSIDE else _join_between
+        machine = join(machine, stated)
+    return machine
+
+
+def stated_places(text: str) -> dict[str, str]:
+    """The places in the JSON that `with_interconnect` settles, each with the words for that.
+
+    Raises:
+        UsageError: As `with_interconnect`.
+    """
+    return {place: STATED for stated in _parse(text) for place in _places(stated)}
+
+
+def _parse(text: str) -> tuple[_Stated, ...]:
+    stated = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
+    if len({link.word in _INSIDE for link in stated}) != len(stated):
+        raise UsageError(f"`{FLAG} {text}` says two links for one place", *_HINTS)
+    return stated
+
+
+def _parse_entry(entry: str, text: str) -> _Stated:
+    """People write NVLink and InfiniBand; the case of a unit tells bits from bytes."""
+    word, colon, rate = entry.partition(":")
+    match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
+    bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
+    if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
+        raise UsageError(f"`{FLAG} {text}`: `{entry}` is no link", *_HINTS)
+    return _Stated(word=match[1], bytes_per_s=bytes_per_s)
+
+
+def _places(stated: _Stated) -> Iterator[str]:
+    if stated.word in _BETWEEN:
+        yield "network"
+        return
+    yield "interconnect.class"
+    if stated.bytes_per_s is not None:
+        yield "interconnect.bytes_per_s"
+
+
+def _join_between(machine: Machine, stated: _Stated) -> Machine:
+    known, kind = machine.network, _BETWEEN[stated.word]
+    if kind is known.kind and stated.bytes_per_s in (None, known.bytes_per_s):
+        return machine
+    network = Network(kind=kind, bytes_per_s=stated.bytes_per_s, nics=known.nics)
+    return replace(machine, network=network)
+
+
+def _join_inside(machine: Machine, stated: _Stated) -> Machine:
+    if machine.accelerator is Accelerator.CPU:
+        raise UsageError(f"`{FLAG} {stated.word}`: CPU ranks have no link inside their node")
+    if len(machine.gpus) == 1:
+        raise UsageError(f"`{FLAG} {stated.word}`: a lone GPU has no link inside its node", *_HINTS)
+    known, link_class = machine.interconnect, _INSIDE[stated.word]
+    if link_class is known.link_class and stated.bytes_per_s in (None, known.bytes_per_s):
+        return machine
+    link = Interconnect(
+        link_class=link_class, bytes_per_s=stated.bytes_per_s, weakest_pair=known.weakest_pair
+    )
+    return replace(machine, interconnect=link, links=())

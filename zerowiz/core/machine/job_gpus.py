@@ -1,0 +1,94 @@
+"""Reduce a machine to the GPUs that a job would get there."""
+
+from collections.abc import Mapping, Sequence
+
+from zerowiz.core.machine.cuda_visible import VARIABLE, choose_gpus, why_fewer
+from zerowiz.core.machine.types import Gpu, Machine, pick_gpus
+from zerowiz.errors import PreflightError, UsageError
+
+ORDER = "CUDA_DEVICE_ORDER"
+BUS_ORDER = "PCI_BUS_ID"
+"""NVML's order; a launch sets it, since CUDA's own (fastest first) is not NVML's."""
+
+
+def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None) -> Machine:
+    """The machine with the GPUs of `--gpus`, else those that `CUDA_VISIBLE_DEVICES` leaves.
+
+    Raises:
+        PreflightError: None is left.
+        UsageError: `asked` names one that is not there or not visible, or nobody can say which
+            GPU a number means.
+    """
+    visible = environ.get(VARIABLE)
+    _check_order(machine, environ, asked)
+    machine = _note_unlike(machine, environ)
+    chosen = choose_gpus(machine.gpus, visible=visible, asked=asked)
+    ended = None if visible is None else why_fewer(visible, machine.gpus)
+    if not chosen:
+        raise PreflightError(
+            f"`{VARIABLE}={_shown(visible)}` leaves no GPU of the {len(machine.gpus)} that can be"
+            " used",
+            *([] if ended is None else [f"as CUDA reads it, {ended}"]),
+            f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
+        )
+    if ended is not None:
+        machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: as CUDA reads it, {ended}")
+    _refuse_mixture(chosen)
+    said_nothing = visible is None and asked is None
+    picked = pick_gpus(machine, chosen)
+    return _note_slices(picked, machine) if said_nothing else picked
+
+
+def _shown(text: str | None) -> str:
+    """A value of the environment, on one line."""
+    return "".join(c if c.isprintable() else "?" for c in text or "")
+
+
+def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
+    slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
+    if slices and len(slices) < len(chosen):
+        raise UsageError(
+            f"GPU {', '.join(slices)}: beside a MIG slice CUDA shows a process no whole GPU",
+            "choose whole GPUs, or one slice",
+        )
+
+
+def _note_slices(picked: Machine, whole: Machine) -> Machine:
+    """A GPU in MIG mode beside whole ones is passed over, and how to have it is said."""
+    chosen = {gpu.index for gpu in picked.gpus}
+    passed = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
+    if not passed:
+        return picked
+    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in passed))
+    return picked.with_notes(
+        f"GPU {indices} is split into MIG slices and left out;"
+        f" `--gpus {passed[0].label}` plans for one"
+    )
+
+
+def _is_by_number(visible: str) -> bool:
+    return bool(visible) and not visible.startswith(("GPU-", "MIG-"))
+
+
+def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
+    """Numbers of unlike GPUs mean nothing in an order that NVML does not tell.
+
+    A launch goes by number also where UUIDs chose.
+    """
+    order = environ.get(ORDER)
+    chosen = asked is not None or environ.get(VARIABLE) is not None
+    if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
+        return
+    raise UsageError(
+        f"`{ORDER}={order}` numbers unlike GPUs in an order that only CUDA knows",
+        f"`{ORDER}={BUS_ORDER}` numbers them as `nvidia-smi` does",
+    )
+
+
+def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
+    """The numbers chose among unlike GPUs, even where those that are left are alike."""
+    visible = environ.get(VARIABLE, "")
+    if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
+        return machine
+    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which a launch sets"
+    return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")

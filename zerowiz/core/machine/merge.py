@@ -1,0 +1,314 @@
+"""Merge what the nodes of a cluster answered into the machine that a job on all of them has.
+
+A job is held up by the weakest node in each respect, and that can be another node every time: so
+the merged machine has the worst of every fact, not the facts of the worst node. What one node does
+not tell could be the smallest: unknown beats every known number. A fact of which no value is
+better than another stands when all nodes agree on it, else it is dropped. Nodes are sorted by name
+first: the order in which they answered never matters.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from zerowiz.core.machine.host import Disk, Host
+from zerowiz.core.machine.links import Interconnect
+from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.outliers import (
+    Oddity,
+    OddityKind,
+    find_oddities,
+    link_rank,
+    network_rank,
+    usual,
+    version_rank,
+)
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Machine,
+    MachineSource,
+    PcieSlot,
+    with_gpus,
+)
+from zerowiz.errors import PreflightError, UsageError
+
+_Value = TypeVar("_Value")
+_Ordered = TypeVar("_Ordered", int, tuple[int, int])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeAnswer:
+    """What one node said of itself."""
+
+    host: str
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFailure:
+    """A node that did not answer."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeNote:
+    """What one node noted of itself."""
+
+    host: str
+    note: str
+
+
+# Where no node answers, they mostly have one reason between them.
+_MOST_REASONS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """The nodes that a job could span, as one."""
+
+    machine: Machine
+    """As good as the weakest node in every respect; its GPUs are those of one node."""
+    oddities: tuple[Oddity, ...] = ()
+    short: tuple[Oddity, ...] = ()
+    """Nodes that have fewer GPUs than the job wants of each."""
+    notes: tuple[NodeNote, ...] = ()
+    """What some nodes noted and others did not."""
+    failures: tuple[NodeFailure, ...] = ()
+
+
+def merge_nodes(
+    answers: Iterable[NodeAnswer | NodeFailure], slots: Mapping[str, int] | None = None
+) -> Fleet:
+    """What all nodes that answered have in common, and what is odd about some.
+
+    Args:
+        answers: Each host stands once among them, as in a hostfile.
+        slots: GPUs that the job wants of each host; `None` takes what there is.
+
+    Raises:
+        PreflightError: No node answered.
+        UsageError: Some nodes have GPUs and some run on the CPU: no job spans both.
+    """
+    ranked = sorted(answers, key=lambda answer: _by_name(answer.host))
+    failures = tuple(answer for answer in ranked if isinstance(answer, NodeFailure))
+    nodes = {answer.host: answer.machine for answer in ranked if isinstance(answer, NodeAnswer)}
+    if not nodes:
+        raise PreflightError(
+            f"none of {len(failures)} nodes answered",
+            *(f"`{failure.host}`: {failure.why}" for failure in failures[:_MOST_REASONS]),
+        )
+    _refuse_two_accelerators(nodes)
+    return Fleet(
+        machine=_merge_machines(list(nodes.values())),
+        oddities=find_oddities(nodes),
+        short=tuple(_find_short(nodes, slots or {})),
+        notes=tuple(_own_notes(nodes)),
+        failures=failures,
+    )
+
+
+def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[Oddity]:
+    for host, machine in nodes.items():
+        wanted, count = slots.get(host, 0), len(machine.gpus)
+        if count < wanted:
+            kind = OddityKind.FEWER_THAN_SLOTS
+            yield Oddity(host=host, what=kind, said=count, usual=wanted)
+
+
+def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
+    shared = _shared_notes(list(nodes.values()))
+    for host, machine in nodes.items():
+        for note in machine.notes:
+            if note not in shared:
+                yield NodeNote(host=host, note=note)
+
+
+def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
+    """What every node noted, in the words of the first."""
+    others = [set(machine.notes) for machine in machines[1:]]
+    return tuple(note for note in machines[0].notes if all(note in other for other in others))
+
+
+def _by_name(host: str) -> tuple[list[str], list[int], str]:
+    """Sorts `n2` before `n10`."""
+    return (
+        re.split(r"[0-9]+", host),
+        [int(digits) for digits in re.findall(r"[0-9]+", host)],
+        host,
+    )
+
+
+def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
+    hosts = {machine.accelerator: host for host, machine in nodes.items()}
+    if len(hosts) > 1:
+        raise UsageError(
+            f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
+            "ask for one of them with `--accelerator`, or take the odd node out of the hostfile",
+        )
+
+
+# The worst of many, by what worst means.
+
+
+def _least(values: Iterable[_Ordered | None]) -> _Ordered | None:
+    """The smallest; unknown when any is."""
+    known: list[_Ordered] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return min(known)
+
+
+def _shared(values: Iterable[_Value], otherwise: _Value) -> _Value:
+    """What all agree on."""
+    first, *rest = values
+    return first if all(value == first for value in rest) else otherwise
+
+
+def _merge_machines(machines: Sequence[Machine]) -> Machine:
+    fewest = min(len(machine.gpus) for machine in machines)
+    equal = [m if len(m.gpus) == fewest else with_gpus(m, fewest) for m in machines]
+    return Machine(
+        source=_shared((m.source for m in machines), MachineSource.FILE),
+        accelerator=machines[0].accelerator,
+        nodes=len(machines),
+        gpus=_merge_gpus([machine.gpus for machine in equal]),
+        interconnect=_merge_interconnects([machine.interconnect for machine in equal]),
+        links=_shared((machine.links for machine in equal), ()),
+        left_out=_shared((machine.left_out for machine in machines), ()),
+        host=_merge_hosts([machine.host for machine in machines]),
+        network=_merge_networks(equal),
+        driver_version=_oldest(machine.driver_version for machine in machines),
+        cuda_version=_least(machine.cuda_version for machine in machines),
+        allocation=_shared((machine.allocation for machine in machines), None),
+        origins=_merge_origins([machine.origins for machine in machines]),
+        notes=_shared_notes(machines),
+    )
+
+
+def _merge_gpus(nodes: Sequence[Sequence[Gpu]]) -> tuple[Gpu, ...]:
+    """By position, as ranks are placed; numbered as on one node, so that no label stands twice."""
+    numbered = min(nodes, key=lambda gpus: [_number(gpu) for gpu in gpus])
+    merged = (_merge_position(gpus) for gpus in zip(*nodes, strict=True))
+    return tuple(
+        replace(gpu, index=own.index, mig_slice=own.mig_slice, ordinal=own.ordinal)
+        for gpu, own in zip(merged, numbered, strict=True)
+    )
+
+
+def _number(gpu: Gpu) -> tuple[int, int, int]:
+    return (gpu.index, -1 if gpu.mig_slice is None else gpu.mig_slice, gpu.cuda_ordinal)
+
+
+def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
+    capabilities = [g.compute_capability for g in gpus if g.compute_capability is not None]
+    reserved = [g.reserved_bytes for g in gpus if g.reserved_bytes is not None]
+    return Gpu(
+        index=gpus[0].index,
+        name=usual([gpu.name for gpu in gpus], max),
+        uuid=_shared((gpu.uuid for gpu in gpus), None),
+        total_bytes=_least(gpu.total_bytes for gpu in gpus),
+        reserved_bytes=max(reserved) if len(reserved) == len(gpus) else None,
+        free_bytes=_least(gpu.free_bytes for gpu in gpus),
+        # An unknown one is taken to be new: it must not hide an old one that is known.
+        compute_capability=min(capabilities, default=None),
+        shares_host_memory=any(gpu.shares_host_memory for gpu in gpus),
+        bus_id=_shared((gpu.bus_id for gpu in gpus), None),
+        numa_node=_shared((gpu.numa_node for gpu in gpus), None),
+        pcie=_merge_slots([gpu.pcie for gpu in gpus]),
+        nvlinks=_least(gpu.nvlinks for gpu in gpus),
+        expected_nvlinks=_shared((gpu.expected_nvlinks for gpu in gpus), None),
+        fabric_ready=all(gpu.fabric_ready for gpu in gpus),
+        clique=_shared((gpu.clique for gpu in gpus), None),
+        ecc=_shared((gpu.ecc for gpu in gpus), None),
+        mig_mode=any(gpu.mig_mode for gpu in gpus),
+        memory_source=_shared((gpu.memory_source for gpu in gpus), None),
+        processes=_shared((gpu.processes for gpu in gpus), ()),
+    )
+
+
+def _merge_slots(slots: Sequence[PcieSlot]) -> PcieSlot:
+    return PcieSlot(
+        max_generation=_least(slot.max_generation for slot in slots),
+        current_generation=_least(slot.current_generation for slot in slots),
+        max_lanes=_least(slot.max_lanes for slot in slots),
+        current_lanes=_least(slot.current_lanes for slot in slots),
+        upstream_bytes_per_s=_least(slot.upstream_bytes_per_s for slot in slots),
+    )
+
+
+def _merge_interconnects(links: Sequence[Interconnect]) -> Interconnect:
+    """The worst class and the lowest rate, which two nodes can have."""
+    weakest = min(links, key=link_rank)
+    return replace(weakest, bytes_per_s=_least(link.bytes_per_s for link in links))
+
+
+def _merge_networks(machines: Sequence[Machine]) -> Network:
+    networks = [machine.network for machine in machines]
+    nics = _shared((network.nics for network in networks), ())
+    if len(machines) > 1 and _share_nvlink(machines):
+        return Network(kind=NetworkKind.NVLINK, nics=nics)
+    weakest = min(networks, key=network_rank)
+    if weakest.is_fast and len({network.kind for network in networks}) > 1:
+        # Two kinds of RDMA do not talk to each other: what the nodes have in common is not known.
+        return Network(nics=nics)
+    return Network(
+        kind=weakest.kind,
+        bytes_per_s=_least(network.bytes_per_s for network in networks),
+        nics=nics,
+    )
+
+
+def _share_nvlink(machines: Sequence[Machine]) -> bool:
+    """Whether one NVLink domain joins all GPUs of all nodes, and its switches are ready."""
+    ready = all(gpu.fabric_ready for machine in machines for gpu in machine.gpus)
+    return ready and _shared((machine.clique for machine in machines), None) is not None
+
+
+def _merge_hosts(hosts: Sequence[Host]) -> Host:
+    tightest = min(hosts, key=lambda host: -1 if (b := host.available_bytes) is None else b)
+    return Host(
+        total_bytes=_least(host.total_bytes for host in hosts),
+        available_bytes=tightest.available_bytes,
+        available_by=tightest.available_by,
+        cores=_least(host.cores for host in hosts),
+        numa_nodes=_least(host.numa_nodes for host in hosts),
+        shm_bytes=_least(host.shm_bytes for host in hosts),
+        memlock_bytes=_least(host.memlock_bytes for host in hosts),
+        disk=_merge_disks([host.disk for host in hosts]),
+    )
+
+
+def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
+    known = [disk for disk in disks if disk is not None]
+    if len(known) < len(disks):
+        return None
+    kinds = {disk.is_nvme for disk in known}
+    return Disk(
+        total_bytes=min(disk.total_bytes for disk in known),
+        free_bytes=min(disk.free_bytes for disk in known),
+        is_nvme=next(kind for kind in (False, None, True) if kind in kinds),
+    )
+
+
+def _merge_origins(origins: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    first, *rest = origins
+    return {
+        place: said
+        for place, said in first.items()
+        if all(other.get(place) == said for other in rest)
+    }
+
+
+def _oldest(versions: Iterable[str | None]) -> str | None:
+    known: list[str] = []
+    for version in versions:
+        if version is None:
+            return None
+        known.append(version)
+    return min(known, key=version_rank)

@@ -1,0 +1,208 @@
+"""Find the odd node out: the one that has less than most, or other than most."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from statistics import median_high, multimode
+from typing import TypeVar
+
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine
+
+_Value = TypeVar("_Value")
+
+# The worse first. `none` of several GPUs, which only a file can say, is a link nobody knows.
+_LINK_CLASSES = (
+    LinkClass.NONE,
+    LinkClass.UNKNOWN,
+    LinkClass.PCIE,
+    LinkClass.NVLINK_PARTIAL,
+    LinkClass.NVLINK_ALL,
+)
+_NETWORK_KINDS = tuple(reversed(NetworkKind))
+
+# So far below the others that another job holds the memory, and not a display or a daemon.
+_BUSY_FRACTION = 0.9
+_LITTLE_MEMORY_FRACTION = 0.5
+
+
+class OddityKind(StrEnum):
+    """In what a node is odd, and what `said` and `usual` then are."""
+
+    FEWER_GPUS = "fewer_gpus"
+    """How many GPUs."""
+    FEWER_THAN_SLOTS = "fewer_than_slots"
+    """How many GPUs; usual is the slots of its line in the hostfile."""
+    GPU_MODEL = "gpu_model"
+    """The GPU's name."""
+    BUSY_GPU = "busy_gpu"
+    """Free bytes; usual is the median of the GPUs of this model at this place."""
+    DRIVER = "driver"
+    """Its version."""
+    SLOWER_LINK = "slower_link"
+    """An Interconnect without its weakest pair."""
+    SLOWER_NETWORK = "slower_network"
+    """A Network without its adapters."""
+    LESS_HOST_MEMORY = "less_host_memory"
+    """Available bytes; usual is the median."""
+
+
+Said = int | str | Interconnect | Network
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oddity:
+    """One respect in which one node is the odd one out."""
+
+    host: str
+    what: OddityKind
+    said: Said
+    usual: Said
+    """What most nodes say; of equally many, the better."""
+    gpu: str | None = None
+    """The label of the GPU that is odd; `None` when it is the node."""
+
+
+def find_oddities(nodes: Mapping[str, Machine]) -> tuple[Oddity, ...]:
+    """Each respect in which a node differs from most, node by node."""
+    found = [oddity for find in _FINDERS for oddity in find(nodes)]
+    place = {host: i for i, host in enumerate(nodes)}
+    return tuple(sorted(found, key=lambda oddity: place[oddity.host]))
+
+
+def link_rank(link: Interconnect) -> tuple[int, int]:
+    """Sorts the slower first; an unknown rate could be the slowest."""
+    rate = -1 if link.bytes_per_s is None else link.bytes_per_s
+    return (_LINK_CLASSES.index(link.link_class), rate)
+
+
+def network_rank(network: Network) -> tuple[bool, int, int]:
+    """Sorts the slower first; an unknown rate could be the slowest."""
+    rate = -1 if network.bytes_per_s is None else network.bytes_per_s
+    return (network.is_fast, _NETWORK_KINDS.index(network.kind), rate)
+
+
+def version_rank(version: str) -> tuple[list[int], str]:
+    """Sorts the older first."""
+    return ([int(digits) for digits in re.findall(r"[0-9]+", version)], version)
+
+
+def usual(values: Sequence[_Value], better: Callable[[Sequence[_Value]], _Value]) -> _Value:
+    """The most common value; of equally many, the better."""
+    return better(multimode(values))
+
+
+def _fewer_gpus(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    counts = {host: len(machine.gpus) for host, machine in nodes.items()}
+    most = usual(list(counts.values()), max)
+    for host, count in counts.items():
+        if count < most:
+            yield Oddity(host=host, what=OddityKind.FEWER_GPUS, said=count, usual=most)
+
+
+def _gpu_models(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    """One for each model that a node should not have, however many GPUs of it there are."""
+    names = [usual([gpu.name for gpu in place], max) for place in _places(nodes)]
+    for host, machine in nodes.items():
+        odd: dict[str, Oddity] = {}
+        for gpu, name in zip(machine.gpus, names, strict=False):
+            if gpu.name != name and gpu.name not in odd:
+                odd[gpu.name] = Oddity(
+                    host=host,
+                    what=OddityKind.GPU_MODEL,
+                    said=gpu.name,
+                    usual=name,
+                    gpu=gpu.label,
+                )
+        yield from odd.values()
+
+
+def _places(nodes: Mapping[str, Machine]) -> list[list[Gpu]]:
+    """The first GPU of every node, then the second, as far as a node has one."""
+    most = max(len(machine.gpus) for machine in nodes.values())
+    return [[m.gpus[i] for m in nodes.values() if i < len(m.gpus)] for i in range(most)]
+
+
+def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    free: dict[tuple[int, str], list[tuple[str, str, int]]] = {}
+    for host, machine in nodes.items():
+        for place, gpu in enumerate(machine.gpus):
+            if gpu.free_bytes is not None and _has_own_memory(machine, gpu):
+                said = (host, gpu.label, gpu.free_bytes)
+                free.setdefault((place, gpu.name), []).append(said)
+    for alike in free.values():
+        middle = median_high(free_bytes for _, _, free_bytes in alike)
+        for host, label, free_bytes in alike:
+            if free_bytes < _BUSY_FRACTION * middle:
+                yield Oddity(
+                    host=host,
+                    what=OddityKind.BUSY_GPU,
+                    said=free_bytes,
+                    usual=middle,
+                    gpu=label,
+                )
+
+
+def _has_own_memory(machine: Machine, gpu: Gpu) -> bool:
+    return machine.accelerator is Accelerator.CUDA and not gpu.shares_host_memory
+
+
+def _drivers(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    versions = {h: m.driver_version for h, m in nodes.items() if m.driver_version is not None}
+    if not versions:
+        return
+    most = usual(list(versions.values()), partial(max, key=version_rank))
+    for host, version in versions.items():
+        if version != most:
+            yield Oddity(host=host, what=OddityKind.DRIVER, said=version, usual=most)
+
+
+def _slower_links(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    """One GPU crosses no link."""
+    links = {
+        host: replace(machine.interconnect, weakest_pair=None)
+        for host, machine in nodes.items()
+        if len(machine.gpus) > 1
+    }
+    if not links:
+        return
+    most = usual(list(links.values()), partial(max, key=link_rank))
+    for host, link in links.items():
+        if link_rank(link) < link_rank(most):
+            yield Oddity(host=host, what=OddityKind.SLOWER_LINK, said=link, usual=most)
+
+
+def _slower_networks(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    networks = {host: replace(machine.network, nics=()) for host, machine in nodes.items()}
+    most = usual(list(networks.values()), partial(max, key=network_rank))
+    for host, network in networks.items():
+        if network_rank(network) < network_rank(most):
+            yield Oddity(host=host, what=OddityKind.SLOWER_NETWORK, said=network, usual=most)
+
+
+def _less_host_memory(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+    rooms = {
+        host: machine.host.available_bytes
+        for host, machine in nodes.items()
+        if machine.host.available_bytes is not None
+    }
+    if not rooms:
+        return
+    middle = median_high(rooms.values())
+    for host, room in rooms.items():
+        if room < _LITTLE_MEMORY_FRACTION * middle:
+            yield Oddity(host=host, what=OddityKind.LESS_HOST_MEMORY, said=room, usual=middle)
+
+
+_FINDERS: Sequence[Callable[[Mapping[str, Machine]], Iterator[Oddity]]] = (
+    _fewer_gpus,
+    _gpu_models,
+    _busy_gpus,
+    _drivers,
+    _slower_links,
+    _slower_networks,
+    _less_host_memory,
+)

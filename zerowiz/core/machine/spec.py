@@ -1,0 +1,184 @@
+"""Build a Machine from a few words such as `8xH100-80GB`, by the GPU table."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.codec import decode
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.errors import UsageError
+
+_SPEC = re.compile(r"(?:(\d{1,6})\s*[x*]\s*)?(\S.*?)", re.IGNORECASE)
+_NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
+
+# GB200 NVL72, the widest NVLink domain in the table; more than that is several nodes.
+MOST_GPUS_PER_NODE = 72
+
+# Every card of the table has a slot of this width (NVIDIA's datasheets).
+_PCIE_LANES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuModel:
+    """One row of the GPU table: what is known of a GPU without one at hand."""
+
+    name: str
+    """As NVML prints it."""
+    aliases: tuple[str, ...]
+    total_bytes: int
+    """What NVML calls total, the driver's reserve included."""
+    usable_bytes: int
+    """What CUDA shows as total on an idle GPU."""
+    compute_capability: tuple[int, int]
+    nvlink_links: int
+    nvlink_bytes_per_s: int
+    """Nominal, one way, per GPU, over all its links; 0 without NVLink."""
+    nvlink_gpus: int
+    """How many GPUs of one board NVLink joins pair by pair; 0 when it takes a bridge."""
+    pcie_generation: int
+    bf16_flop_per_s: int | None
+    """Dense; `None` when the GPU has no bf16 arithmetic."""
+    fp16_flop_per_s: int
+    memory_bytes_per_s: int
+    pcie_spelling: str | None
+    """How to name the PCIe card when a short name is taken for the SXM board."""
+    source: Mapping[str, str]
+    """Where each group of numbers was seen: addresses; `[?]` is what none was found for."""
+
+    @property
+    def pcie_bytes_per_s(self) -> int:
+        """Nominal, one way."""
+        return _PCIE_LANES * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """Every name it answers to, without case and punctuation."""
+        return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GpuTable:
+    gpus: tuple[GpuModel, ...]
+
+
+def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
+    """The rows of `data/gpus.json`.
+
+    Raises:
+        UsageError: A row lacks a key or holds something else; the message names it.
+    """
+    return decode(_GpuTable, value, "gpu table").gpus
+
+
+def normalize_name(name: str) -> str:
+    """A GPU's name without case, punctuation and the maker's words."""
+    return _NOISE.sub("", name.lower())
+
+
+def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows that a name can mean: none, one, or several when it is too short."""
+    return tuple(model for model in table if normalize_name(name) in model.spellings)
+
+
+def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
+    """The one row that a name means.
+
+    Raises:
+        UsageError: No row has that name, or several have.
+    """
+    models = match_models(name, table)
+    if len(models) == 1:
+        return models[0]
+    if models:
+        choices = ", ".join(f"`{_own_spelling(model, table)}`" for model in models)
+        raise UsageError(f"`{name}` could be more than one GPU", f"say which: {choices}")
+    raise UsageError(
+        f"`{name}` is not a GPU in the table",
+        *_close_names(name, table),
+        "a GPU that is not in the table can be described in a file: `--machine FILE`",
+    )
+
+
+def _own_spelling(model: GpuModel, table: Sequence[GpuModel]) -> str:
+    """The first of its names that means no other GPU."""
+    return next(a for a in (*model.aliases, model.name) if match_models(a, table) == (model,))
+
+
+def _close_names(name: str, table: Sequence[GpuModel]) -> tuple[str, ...]:
+    spoken = {normalize_name(alias): alias for model in table for alias in model.aliases}
+    spoken |= {normalize_name(model.name): model.name for model in table}
+    close = difflib.get_close_matches(normalize_name(name), spoken, cutoff=0.5)
+    names = ", ".join(f"`{spoken[match]}`" for match in close)
+    return (f"close names are {names}",) if names else ()
+
+
+def with_count(text: str, count: int) -> str:
+    """The same spec with another number of GPUs: `4xH100` and 8 make `8xH100`."""
+    match = _SPEC.fullmatch(text.strip())
+    return text if match is None else f"{count}x{match[2]}"
+
+
+def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
+    """The machine that `8xH100-80GB` or `H200` means: one idle node, host unknown.
+
+    Raises:
+        UsageError: The count makes no sense, or the name means no GPU or several.
+    """
+    match = _SPEC.fullmatch(text.strip())
+    if match is None:
+        raise UsageError("the machine has no name", "write it as `8xH100-80GB`")
+    count, name = int(match[1] or 1), match[2]
+    if not 1 <= count <= MOST_GPUS_PER_NODE:
+        raise UsageError(
+            f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
+            "several nodes are `--nodes N`, with the GPUs of one node here",
+        )
+    model = find_model(name, table)
+    return Machine(
+        source=MachineSource.SPEC,
+        gpus=tuple(_idle_gpu(model, index) for index in range(count)),
+        interconnect=_expected_link(model, count),
+        host=Host(),
+        notes=(*_note_board(name, model), *_note_link(model, count)),
+    )
+
+
+def _idle_gpu(model: GpuModel, index: int) -> Gpu:
+    return Gpu(
+        index=index,
+        name=model.name,
+        total_bytes=model.total_bytes,
+        free_bytes=model.usable_bytes,
+        compute_capability=model.compute_capability,
+        memory_source="GPU table: an idle GPU",
+    )
+
+
+def _expected_link(model: GpuModel, count: int) -> Interconnect:
+    if count == 1:
+        return Interconnect(link_class=LinkClass.NONE)
+    if count <= model.nvlink_gpus:
+        kind, bytes_per_s = LinkClass.NVLINK_ALL, model.nvlink_bytes_per_s
+    else:
+        kind = LinkClass.NVLINK_PARTIAL if model.nvlink_gpus else LinkClass.PCIE
+        bytes_per_s = model.pcie_bytes_per_s
+    return Interconnect(link_class=kind, bytes_per_s=bytes_per_s, weakest_pair=(0, 1))
+
+
+def _note_board(name: str, model: GpuModel) -> tuple[str, ...]:
+    if model.pcie_spelling is None or "sxm" in normalize_name(name):
+        return ()
+    taken = f"`{name}` is taken as the SXM board `{model.name}`"
+    return (f"{taken}; the PCIe card is `{model.pcie_spelling}`",)
+
+
+def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
+    if count == 1 or count <= model.nvlink_gpus or not model.nvlink_links:
+        return ()
+    if not model.nvlink_gpus:
+        return (f"NVLink bridges between `{model.name}` cards are not assumed",)
+    return (f"NVLink joins all pairs of up to {model.nvlink_gpus} `{model.name}`, not of {count}",)

@@ -1,0 +1,141 @@
+"""Remark on what a person should know of a machine before trusting a plan for it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from zerowiz.core.machine.topology import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
+from zerowiz.core.machine.types import Machine
+
+# nvmlGpuP2PStatus_t in words.
+_P2P_WHY = {
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPUs do not support it",
+    "TNS": "the way over PCIe does not support it",
+    "DR": "a registry key disables it",
+    "NS": "it is not supported",
+    "U": "the reason is unknown",
+}
+
+
+def remarks(machine: Machine) -> tuple[str, ...]:
+    """One sentence each; nothing where all is as it should be."""
+    found = [sentence for remark in _REMARKS for sentence in remark(machine)]
+    return tuple(dict.fromkeys(found))
+
+
+def _renumbered(machine: Machine) -> Iterator[str]:
+    """Who compares a launch with `nvidia-smi` wonders."""
+    moved = [gpu for gpu in machine.gpus if gpu.cuda_ordinal != gpu.index]
+    if moved and machine.left_out:
+        pairs = ", ".join(f"GPU {gpu.index} is its {gpu.cuda_ordinal}" for gpu in moved)
+        yield f"CUDA counts only GPUs that can be opened: {pairs}"
+
+
+def _left_out(machine: Machine) -> Iterator[str]:
+    for gpu in machine.left_out:
+        yield f"GPU {gpu.index} is left out: {gpu.why}"
+
+
+def _unlike(machine: Machine) -> Iterator[str]:
+    """The plan is for the smallest, so the odd one is named."""
+    if machine.is_uniform:
+        return
+    [(usual, _), *others] = Counter(gpu.name for gpu in machine.gpus).most_common()
+    for name, _ in others:
+        labels = ", ".join(gpu.label for gpu in machine.gpus if gpu.name == name)
+        yield f"GPU {labels} is a `{name}`, others are `{usual}`: the tightest is planned for"
+
+
+def _narrow(machine: Machine) -> Iterator[str]:
+    for gpu in machine.gpus:
+        slot = gpu.pcie
+        if slot.current_lanes and slot.max_lanes and slot.current_lanes < slot.max_lanes:
+            yield f"GPU {gpu.label} has {slot.current_lanes} of its {slot.max_lanes} PCIe lanes"
+        own, whole = lanes_bytes_per_s(slot), slot_bytes_per_s(slot)
+        if own is not None and whole is not None and whole < own:
+            yield f"GPU {gpu.label} sits behind a PCIe bridge that is narrower than its slot"
+
+
+def _fabric(machine: Machine) -> Iterator[str]:
+    # A virtual machine with one GPU of many never trains its links, and needs none of them.
+    waiting = [gpu.label for gpu in machine.gpus if not gpu.fabric_ready and gpu.nvlinks]
+    if waiting:
+        yield (
+            f"Fabric Manager is not ready for GPU {', '.join(waiting)}: NVSwitch carries nothing,"
+            " and CUDA may not start at all (error 802);"
+            " see `systemctl status nvidia-fabricmanager`"
+        )
+
+
+def _fewer_links(machine: Machine) -> Iterator[str]:
+    """A switch or a bridge that is down shows as links that other GPUs of the kind have."""
+    if len(machine.gpus) == 1:
+        return
+    most: dict[str, int] = {}
+    for gpu in machine.gpus:
+        most[gpu.name] = max(most.get(gpu.name, 0), gpu.nvlinks or 0, gpu.expected_nvlinks or 0)
+    lacking: dict[tuple[int, int], list[str]] = {}
+    for gpu in machine.gpus:
+        if gpu.nvlinks is not None and gpu.nvlinks < most[gpu.name]:
+            lacking.setdefault((gpu.nvlinks, most[gpu.name]), []).append(gpu.label)
+    for (active, of), labels in lacking.items():
+        yield f"{active} of {of} NVLinks are active on GPU {', '.join(labels)}"
+
+
+def _no_p2p(machine: Machine) -> Iterator[str]:
+    refused = Counter(
+        link.p2p for link in machine.links if link.p2p not in (None, P2P_OK) and not link.nvlinks
+    )
+    for word, count in refused.items():
+        why = _P2P_WHY.get(word or "", "the reason is unknown")
+        yield (
+            f"{count} of {len(machine.links)} pairs of GPUs cannot reach each other's memory"
+            f" ({word}: {why}): NCCL copies through the host"
+        )
+
+
+def _shared_memory(machine: Machine) -> Iterator[str]:
+    if any(gpu.shares_host_memory for gpu in machine.gpus):
+        yield "the GPU shares the host's memory: what the host has available is the budget of both"
+
+
+def _busy(machine: Machine) -> Iterator[str]:
+    for gpu in machine.gpus:
+        if gpu.processes:
+            held = "; ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
+            yield f"GPU {gpu.label} is in use by {held}: the plan is for what is free now"
+
+
+def _slices(machine: Machine) -> Iterator[str]:
+    slices = [gpu for gpu in machine.gpus if gpu.mig_slice is not None]
+    if len(slices) == 1:
+        yield f"GPU {slices[0].label} is a MIG slice: a process gets one, so a node has one rank"
+    elif slices:
+        yield "MIG slices have no links: they exchange through the host"
+
+
+def _bound_task(machine: Machine) -> Iterator[str]:
+    allocation = machine.allocation
+    if allocation is None or allocation.gpus_per_node is None:
+        return
+    given, planned = allocation.gpus_per_node, len(machine.gpus)
+    if planned != given:
+        advice = ": choose yours with `--gpus`" if planned > given else ""
+        yield (
+            f"{allocation.scheduler} gives the job {given} GPUs on a node,"
+            f" this plan is for {planned}{advice}"
+        )
+
+
+def _slow_network(machine: Machine) -> Iterator[str]:
+    if machine.nodes > 1:
+        for nic in machine.network.nics:
+            if nic.unusable is not None:
+                yield f"network adapter `{nic.name}` is left out: {nic.unusable}"
+
+
+_REMARKS: tuple[Callable[[Machine], Iterator[str]], ...] = (
+    *(_left_out, _renumbered, _unlike, _busy, _shared_memory, _slices),
+    *(_fabric, _fewer_links, _no_p2p, _narrow),
+    *(_bound_task, _slow_network),
+)

@@ -1,0 +1,1 @@
+"""A run that is measured, and its row beside the prediction."""

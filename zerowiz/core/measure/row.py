@@ -1,0 +1,262 @@
+"""Turn what ranks reported into a measured row, and hold the prediction against it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from zerowiz.core.decision.evaluate import Verdict, weigh
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.measure.trial import PlannedTrial, Trial
+from zerowiz.core.memory.ledger import Estimate, Phase
+
+Report = Mapping[str, object]
+
+PHASES = (
+    *("model", "init", "first_forward", "first_backward", "first_step"),
+    *("steady_forward", "steady_backward", "steady_step"),
+)
+"""In the order of a run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEnd:
+    """How a trial ended on one rank."""
+
+    rank: int
+    report: Report
+    """What the rank said; empty when it said nothing."""
+    status: int
+    """Its exit status, negative for a signal."""
+    killed: str | None
+    """Why it was ended from outside: `deadline`, `peer`, `launcher`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A predicted and a measured size."""
+
+    name: str
+    predicted_bytes: int | None
+    measured_bytes: int | None
+
+    @property
+    def error(self) -> float | None:
+        """Signed, as a fraction of what was measured."""
+        if not self.measured_bytes or self.predicted_bytes is None:
+            return None
+        return (self.predicted_bytes - self.measured_bytes) / self.measured_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A measured row beside its prediction."""
+
+    row: Report
+    verdict: Verdict | None
+    """None where nothing was predicted."""
+    unpredicted: str | None
+    """Why."""
+    phases: tuple[Compared, ...]
+    peak: Compared
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run lived."""
+        return self.row["ok"] is True
+
+    @property
+    def measured(self) -> bool:
+        """Whether the run says something: running out of memory is an answer, failing is none."""
+        return self.ok or self.row["oom_phase"] is not None
+
+
+def _phases(report: Report) -> Mapping[str, Mapping[str, int | None]]:
+    return cast("Mapping[str, Mapping[str, int | None]]", report.get("phases") or {})
+
+
+def _peak_bytes(report: Report) -> int | None:
+    peaks = [reading["peak_bytes"] for reading in _phases(report).values()]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if known and len(known) == len(peaks) else None
+
+
+def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
+    """The config beyond the stage and `enabled`; switches that are off say nothing."""
+    zero = cast("Report", ds_config.get("zero_optimization") or {})
+    bf16 = cast("Report", ds_config.get("bf16") or {})
+    return {
+        "zero_optimization": {key: value for key, value in zero.items() if key != "stage"},
+        "bf16": {key: value for key, value in bf16.items() if key != "enabled" and value},
+        "offload": trial.offload.value,
+        "zero_init": trial.zero_init,
+    }
+
+
+_ENDED = {"deadline": "at the deadline", "launcher": "with the launcher"}
+
+
+def _error(ends: Sequence[RankEnd]) -> str | None:
+    """What went wrong first; a rank that was ended for its peer's sake knows nothing."""
+    said = [end.report["error"] for end in ends if end.report.get("error")]
+    if said:
+        return str(said[0])
+    for end in ends:
+        if end.killed in _ENDED:
+            return f"rank {end.rank} was ended {_ENDED[end.killed]}"
+    for end in ends:
+        if end.killed is None and end.status != 0:
+            how = f"signal {-end.status}" if end.status < 0 else f"status {end.status}"
+            return f"rank {end.rank} ended by {how}"
+    return None
+
+
+def _memory(first: Report, ends: Sequence[RankEnd], *, ok: bool) -> dict[str, object]:
+    """The sizes of rank 0, and the peak of every rank."""
+    told = (
+        *("peak_reserved_bytes", "context_bytes", "context_and_nccl_bytes"),
+        *("device_used_outside_allocator_bytes", "allocator_retries", "step_seconds"),
+        "host_peak_rss_bytes",
+    )
+    rank_peaks = [
+        {
+            "rank": end.rank,
+            "peak_bytes": _peak_bytes(end.report),
+            "peak_reserved_bytes": end.report.get("peak_reserved_bytes"),
+            "host_peak_rss_bytes": end.report.get("host_peak_rss_bytes"),
+        }
+        for end in ends
+    ]
+    return {
+        "phases": dict(_phases(first)),
+        "peak_bytes": _peak_bytes(first) if ok else None,
+        **{key: first.get(key) for key in told},
+        "rank_peaks": rank_peaks,
+    }
+
+
+def make_row(planned: PlannedTrial, ends: Sequence[RankEnd], accelerator: Accelerator) -> Report:
+    """One line of measured truth; what nobody could tell is null."""
+    trial = planned.trial
+    first = ends[0].report
+    ok = all(end.report.get("ok") is True for end in ends)
+    died = [end.report["oom_phase"] for end in ends if end.report.get("oom_phase")]
+    name = trial.model if planned.job is None else planned.job.model.name
+    params = None if planned.job is None else planned.job.model.params
+    seen = first.get("expandable_segments")
+    on_cuda = accelerator is Accelerator.CUDA
+    return {
+        "id": trial.id,
+        "model": name.rstrip("/").rpartition("/")[2],
+        "params": first.get("params", params),
+        "gpu": first.get("gpu"),
+        "gpus": trial.gpus,
+        "kind": "engine",
+        "accelerator": accelerator.value,
+        "stage": planned.ds_config_stage,
+        "precision": trial.precision.value,
+        "optimizer": trial.optimizer.value,
+        "micro_batch": trial.micro_batch,
+        "sequence_tokens": trial.sequence_tokens,
+        "accumulation_steps": trial.accumulation_steps,
+        "gradient_checkpointing": trial.gradient_checkpointing,
+        "attention": trial.attention.value,
+        "loss": trial.loss.value,
+        "packing": trial.packing,
+        **_sections(trial, planned.ds_config),
+        "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
+        "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
+        "nccl_p2p": trial.nccl_p2p if on_cuda else None,
+        "versions": first.get("versions"),
+        "lora_rank": trial.lora_rank,
+        "lora_target_modules": list(trial.lora_target_modules),
+        "quantized": trial.quantized,
+        "trainable_params": first.get("trainable_params"),
+        "steps": trial.steps,
+        "ok": ok,
+        "oom_phase": died[0] if died else None,
+        "error": None if ok or died else _error(ends),
+        "wrapper": first.get("wrapper"),
+        **_memory(first, ends, ok=ok),
+    }
+
+
+def predict_phases(estimate: Estimate) -> dict[str, int]:
+    """What is predicted of each phase, by the names that a row has for them."""
+    first, steady = estimate.first_iteration_bytes, estimate.phase_bytes()
+    once = {phase.value: steady[phase] for phase in (Phase.MODEL, Phase.INIT)}
+    iterations = {"first": first, "steady": steady}
+    return once | {
+        f"{name}_{phase.value}": phases[phase]
+        for name, phases in iterations.items()
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+        if phase in phases
+    }
+
+
+def measured_phases(row: Report) -> dict[str, int | None]:
+    """The peak of each phase; None where the run did not come so far, or nobody could tell."""
+    readings = _phases(row)
+    return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
+
+
+def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
+    """The card that a cap stands for: the cap, and what was really taken beside the allocator."""
+    taken = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
+    card_bytes = cap_bytes + cast("int", taken)
+    gpus = (
+        replace(
+            gpu,
+            free_bytes=min(card_bytes, card_bytes if gpu.free_bytes is None else gpu.free_bytes),
+        )
+        for gpu in machine.gpus
+    )
+    return replace(machine, gpus=tuple(gpus))
+
+
+def compare(planned: PlannedTrial, row: Report) -> Comparison:
+    """The prediction beside the row, phase by phase."""
+    measured = measured_phases(row)
+    peak_bytes = cast("int | None", row["peak_bytes"])
+    if planned.job is None or planned.strategy is None:
+        return Comparison(
+            row=row,
+            verdict=None,
+            unpredicted=planned.unpredicted,
+            phases=tuple(
+                Compared(name=name, predicted_bytes=None, measured_bytes=size)
+                for name, size in measured.items()
+            ),
+            peak=Compared(name="peak", predicted_bytes=None, measured_bytes=peak_bytes),
+        )
+    job, cap_bytes = planned.job, cast("int | None", row["memory_cap_bytes"])
+    if cap_bytes is not None:
+        job = replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
+    weighed = weigh(job, planned.strategy)
+    predicted = predict_phases(weighed.estimate)
+    return Comparison(
+        row=row,
+        verdict=weighed.verdict,
+        unpredicted=None,
+        phases=tuple(
+            Compared(name=name, predicted_bytes=predicted.get(name), measured_bytes=size)
+            for name, size in measured.items()
+        ),
+        peak=Compared(
+            name="peak", predicted_bytes=weighed.estimate.peak_bytes, measured_bytes=peak_bytes
+        ),
+    )
+
+
+def encode_comparison(comparison: Comparison) -> dict[str, object]:
+    """The row with the prediction in it, as `measure --json` says it."""
+    compared = (*comparison.phases, comparison.peak)
+    return {
+        "row": dict(comparison.row),
+        "predicted": {
+            "verdict": None if comparison.verdict is None else comparison.verdict.value,
+            "phases": {each.name: each.predicted_bytes for each in comparison.phases},
+            "peak_bytes": comparison.peak.predicted_bytes,
+            "why_not": comparison.unpredicted,
+        },
+        "error": {each.name: each.error for each in compared},
+    }

@@ -1,0 +1,295 @@
+"""A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import cast
+
+from zerowiz.core.codec import decode, encode
+from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.dsconfig.user_config import read_own_config
+from zerowiz.core.dsconfig.write import Handover, write_config
+from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.measure.optimizer_kernels import OPS, Stepper, counted_as
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
+from zerowiz.core.workload import (
+    NEWEST_TRANSFORMERS,
+    Attention,
+    Integration,
+    Loss,
+    Method,
+    Precision,
+    StateDtype,
+    Workload,
+)
+from zerowiz.errors import UsageError
+
+Section = Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainTrial:
+    """The plain fields of a trial, named as in a measured row, so that a row can be run again."""
+
+    model: str
+    """What `--model` takes."""
+    stage: int
+    id: str | None = None
+    gpus: int = 1
+    precision: Precision = Precision.BF16
+    torch_autocast: Precision | None = None
+    optimizer: Stepper = Stepper.ADAMW_FUSED
+    micro_batch: int = 1
+    sequence_tokens: int = 2048
+    accumulation_steps: int = 1
+    gradient_checkpointing: bool = False
+    attention: Attention = Attention.SDPA
+    loss: Loss = Loss.PLAIN
+    packing: bool = False
+    lora_rank: int | None = None
+    lora_target_modules: tuple[str, ...] = ()
+    """As `--lora-target-modules` names them; none for all linear layers."""
+    quantized: bool = False
+    """Whether the base below the adapters is held in 4 bits."""
+    offload: Offload = Offload.NONE
+    zero_init: bool = True
+    """Whether stage 3 builds the model in shards."""
+    expandable_segments: bool = True
+    memory_cap_bytes: int | None = None
+    """Of torch's allocator on each GPU: stands for a smaller card."""
+    nccl_p2p: bool = True
+    steps: int = 3
+    transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
+    """Major and minor, of the ranks."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for name in ("gpus", "micro_batch", "sequence_tokens", "accumulation_steps", "steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"`{name}` must be at least 1")
+        if self.quantized and self.lora_rank is None:
+            raise UsageError("`quantized` trains adapters: give a `lora_rank`")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial(PlainTrial):
+    """One run to be measured, with what belongs to DeepSpeed and to transformers."""
+
+    zero_optimization: Section | None = None
+    """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
+    bf16: Section
+    """Keys beyond `enabled`."""
+    ds_config: Section | None = None
+    """A whole config, taken as it is."""
+    config: Section
+    """The content of config.json; empty where a hub id stands for it."""
+
+
+def _section(value: Section, key: str, path: str) -> Section | None:
+    section = value.get(key)
+    if isinstance(section, Mapping | None):
+        return section
+    raise UsageError(f"`{path}.{key}` is {section!r:.40}, not an object")
+
+
+def decode_trial(value: object, path: str) -> Trial:
+    """The trial that JSON values describe; keys it does not know, such as a row's, are left alone.
+
+    Raises:
+        UsageError: A key is missing or holds something else.
+    """
+    plain = decode(PlainTrial, value, path)
+    said = cast("Section", value)
+    return Trial(
+        **{field.name: getattr(plain, field.name) for field in fields(PlainTrial)},
+        zero_optimization=_section(said, "zero_optimization", path),
+        ds_config=_section(said, "ds_config", path),
+        bf16=_section(said, "bf16", path) or {},
+        config=_section(said, "config", path) or {},
+    )
+
+
+def decode_trials(value: object) -> tuple[Trial, ...]:
+    """A list of trials, each with an id; those that need no compiled op first.
+
+    Raises:
+        UsageError: It is no list, or one of them is no trial.
+    """
+    if not isinstance(value, list) or not value:
+        raise UsageError("the cases are no JSON list of objects")
+    trials = [decode_trial(each, f"cases[{place}]") for place, each in enumerate(value)]
+    named = [replace(t, id=t.id or f"case-{place}") for place, t in enumerate(trials)]
+    return tuple(sorted(named, key=lambda trial: trial.optimizer in OPS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTrial:
+    """A trial with the config that it runs with, and the job that is predicted, if one can be."""
+
+    trial: Trial
+    ds_config: Section
+    job: Job | None
+    strategy: Strategy | None
+    unpredicted: str | None
+    """Why there is no prediction."""
+
+    @property
+    def ds_config_stage(self) -> object:
+        """The stage that the config says."""
+        zero = self.ds_config.get("zero_optimization")
+        return zero.get("stage", 0) if isinstance(zero, Mapping) else 0
+
+    def as_case(self) -> dict[str, object]:
+        """What the ranks are told."""
+        return {**cast("Section", encode(self.trial)), "ds_config": self.ds_config}
+
+
+def workload_of(trial: Trial) -> Workload:
+    """What one optimizer step of the trial is."""
+    if trial.lora_rank is None:
+        method = Method.FULL
+    else:
+        method = Method.QLORA if trial.quantized else Method.LORA
+    return Workload(
+        micro_batch=trial.micro_batch,
+        sequence_tokens=trial.sequence_tokens,
+        accumulation_steps=trial.accumulation_steps,
+        precision=trial.precision,
+        torch_autocast=trial.torch_autocast,
+        optimizer=counted_as(trial.optimizer),
+        method=method,
+        lora_rank=trial.lora_rank or Workload().lora_rank,
+        lora_target_modules=trial.lora_target_modules,
+        gradient_checkpointing=trial.gradient_checkpointing,
+        attention=trial.attention,
+        loss=trial.loss,
+        packing=trial.packing,
+        transformers_version=trial.transformers_version,
+        zero_init=trial.zero_init,
+    )
+
+
+def _find_strategy(stage: int | None, offload: str | None) -> Strategy | None:
+    rungs = (rung for rung in STRATEGIES if (rung.stage, rung.offload.value) == (stage, offload))
+    return next(rungs, None)
+
+
+def strategy_of(trial: Trial) -> Strategy | None:
+    """The rung that the trial's plain fields name; None where zerowiz has none like it."""
+    return _find_strategy(trial.stage, trial.offload)
+
+
+_OFFLOADED: Section = {"device": "cpu", "pin_memory": True}
+
+
+def _bare_config(trial: Trial) -> dict[str, object]:
+    """DeepSpeed's own defaults beyond what the trial says."""
+    zero: dict[str, object] = {"stage": trial.stage}
+    if trial.offload is not Offload.NONE:
+        zero["offload_optimizer"] = dict(_OFFLOADED)
+    if trial.offload is Offload.ALL:
+        zero["offload_param"] = dict(_OFFLOADED)
+    return {
+        "train_micro_batch_size_per_gpu": trial.micro_batch,
+        "gradient_accumulation_steps": trial.accumulation_steps,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": trial.precision is Precision.BF16},
+        "fp16": {"enabled": trial.precision is Precision.FP16},
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+    }
+
+
+def _with_section(config: dict[str, object], key: str, values: Section) -> None:
+    there = config.get(key)
+    config[key] = {**(there if isinstance(there, Mapping) else {}), **values}
+
+
+def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
+    """The base with what the trial adds."""
+    _with_section(base, "zero_optimization", trial.zero_optimization or {})
+    _with_section(base, "bf16", trial.bf16)
+    # At DeepSpeed's own 2^16 the first steps overflow and are skipped, so no states appear.
+    _with_section(base, "fp16", {"initial_scale_power": 8})
+    if trial.optimizer is Stepper.ADAMW_CONFIG:
+        base["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
+    return base
+
+
+def plan_trial(
+    trial: Trial,
+    machine: Machine,
+    model: Model | str,
+    traced: Traced | None = None,
+) -> PlannedTrial:
+    """The config of a trial, and the job as the estimator sees it.
+
+    Args:
+        trial: What is to be run.
+        machine: What it runs on, with as many GPUs or more.
+        model: The model as it is counted, or why it cannot be.
+        traced: A trace of the model, whose activations are then predicted.
+    """
+    if isinstance(model, str):
+        own = trial.ds_config or _own_config(trial, _bare_config(trial))
+        return PlannedTrial(trial=trial, ds_config=own, job=None, strategy=None, unpredicted=model)
+    half = trial.bf16.get("bf16_optimizer_states") is True
+    job = Job(
+        machine=with_gpus(machine, trial.gpus),
+        model=model,
+        workload=workload_of(trial),
+        state_dtype=StateDtype.BF16 if half else None,
+        traced=traced,
+    )
+    rung = strategy_of(trial)
+    if rung is not None and trial.zero_optimization is None:
+        # What zerowiz writes for a plain loop that brings its optimizer.
+        handover = Handover(integration=Integration.DEEPSPEED)
+        base = write_config(job, weigh(job, rung), handover)
+    else:
+        base = _bare_config(trial)
+    config = trial.ds_config or _own_config(trial, base)
+    own_config = read_own_config(config)
+    strategy = _find_strategy(own_config.stage, own_config.offload)
+    return PlannedTrial(
+        trial=trial,
+        ds_config=config,
+        job=replace(job, own_buffers=own_config.buffers, state_dtype=own_config.state_dtype),
+        strategy=strategy,
+        unpredicted=None if strategy else "there is no such rung",
+    )
+
+
+_CPU_COLLECTIVES = "ShareMemCommBuilder"
+
+
+def ops_of(trials: Sequence[Trial], accelerator: Accelerator) -> tuple[str, ...]:
+    """The builders of what DeepSpeed compiles for these trials."""
+    needed = [OPS[trial.optimizer] for trial in trials if trial.optimizer in OPS]
+    collectives = [_CPU_COLLECTIVES] if accelerator is Accelerator.CPU else []
+    return tuple(dict.fromkeys(collectives + needed))
+
+
+_LLAMA_KEYS = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "positions",
+    "tie_word_embeddings": "tied_embeddings",
+}
+
+
+def config_of_size(model: Model) -> dict[str, object]:
+    """The config.json of the Llama that stands for a size; empty for a model that has its own."""
+    if model.source is not ModelSource.SIZE:
+        return {}
+    values = {key: getattr(model.architecture, name) for key, name in _LLAMA_KEYS.items()}
+    # A toy's vocabulary can be smaller than the ids that LlamaConfig names by default.
+    ids: dict[str, object] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **values, **ids}

@@ -1,0 +1,1 @@
+"""What one rank holds, allocation by allocation."""

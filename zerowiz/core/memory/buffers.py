@@ -1,0 +1,107 @@
+"""Size DeepSpeed's communication buffers, in elements, as its config counts them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zerowiz.core.model.types import Model
+from zerowiz.core.strategy import Offload, Strategy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buffers:
+    """The `zero_optimization` keys that cost memory; counts are elements, not bytes.
+
+    The defaults are DeepSpeed's own (runtime/zero/config.py, 0.19.8).
+    """
+
+    reduce_bucket_size: int = 500_000_000
+    overlap_comm: bool = False
+    """Stages 1 and 2 only: a second bucket."""
+    contiguous_gradients: bool = True
+    """Stages 1 and 2 without offload: gradients wait in the bucket, not each by itself."""
+    stage3_prefetch_bucket_size: int = 50_000_000
+    stage3_param_persistence_threshold: int = 100_000
+    stage3_max_live_parameters: int = 1_000_000_000
+    """As many may be kept until they are used again (`stage3_max_reuse_distance`)."""
+    sub_group_size: int = 1_000_000_000
+    hpz_partition_size: int = 1
+    """Stage 3: ranks that share a second copy of the parameters; 1 for no such copy."""
+    on_nvme: bool = False
+    """Stage 3: what is offloaded lies on NVMe, and passes through buffers of the host."""
+
+
+DEEPSPEED_DEFAULTS = Buffers()
+
+# Theory. A buffer is a bargain of memory for time, so a rung has a list of sizes, the fastest
+# first, and the first that leaves room is taken. Measured on 2 H100s with NVLink and without
+# peer-to-peer, in seconds per step (tests/measured/2026-11-h100.jsonl):
+# - stages 1 and 2: buckets of 5 M to 500 M elements take the same time on both links; overlap_comm
+#   takes 1 to 3 % less with NVLink, 9 to 14 % less without (j1-001 to j1-007, j1-017 to j1-023;
+#   at accumulation 4 16 %: j2-016, j2-017);
+# - stage 3: 200 M elements instead of 25 M take 6 to 7 % less with NVLink, 18 to 21 % less without
+#   (j1-009, j1-010, j1-025, j1-026; an 8B model: j1-015, j1-016, j1-031, j1-032);
+# - stage 3: 100 M live parameters instead of 1000 M take up to 16 % more of a 1B model's time and
+#   up to 3 % more of an 8B model's (j1-009 to j1-015, j1-025 to j1-031);
+# - stage 3: sub-groups of 100 M elements instead of 1000 M hold a tenth, and take 15 % less of an
+#   8B model's time, 5 % more of a 1B model's (j2-001 to j2-005, j1-010).
+# Repeats of stage 3 differ by up to a tenth. 500 M elements gain nothing over 200 M (j2-006,
+# j2-007, j2-011, j2-012), and at stage 1 overlap_comm does what it does at stage 2 (j2-009 to
+# j2-017). The link changes how much there is to win, not the order, so it is the room that chooses.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fit:
+    """One entry of such a list."""
+
+    least_bucket: int
+    most_bucket: int
+    overlap_comm: bool = False
+    live_parameters: int = DEEPSPEED_DEFAULTS.stage3_max_live_parameters
+
+
+_SUB_GROUP = 100_000_000
+_LEAN = _Fit(least_bucket=5_000_000, most_bucket=5_000_000)
+_GRADIENTS_FIRST = (
+    # torch's DDP takes 25 MB (torch/nn/parallel/distributed.py); above 200 M nothing is hidden.
+    _Fit(least_bucket=25_000_000, most_bucket=200_000_000, overlap_comm=True),
+    _LEAN,
+)
+_FITS: Mapping[int, tuple[_Fit, ...]] = {
+    0: (_LEAN,),
+    1: _GRADIENTS_FIRST,
+    2: _GRADIENTS_FIRST,
+    3: (
+        _Fit(least_bucket=200_000_000, most_bucket=200_000_000),
+        _Fit(least_bucket=25_000_000, most_bucket=25_000_000),
+        _Fit(least_bucket=25_000_000, most_bucket=25_000_000, live_parameters=100_000_000),
+    ),
+}
+
+
+def fit_buffers(model: Model, trainable_params: int, strategy: Strategy) -> tuple[Buffers, ...]:
+    """The sizes to try for this model, the fastest first, the leanest last.
+
+    DeepSpeed allocates a bucket in full however small the model is, so it never exceeds the
+    trainable parameters; `allreduce` wants an even count.
+    """
+    hidden_size = model.architecture.hidden_size
+    # transformers/integrations/deepspeed.py, trainer_config_finalize: h^2, 0.9 h^2 and 10 h.
+    sized = Buffers(
+        stage3_prefetch_bucket_size=max(1, hidden_size**2 * 9 // 10),
+        stage3_param_persistence_threshold=10 * hidden_size,
+    )
+    # What these two are worth was not measured with the optimizer on the host.
+    here = strategy.offload is Offload.NONE
+    tried = []
+    for fit in _FITS[strategy.stage]:
+        bucket = min(max(hidden_size**2, fit.least_bucket), fit.most_bucket, trainable_params)
+        tried.append(
+            replace(
+                sized,
+                reduce_bucket_size=bucket + bucket % 2,
+                overlap_comm=fit.overlap_comm and here,
+                stage3_max_live_parameters=fit.live_parameters,
+                sub_group_size=_SUB_GROUP if here else DEEPSPEED_DEFAULTS.sub_group_size,
+            )
+        )
+    return tuple(dict.fromkeys(tried))

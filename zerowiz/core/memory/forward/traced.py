@@ -1,0 +1,157 @@
+"""Describe what a trace of the real model found, in place of the analytic model."""
+
+from dataclasses import dataclass, replace
+
+from zerowiz.core.memory.forward.activations import Activations
+from zerowiz.core.model.families import FAMILIES, Family
+from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
+from zerowiz.core.workload import Attention, Precision, Workload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedTensor:
+    """One parameter, and how many of the same name but for numbers, shape and kind there are."""
+
+    name: str
+    """As the model names it, with `*` for each number."""
+    shape: tuple[int, ...]
+    copies: int = 1
+    trainable: bool = True
+    linear: bool = False
+    """Whether it is the weight of a linear layer, other than the head."""
+    in_block: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedRun:
+    """One micro-step: what it was, and what it held."""
+
+    micro_batch: int
+    sequence_tokens: int
+    precision: Precision
+    attention: Attention
+    gradient_checkpointing: bool
+    activations: Activations
+    saved_by_block_bytes: tuple[int, ...] = ()
+    """What each block made and backward still needs, in the order in which they ran."""
+
+    def scaled_to(self, workload: Workload) -> Activations:
+        """The same for another number of tokens and another precision.
+
+        Exact in the micro-batch; a sequence that is shorter holds no more than this.
+        """
+        asked = workload.tokens * workload.precision.size_bytes
+        traced = self.micro_batch * self.sequence_tokens * self.precision.size_bytes
+        if asked == traced:
+            return self.activations
+        a = self.activations
+        return replace(
+            a,
+            saved_bytes=a.saved_bytes * asked // traced,
+            head_bytes=a.head_bytes * asked // traced,
+            loss_forward_bytes=a.loss_forward_bytes * asked // traced,
+            loss_backward_bytes=a.loss_backward_bytes * asked // traced,
+            block_bytes=a.block_bytes * asked // traced,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traced:
+    """A model as its own code built and ran it."""
+
+    family: str
+    """`model_type` of the config."""
+    built: str
+    """The class that was built, such as `LlamaForCausalLM`."""
+    layers: int
+    hidden_size: int
+    embedding: tuple[int, ...]
+    """Shape of the token embedding; empty where there is none."""
+    tied_embeddings: bool
+    tensors: tuple[TracedTensor, ...]
+    """Tied weights once."""
+    runs: tuple[TracedRun, ...]
+    """What was asked, first; then the same with gradient checkpointing, where it was off."""
+    took_milliseconds: int
+
+    def activations(self, workload: Workload) -> Activations:
+        """What this micro-step holds, from the run that is most like it."""
+        like = [r for r in self.runs if r.gradient_checkpointing is workload.gradient_checkpointing]
+        return (like or self.runs)[0].scaled_to(workload)
+
+    @property
+    def params(self) -> int:
+        """Elements of all parameters."""
+        return sum(t.numel * t.copies for t in self._tensors)
+
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        family = FAMILIES.get(self.family)
+        transposed = family is not None and any(spec.transposed for spec in family.tensors)
+        return tuple(
+            Tensor(
+                name=_role(tensor.name),
+                shape=tensor.shape,
+                copies=tensor.copies,
+                linear=tensor.linear,
+                transposed=tensor.linear and transposed,
+                targets=_targets(family, tensor),
+                in_block=tensor.in_block,
+            )
+            for tensor in self.tensors
+        )
+
+    def model(self, name: str, architecture: Architecture | None = None) -> Model:
+        """The model that was traced.
+
+        Args:
+            name: What a person calls it.
+            architecture: What its config.json tells; None where the family is not known.
+        """
+        return Model(
+            name=name,
+            source=ModelSource.TRACE,
+            params=self.params,
+            architecture=architecture or self._architecture,
+            tensors=self._tensors,
+        )
+
+    @property
+    def _architecture(self) -> Architecture:
+        """What the ledger asks beyond activations and tensors; the rest is left at nothing."""
+        rows, width = self.embedding or (0, self.hidden_size)
+        return Architecture(
+            family=self.family,
+            layers=self.layers,
+            hidden_size=self.hidden_size,
+            intermediate_size=0,
+            heads=0,
+            kv_heads=0,
+            head_dim=0,
+            vocab_size=rows,
+            embedding_size=width,
+            positions=0,
+            experts=0,
+            experts_per_token=0,
+            expert_layers=0,
+            dense_intermediate_size=0,
+            hidden_act="",
+            switches=frozenset({"tie_word_embeddings"} if self.tied_embeddings else ()),
+            dropout_rate=0,
+            residual_dropout_rate=0,
+            logit_softcap=False,
+        )
+
+
+def _targets(family: Family | None, tensor: TracedTensor) -> tuple[str, ...]:
+    """The names by which peft adapts it: its module's, or what the family's table says."""
+    module = tensor.name.removesuffix(".weight")
+    named = {} if family is None else family.lora_targets
+    own = (module.rpartition("*.")[2],) if tensor.linear else ()
+    return next((told for name, told in named.items() if module.endswith(f".{name}")), own)
+
+
+def _role(name: str) -> str:
+    """The name within its block; fused experts keep the word, as one module holds them all."""
+    before, found, after = name.partition(".experts.")
+    return f"experts.{after}" if found else before

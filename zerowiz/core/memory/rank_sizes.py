@@ -1,0 +1,340 @@
+"""The letters of the memory formulas, for one rank of one job.
+
+N trainable and F frozen parameters, d ranks, P = N/d the rank's share, w bytes of a weight,
+M the largest tensor, b the bucket, V h the embedding, t tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.memory.forward.activations import Activations, activations
+from zerowiz.core.memory.forward.adapters import value_bytes
+from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.types import Architecture, Model, Tensor
+from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.workload import FP32_BYTES, Method, Optimizer, StateDtype, Workload
+
+# Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).
+# torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
+# (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus columns.
+_STATE_BYTES: Mapping[Optimizer, tuple[int, int]] = {
+    Optimizer.ADAMW: (8, 4),
+    Optimizer.ADAMW_8BIT: (2, 2),
+    Optimizer.ADAFACTOR: (0, 0),
+    Optimizer.LION: (4, 2),
+    Optimizer.SGD: (0, 0),
+}
+
+# What the optimizer allocates while it steps, in bytes of one parameter, beside the gradients.
+# torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011); transformers
+# Adafactor.step: the squared gradient and the update (f3-022).
+_FOREACH_BYTES = 4
+_STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
+# Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
+_FLAT_ADAFACTOR_BYTES = 4
+
+# bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: a fp32 scale a block and moment. The
+# fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
+_BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
+
+# bitsandbytes/functional.py, quantize_4bit, compress_statistics: two weights a byte, one byte of
+# scale for 64 weights, and one in fp32 for 256 of those.
+_WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rank:
+    """One rank; counts are elements unless the name says bytes."""
+
+    strategy: Strategy
+    buffers: Buffers
+    activations: Activations
+    ranks: int
+    weight_bytes: int
+    trained_bytes: int
+    """Of one trainable parameter: adapters stay in fp32 under `zero.Init`."""
+    trainable: int
+    frozen_bytes: int
+    largest: int
+    """The largest trainable tensor."""
+    module: int
+    """All tensors of the module that holds most: the experts of one layer are one module."""
+    kept_experts: int
+    """Elements of the experts that stage 3 cannot let go between their forward and backward.
+
+    transformers' experts multiply with slices of one tensor, and autograd keeps the slices.
+    """
+    block_largest: int
+    """The largest trainable tensor of a transformer block."""
+    block: int
+    """All trainable parameters of one block."""
+    persistent_parameters: int
+    """Elements of adapters that stage 3 keeps whole, as they are below its threshold."""
+    embedding: int
+    tied: bool
+    untied_head_bytes: int
+    """Of what stands beside a tied embedding until it is tied to it."""
+    master_bytes: int
+    """Of one parameter, in the optimizer's own copy of the weights."""
+    state_bytes: int
+    """Of one parameter, in the optimizer's moments."""
+    state_scales_bytes: int
+    """Of the scales that 256 parameters share, in an optimizer of 8 bits."""
+    dequantized_bytes: int
+    """Of the largest layer of 4 bits, which stands whole while it is multiplied with."""
+    half_weight_bytes: int
+    """Of what autocast keeps of the weights in 16 bits, from forward on."""
+    stepping_bytes: int
+    """Of one parameter, allocated while the optimizer steps."""
+    accumulating: bool
+    checkpointing: bool
+    zero_init: bool
+    """Whether stage 3 builds the model in shards."""
+    prefetching: bool = True
+    """Whether stage 3 knows in which order the modules come, and gathers the next ones early."""
+
+    @property
+    def share(self) -> int:
+        """P: the parameters whose optimizer states this rank keeps."""
+        return -(-self.trainable // self.ranks)
+
+    @property
+    def sub_group(self) -> int:
+        """G: stage 3 steps so many elements at a time.
+
+        stage3.py, _create_fp16_sub_groups: a group is closed by the tensor that fills it.
+        """
+        border = self.block_largest // self.ranks // 2
+        return min(self.share, self.buffers.sub_group_size + border)
+
+    def states_bytes(self, params: int) -> int:
+        """Of the optimizer's moments of so many parameters in one vector."""
+        return self.state_bytes * params + self.state_scales_bytes * params // _BLOCK_OF_8BIT
+
+    @property
+    def held_share(self) -> int:
+        """Elements of all tensors that reach into this rank's share.
+
+        stage_1_and_2.py, get_flat_partition: a tensor on the border is held whole, so half of one
+        is expected; an embedding wider than the share is held whole by each rank it reaches.
+        """
+        border = self.block_largest // 2 if self.ranks > 1 else 0
+        return max(self.share + border, self.largest)
+
+    @property
+    def largest_slice(self) -> int:
+        """The part of the largest tensor that lies in this rank's share."""
+        return min(self.largest, self.share)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the optimizer lives on the host."""
+        return self.strategy.offload is not Offload.NONE
+
+
+def _untied(a: Architecture) -> int:
+    """Elements of a head, and of an encoder's and a decoder's embedding, before they are tied.
+
+    transformers builds all of them (b4-000; f3-016 for encoder and decoder).
+    """
+    times = 3 if a.encoder_layers else 1
+    return times * a.tied_embeddings * a.vocab_size * a.hidden_size
+
+
+def trainable_params(model: Model, workload: Workload) -> int:
+    """The parameters that this method trains: all, or the adapters alone."""
+    full = workload.method is Method.FULL
+    rank, modules = workload.lora_rank, workload.lora_target_modules
+    return model.params if full else model.lora_params(rank, modules)
+
+
+def _halves(model: Model, workload: Workload) -> list[tuple[int, int]]:
+    """How many adapter tensors there are of how many elements: narrowing ones, widening ones."""
+    return [
+        (tensor.copies, workload.lora_rank * tensor.adapters * width)
+        for tensor in model.adapted(workload.lora_target_modules)
+        for width in tensor.shape[-2:]
+    ]
+
+
+def _persistent(model: Model, workload: Workload, buffers: Buffers) -> int:
+    """parameter_offload.py, mark_persistent_parameters: tensors below a threshold."""
+    threshold = buffers.stage3_param_persistence_threshold
+    halves = _halves(model, workload)
+    return sum(copies * numel for copies, numel in halves if numel <= threshold)
+
+
+def _frozen_bytes(model: Model, workload: Workload) -> int:
+    """The base below the adapters; of QLoRA, only linear layers have 4 bits."""
+    if workload.method is Method.FULL:
+        return 0
+    weight_bytes = workload.precision.size_bytes
+    if workload.method is Method.LORA:
+        return weight_bytes * model.params
+    quantized = _quantized(model)
+    whole = model.params - sum(tensor.numel * tensor.copies for tensor in quantized)
+    packed_bytes = sum(_four_bit_bytes(t.numel) * t.copies for t in quantized)
+    return packed_bytes + weight_bytes * whole
+
+
+def _quantized(model: Model) -> list[Tensor]:
+    """The weights that QLoRA holds in 4 bits.
+
+    transformers/integrations/bitsandbytes.py, replace_with_bnb_linear: torch's own linear layers
+    and GPT-2's; embeddings, the head, norms and fused experts keep the model's precision.
+    """
+    family = FAMILIES.get(model.architecture.family)
+    torch_linear = family is None or family.torch_linear
+    return [t for t in model.tensors if t.linear and (torch_linear or t.transposed)]
+
+
+def _four_bit_bytes(numel: int) -> int:
+    scales = -(-numel // _WEIGHTS_PER_SCALE)
+    return -(-numel // 2) + scales + FP32_BYTES * -(-scales // _SCALES_PER_SCALE)
+
+
+def _dequantized_bytes(model: Model, workload: Workload) -> int:
+    """bitsandbytes/autograd/_functions.py, MatMul4Bit.backward: the weight, and its fp32 scales."""
+    if workload.method is not Method.QLORA:
+        return 0
+    largest = max((t.numel for t in _quantized(model)), default=0)
+    return workload.precision.size_bytes * largest + FP32_BYTES * largest // _WEIGHTS_PER_SCALE
+
+
+_HALF_BYTES = 2
+
+
+def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> int:
+    """torch/csrc/autocast_mode.cpp, cached_cast: weights that train and are no views (j1-034).
+
+    An embedding is looked up in fp32, unless it is the head too. What stage 3 gathers is cast
+    anew each time (j1-040).
+    """
+    if workload.torch_autocast is None or workload.method is not Method.FULL or sharded:
+        return 0
+    a = model.architecture
+    looked_up = 0 if a.tied_embeddings else a.vocab_size * a.hidden_size
+    return _HALF_BYTES * (model.params - looked_up)
+
+
+def _state_bytes(optimizer: Optimizer, strategy: Strategy, *, half: bool) -> int:
+    if optimizer is Optimizer.ADAFACTOR and strategy.stage > 0:
+        return _FLAT_ADAFACTOR_BYTES // (2 if half else 1)
+    return _STATE_BYTES[optimizer][half]
+
+
+def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
+    if optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
+        halved = workload.optimizer_state_dtype is StateDtype.BF16
+        return _FOREACH_BYTES // (2 if halved else 1)
+    return _STEPPING_BYTES.get(optimizer, 0)
+
+
+def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bool) -> Activations:
+    """One micro-step; a trace knows it better."""
+    if traced is not None:
+        return traced.activations(workload)
+    if workload.torch_autocast is not None:
+        halved = replace(workload, precision=workload.torch_autocast, torch_autocast=None)
+        whole = replace(workload, torch_autocast=None)
+        return _autocast_run(model.architecture, whole, halved, sharded=sharded)
+    return activations(model.architecture, workload, sharded=sharded)
+
+
+# Bytes of a token, a layer and a hidden element that forward keeps under autocast beyond a model in
+# 16 bits: each linear layer keeps a cast of its input of its own, and the norms work in fp32
+# (j1-033 to j1-040, Llama).
+_CASTS_BYTES = 10
+# Of a token, a layer and an element inside the MLP: autocast takes powers in fp32, and what follows
+# from them (j3-008). transformers/activations.py, NewGELUActivation and AccurateGELUActivation.
+_POWERS_BYTES = 6
+_WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
+
+
+def _autocast_run(
+    a: Architecture, in_fp32: Workload, halved: Workload, *, sharded: bool
+) -> Activations:
+    """One micro-step that computes in 16 bits between layers whose inputs are fp32."""
+    whole = activations(a, in_fp32, sharded=sharded)
+    half = activations(a, halved, sharded=sharded)
+    powers_bytes = _POWERS_BYTES * a.intermediate_size * (a.hidden_act in _WITH_POWERS)
+    casts_bytes = (_CASTS_BYTES * a.hidden_size + powers_bytes) * halved.tokens
+    block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
+    if halved.gradient_checkpointing:
+        return replace(
+            half,
+            saved_bytes=whole.saved_bytes,
+            saved_formula=whole.saved_formula,
+            block_bytes=block_bytes,
+        )
+    saved_bytes = min(whole.saved_bytes, half.saved_bytes + casts_bytes * a.layers)
+    formula = f"{half.saved_formula} + casts"
+    return replace(half, saved_bytes=saved_bytes, saved_formula=formula, block_bytes=block_bytes)
+
+
+def _largest(model: Model, workload: Workload) -> tuple[int, int]:
+    """The largest trainable tensor, of the model and of its blocks."""
+    if workload.method is not Method.FULL:
+        largest = max(numel for _, numel in _halves(model, workload))
+        return largest, largest
+    in_block = max(tensor.numel for tensor in model.tensors if tensor.in_block)
+    return min(model.largest_param, model.params), in_block
+
+
+def _experts(model: Model) -> list[Tensor]:
+    return [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
+
+
+def place_rank(
+    model: Model,
+    workload: Workload,
+    ranks: int,
+    strategy: Strategy,
+    buffers: Buffers,
+    traced: Traced | None = None,
+) -> Rank:
+    """Fill in the letters for one rank of this job."""
+    architecture, weight_bytes = model.architecture, workload.precision.size_bytes
+    adapters = workload.method is not Method.FULL
+    sharded = Part.PARAMETERS in strategy.sharded
+    trainable, experts = trainable_params(model, workload), _experts(model)
+    largest, block_largest = _largest(model, workload)
+    # A checkpoint keeps no slices of them.
+    kept = () if workload.gradient_checkpointing else experts
+    # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
+    half = workload.optimizer_state_dtype is StateDtype.BF16 and strategy.stage > 0
+    # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
+    # (accelerate/utils/deepspeed.py, map_pytorch_optim_to_deepspeed).
+    offloaded = strategy.offload is not Offload.NONE
+    stepping = Optimizer.ADAMW if offloaded else workload.optimizer
+    return Rank(
+        strategy=strategy,
+        buffers=buffers,
+        activations=_run(model, workload, traced, sharded=sharded),
+        ranks=ranks,
+        weight_bytes=weight_bytes,
+        trained_bytes=value_bytes(workload, sharded=sharded),
+        trainable=trainable,
+        frozen_bytes=_frozen_bytes(model, workload),
+        largest=largest,
+        module=max(model.largest_param, sum(t.numel for t in experts)),
+        kept_experts=sum(t.numel * t.copies for t in kept),
+        block_largest=block_largest,
+        block=trainable // architecture.layers if adapters else model.layer_params,
+        persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
+        embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
+        tied=architecture.tied_embeddings,
+        untied_head_bytes=weight_bytes * _untied(architecture),
+        master_bytes=2 if half else 4,
+        state_bytes=_state_bytes(stepping, strategy, half=half),
+        state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
+        dequantized_bytes=_dequantized_bytes(model, workload),
+        half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
+        stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
+        accumulating=workload.accumulation_steps > 1,
+        checkpointing=workload.gradient_checkpointing,
+        # transformers never builds a quantized model under `zero.Init` (modeling_utils.py).
+        zero_init=workload.zero_init and workload.method is not Method.QLORA,
+    )

@@ -1,0 +1,1 @@
+"""Models: their architecture, their tensors, where they are read from."""

@@ -1,0 +1,82 @@
+"""Hold a model that was counted from its config against the checkpoint beside it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zerowiz.core.model.types import Model, ModelSource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTensor:
+    """One tensor of a checkpoint."""
+
+    name: str
+    dtype: str
+    """In the words of safetensors: `BF16`, `F32`."""
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
+
+
+# Buffers that older releases saved with the weights: transformers/models/*/modeling_*.py,
+# _keys_to_ignore_on_load_unexpected.
+_BUFFERS = (".inv_freq", ".position_ids", ".masked_bias", ".attention.bias", ".attn.bias")
+# A tied weight that is saved once more, and where its first copy is: _tied_weights_keys.
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "shared.weight")
+_TIED: Mapping[str, tuple[str, ...]] = {
+    "lm_head.weight": _EMBEDDINGS,
+    "embed_out.weight": ("embed_in.weight",),
+    "encoder.embed_tokens.weight": ("shared.weight",),
+    "decoder.embed_tokens.weight": ("shared.weight",),
+    "cls.predictions.decoder.weight": _EMBEDDINGS,
+    "cls.predictions.decoder.bias": ("cls.predictions.bias",),
+    "lm_head.decoder.weight": _EMBEDDINGS,
+    "lm_head.decoder.bias": ("lm_head.bias",),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """What a checkpoint holds."""
+
+    tensors: tuple[StoredTensor, ...]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Each once, that of most elements first."""
+        numel = dict.fromkeys(sorted({tensor.dtype for tensor in self.tensors}), 0)
+        for tensor in self.tensors:
+            numel[tensor.dtype] += tensor.numel
+        return tuple(sorted(numel, key=numel.__getitem__, reverse=True))
+
+    def params(self, *, tied: bool) -> int:
+        """Elements of all parameters, those of a tied model once."""
+        names = [tensor.name for tensor in self.tensors]
+        again = {
+            name
+            for name in names
+            for copy, firsts in _TIED.items()
+            if tied and name.endswith(copy) and any(other.endswith(firsts) for other in names)
+        }
+        return sum(
+            tensor.numel
+            for tensor in self.tensors
+            if tensor.name not in again and not tensor.name.endswith(_BUFFERS)
+        )
+
+
+def settle(model: Model, stored: Stored | None) -> Model:
+    """The model as the checkpoint beside its config.json confirms it, or says otherwise.
+
+    What trains is what transformers builds from the config, so the count stays that of the config.
+    """
+    if stored is None:
+        return model
+    params = stored.params(tied=model.architecture.tied_embeddings)
+    if params != model.params:
+        return replace(model, stored_params=params)
+    return replace(model, source=ModelSource.SAFETENSORS)

@@ -1,0 +1,237 @@
+"""Read a model from the content of its config.json."""
+
+from collections.abc import Mapping
+
+from zerowiz.core.model.families import FAMILIES, Family
+from zerowiz.core.model.tensors import list_tensors
+from zerowiz.core.model.types import Architecture, Model, ModelSource
+from zerowiz.errors import UsageError
+
+
+class _Facts:
+    """Typed reads from a config, as its config class reads it; errors name the key."""
+
+    def __init__(self, name: str, config: Mapping[str, object], family: Family) -> None:
+        self.name = name
+        self.config = config
+        self.family = family
+
+    def _read(self, key: str) -> tuple[str, object]:
+        """The key as this config spells it, and its value, the family's default or None."""
+        defaults = {**self.family.defaults, **self.family.switches}
+        spellings = self.family.spellings.get(key, (key,))
+        if key in defaults:
+            for spelling in spellings:
+                if spelling in self.config:
+                    return spelling, self.config[spelling]
+        return spellings[0] if spellings else key, defaults.get(key)
+
+    def _refuse(self, key: str, value: object, wanted: str) -> UsageError:
+        said = "is missing" if value is None else f"is `{value}`, not {wanted}"
+        return UsageError(f"config.json of `{self.name}`: `{key}` {said}")
+
+    def count(self, key: str, derived: int | None = None, *, at_least: int = 1) -> int:
+        spelling, value = self._read(key)
+        value = derived if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+            raise self._refuse(spelling, value, f"a count of at least {at_least}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        spelling, value = self._read(key)
+        if not isinstance(value, bool | None):
+            raise self._refuse(spelling, value, "true or false")
+        return bool(value)
+
+    def number(self, key: str) -> float:
+        spelling, value = self._read(key)
+        if not isinstance(value, int | float | None) or isinstance(value, bool):
+            raise self._refuse(spelling, value, "a number")
+        return float(value or 0)
+
+    def word(self, key: str) -> str:
+        spelling, value = self._read(key)
+        if not isinstance(value, str):
+            raise self._refuse(spelling, value, "a word")
+        return value
+
+    def pair(self, key: str) -> tuple[int, int]:
+        """Height and width, which one number can say."""
+        spelling, value = self._read(key)
+        sides = value if isinstance(value, list) else [value, value]
+        match sides:
+            case [int(height), int(width)] if min(height, width) > 0:
+                return height, width
+            case _:
+                raise self._refuse(spelling, value, "a height and a width")
+
+    def listed(self, key: str) -> list[object] | None:
+        spelling, value = self._read(key)
+        if not isinstance(value, list | None):
+            raise self._refuse(spelling, value, "a list of layers")
+        return value
+
+    def indices(self, key: str) -> frozenset[int]:
+        return frozenset(index for index in self.listed(key) or () if isinstance(index, int))
+
+
+def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
+    """The family of this config.
+
+    Raises:
+        UsageError: it is not in the table, or has a switch on that the table cannot count.
+    """
+    by_size = "give the size instead, such as `--model 7b`, to plan with a Llama of that size"
+    model_type = config.get("model_type")
+    if isinstance(config.get("text_config"), dict):
+        raise UsageError(
+            f"config.json of `{name}`: `{model_type}` wraps a language model with others, "
+            "which is not counted yet",
+            by_size,
+        )
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        said = "has no `model_type`" if model_type is None else f"`{model_type}` is not known yet"
+        raise UsageError(
+            f"config.json of `{name}`: {said}", f"known are {', '.join(sorted(FAMILIES))}", by_size
+        )
+    for switch in FAMILIES[model_type].unsupported:
+        if config.get(switch):
+            raise UsageError(
+                f"config.json of `{name}`: `{switch}` adds tensors that are not counted yet",
+                by_size,
+            )
+    return model_type, FAMILIES[model_type]
+
+
+def _count_expert_layers(facts: _Facts, layers: int) -> int:
+    """How many layers hold a mixture (Qwen3MoeDecoderLayer.__init__; Mixtral has no exceptions)."""
+    if facts.count("num_experts", 0, at_least=0) == 0:
+        return 0
+    step = facts.count("decoder_sparse_step", 1)
+    dense = facts.indices("mlp_only_layers")
+    return sum(i not in dense and (i + 1) % step == 0 for i in range(layers))
+
+
+def _count_sliding_layers(facts: _Facts, switches: frozenset[str], layers: int) -> int:
+    """How many layers attend through the sliding window."""
+    every, told = facts.family.sliding_every, facts.listed("layer_types")
+    if "use_sliding_window" in facts.family.switches and "use_sliding_window" not in switches:
+        return 0
+    if not facts.count("sliding_window", 0, at_least=0):
+        return 0
+    if told is not None and every != 1:
+        return told.count("sliding_attention")
+    if every:
+        period = facts.count("sliding_window_pattern", every)
+        return layers if every == 1 else layers - layers // period
+    return max(0, layers - facts.count("max_window_layers", layers, at_least=0))
+
+
+def _find_switches(facts: _Facts, hidden_size: int) -> frozenset[str]:
+    """The family's own switches that are on, and those that follow from other keys."""
+    told = {name for name in facts.family.switches if facts.flag(name)}
+    new_falcon = "new_decoder_architecture" in told
+    norms = facts.count("num_ln_in_parallel_attn", 2 if new_falcon else 1)
+    in_front = "do_layer_norm_before" in told or "do_layer_norm_before" not in facts.family.switches
+    following = {
+        "gated": facts.word("hidden_act").startswith("gated-"),
+        "parallel": new_falcon or bool(told & {"parallel_attn", "use_parallel_residual"}),
+        "two_norms": norms == 2 or "parallel_attn" not in told,  # noqa: PLR2004
+        "projected": facts.count("embedding_size", hidden_size) != hidden_size,
+        "final_norm": in_front and "_remove_final_layer_norm" not in told,
+        "labelled": _count_labels(facts) > 0,
+        "softcapped_scores": facts.number("attn_logit_softcapping") != 0,
+    }
+    return frozenset(told | {name for name, on in following.items() if on})
+
+
+def _count_labels(facts: _Facts) -> int:
+    names = facts.config.get("id2label")
+    return len(names) if isinstance(names, dict) else facts.count("num_labels", 0, at_least=0)
+
+
+def _count_kv_heads(facts: _Facts, switches: frozenset[str], heads: int) -> int:
+    """FalconAttention.__init__ ignores its key where every head has one, or all share one."""
+    if "multi_query" in facts.family.switches and "new_decoder_architecture" not in switches:
+        return 1 if "multi_query" in switches else heads
+    return facts.count("num_key_value_heads", heads)
+
+
+def _activation(facts: _Facts) -> str:
+    """T5Config.__post_init__ means the tanh form in Python by a gated GELU."""
+    said = facts.word("hidden_act")
+    return "gelu_new" if said == "gated-gelu" else said.removeprefix("gated-")
+
+
+def _cut_image(facts: _Facts) -> tuple[int, tuple[int, ...]]:
+    """Tokens of one image with the one in front, and channels, height and width of a patch."""
+    if "image_size" not in facts.family.defaults:
+        return 0, ()
+    (height, width), (tall, wide) = facts.pair("image_size"), facts.pair("patch_size")
+    return (height // tall) * (width // wide) + 1, (facts.count("num_channels"), tall, wide)
+
+
+def read_architecture(name: str, config: Mapping[str, object]) -> Architecture:
+    """Parse the content of a config.json.
+
+    Raises:
+        UsageError: `model_type` is unknown, or a key is missing or no count.
+    """
+    model_type, family = _find_family(name, config)
+    facts = _Facts(name, config, family)
+    hidden_size, heads = facts.count("hidden_size"), facts.count("num_attention_heads")
+    layers, switches = facts.count("num_hidden_layers"), _find_switches(facts, hidden_size)
+    decoder_layers = (
+        facts.count("num_decoder_layers", layers) if "num_decoder_layers" in family.defaults else 0
+    )
+    expert_layers = _count_expert_layers(facts, layers)
+    wide = facts.count("intermediate_size", 4 * hidden_size)
+    dense_wide = facts.count("dense_intermediate_size", wide)
+    image_tokens, patch = _cut_image(facts)
+    return Architecture(
+        family=model_type,
+        layers=layers + decoder_layers,
+        encoder_layers=layers if decoder_layers else 0,
+        hidden_size=hidden_size,
+        intermediate_size=wide if expert_layers else dense_wide,
+        heads=heads,
+        kv_heads=_count_kv_heads(facts, switches, heads),
+        head_dim=facts.count("head_dim", hidden_size // heads),
+        vocab_size=facts.count("vocab_size", at_least=0 if image_tokens else 1),
+        embedding_size=facts.count("embedding_size", hidden_size),
+        positions=facts.count("max_position_embeddings", at_least=0 if image_tokens else 1),
+        type_vocab_size=facts.count("type_vocab_size", 0, at_least=0),
+        relative_attention_num_buckets=facts.count("relative_attention_num_buckets", 0, at_least=0),
+        image_tokens=image_tokens,
+        patch=patch,
+        labels=_count_labels(facts) if image_tokens else 0,
+        experts=facts.count("num_experts") if expert_layers else 0,
+        experts_per_token=facts.count("num_experts_per_tok") if expert_layers else 0,
+        expert_layers=expert_layers,
+        dense_intermediate_size=dense_wide,
+        shared_expert_intermediate_size=facts.count(
+            "shared_expert_intermediate_size", 0, at_least=0
+        ),
+        sliding_window_tokens=facts.count("sliding_window", 0, at_least=0),
+        sliding_layers=_count_sliding_layers(facts, switches, layers),
+        hidden_act=_activation(facts),
+        switches=switches,
+        dropout_rate=facts.number("attention_dropout"),
+        residual_dropout_rate=facts.number("residual_dropout"),
+        embedding_dropout_rate=facts.number("embedding_dropout"),
+        logit_softcap=facts.number("final_logit_softcapping") != 0,
+    )
+
+
+def model_from_config(name: str, config: Mapping[str, object]) -> Model:
+    """The causal language model that transformers builds from this config.json, counted exactly."""
+    architecture = read_architecture(name, config)
+    tensors = list_tensors(architecture)
+    params = sum(tensor.numel * tensor.copies for tensor in tensors)
+    return Model(
+        name=name,
+        source=ModelSource.CONFIG,
+        params=params,
+        architecture=architecture,
+        tensors=tensors,
+    )

@@ -1,0 +1,1 @@
+"""How a job ended, and what follows from it."""

@@ -1,0 +1,95 @@
+"""The record of a run, `zerowiz-run.json`: what was planned, tried, and how each attempt ended."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.outcome.resume import GoesOn
+from zerowiz.core.outcome.verdict import JobEnd
+
+SCHEMA_VERSION = 1
+FILE_NAME = "zerowiz-run.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One start of the job."""
+
+    strategy: str
+    why: str
+    """Why this strategy, in a person's words."""
+    config_path: str
+    plan_path: str | None
+    command: tuple[str, ...]
+    """With passwords blotted out."""
+    env: Mapping[str, str]
+    logs: str
+    """The folder with one log for each rank."""
+    goes_on: GoesOn
+    goes_on_path: str | None
+    started_at: str
+    """In UTC, as 2026-11-22T04:30:00Z."""
+    ended_at: str | None = None
+    end: JobEnd | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """All attempts of one launch."""
+
+    zerowiz_version: str
+    script: str
+    script_args: tuple[str, ...]
+    """With passwords blotted out."""
+    job: str | None
+    """The scheduler's name for it."""
+    attempts: tuple[Attempt, ...]
+    exit_status: int | None = None
+    """None as long as the run goes on."""
+
+
+def _encode_end(end: JobEnd | None) -> dict[str, object] | None:
+    if end is None:
+        return None
+    first = end.first
+    return {
+        "status": end.status,
+        "cause": end.cause.value,
+        "rank": None if first is None else first.rank,
+        "host": None if first is None else first.host,
+        "log": None if first is None else first.log,
+        "last_lines": [] if first is None else list(first.tail),
+    }
+
+
+def render_record(record: RunRecord) -> str:
+    """The record as JSON; there is at least one attempt."""
+    first, last = record.attempts[0], record.attempts[-1]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "zerowiz_version": record.zerowiz_version,
+        "script": record.script,
+        "script_args": list(record.script_args),
+        "job": record.job,
+        "started_at": first.started_at,
+        "ended_at": None if record.exit_status is None else last.ended_at,
+        "exit": record.exit_status,
+        "attempts": [
+            {
+                "number": number,
+                "strategy": attempt.strategy,
+                "why": attempt.why,
+                "config_path": attempt.config_path,
+                "plan_path": attempt.plan_path,
+                "command": list(attempt.command),
+                "env": dict(attempt.env),
+                "logs": attempt.logs,
+                "goes_on_from": {"what": attempt.goes_on.value, "path": attempt.goes_on_path},
+                "started_at": attempt.started_at,
+                "ended_at": attempt.ended_at,
+                "end": _encode_end(attempt.end),
+            }
+            for number, attempt in enumerate(record.attempts, start=1)
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,149 @@
+"""The JSON of `plan --json`: other programs read it, so it changes only on purpose."""
+
+from collections.abc import Mapping, Sequence
+
+from zerowiz.core.codec import encode, encode_machine
+from zerowiz.core.decision.buffer_costs import buffer_costs
+from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.decision.uncertainty import find_interval
+from zerowiz.core.memory.ledger import Where
+from zerowiz.core.memory.rank_sizes import trainable_params
+from zerowiz.core.workload import Method
+
+SCHEMA_VERSION = 1
+
+
+def _model(job: Job) -> dict[str, object]:
+    model, workload = job.model, job.workload
+    return {
+        "name": model.name,
+        "params": model.params,
+        "trainable_params": trainable_params(model, workload),
+        "source": model.source.value,
+    }
+
+
+def _workload(job: Job) -> dict[str, object]:
+    w = job.workload
+    return {
+        "micro_batch": w.micro_batch,
+        "sequence_tokens": w.sequence_tokens,
+        "accumulation_steps": w.accumulation_steps,
+        "global_batch": w.micro_batch * w.accumulation_steps * job.machine.world_size,
+        "precision": w.precision.value,
+        "torch_autocast": None if w.torch_autocast is None else w.torch_autocast.value,
+        "optimizer": w.optimizer.value,
+        "optimizer_state_dtype": job.state_format,
+        "method": w.method.value,
+        "lora_rank": None if w.method is Method.FULL else w.lora_rank,
+        "lora_target_modules": None if w.method is Method.FULL else w.lora_targets,
+        "gradient_checkpointing": w.gradient_checkpointing,
+        "attention": w.attention.value,
+        "loss": w.loss.value,
+        "packing": w.packing,
+        "accounting": job.accounting.value,
+    }
+
+
+def _interval(job: Job, weighed: Weighed) -> dict[str, object] | None:
+    """None for the told arithmetic."""
+    found = find_interval(job, weighed)
+    if found is None:
+        return None
+    return {
+        "low_bytes": found.low_bytes,
+        "expected_bytes": found.expected_bytes,
+        "high_bytes": found.high_bytes,
+        "assumptions": [assumption.value for assumption in found.assumptions],
+    }
+
+
+def _strategy(job: Job, weighed: Weighed) -> dict[str, object]:
+    estimate = weighed.estimate
+    return {
+        "name": weighed.strategy.name,
+        "stage": weighed.strategy.stage,
+        "offload": weighed.strategy.offload.value,
+        "verdict": weighed.verdict.value,
+        "ran_out": None if weighed.ran_out is None else encode(weighed.ran_out),
+        "gpu": {
+            "peak_bytes": estimate.peak_bytes,
+            "interval": _interval(job, weighed),
+            "device_bytes": weighed.device_bytes,
+            "budget_bytes": weighed.budget_bytes,
+            "headroom_bytes": weighed.headroom_bytes,
+            "peak_phase": estimate.peak_phase.value,
+            "phases": {phase.value: size for phase, size in estimate.phase_bytes().items()},
+            # The told arithmetic knows one state alone.
+            "first_iteration": (
+                {phase.value: size for phase, size in estimate.first_iteration_bytes.items()}
+                or None
+            ),
+            "lines": [
+                {
+                    "part": line.part,
+                    "phase": line.phase.value,
+                    "bytes": line.size_bytes,
+                    "formula": line.formula,
+                }
+                for line in estimate.lines
+                if line.where is Where.GPU
+            ],
+        },
+        "buffers": [
+            {"key": cost.key, "value": cost.value, "bytes": cost.size_bytes}
+            for cost in buffer_costs(job, weighed)
+        ],
+        "host": {"peak_bytes": weighed.host_bytes, "budget_bytes": weighed.host_budget_bytes},
+        # Time is not predicted yet, and unknown is null.
+        "step_seconds": None,
+        "tokens_per_s": None,
+        "wire_bytes_per_step": weighed.wire_bytes_per_step,
+    }
+
+
+def encode_plan(
+    decision: Decision,
+    *,
+    version: str,
+    reasons: Sequence[str],
+    remedies: Sequence[Remedy],
+    config_path: str | None,
+    command: Sequence[str] | None,
+    env: Mapping[str, str] | None,
+) -> dict[str, object]:
+    """One JSON object; bytes are ints, unknowns are null."""
+    chosen = decision.chosen
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "zerowiz_version": version,
+        "machine": encode_machine(decision.job.machine),
+        "model": _model(decision.job),
+        "workload": _workload(decision.job),
+        "flowchart": [
+            {
+                "question": answer.question.value,
+                "answer": answer.answer,
+                "strategy": answer.strategy,
+                "need_bytes": answer.need_bytes,
+                "have_bytes": answer.have_bytes,
+            }
+            for answer in decision.walk
+        ],
+        "strategies": [_strategy(decision.job, weighed) for weighed in decision.weighed],
+        "chosen": None if chosen is None else chosen.strategy.name,
+        "reasons": list(reasons),
+        "remedies": [
+            {
+                "change": dict(remedy.change),
+                "strategy": remedy.strategy,
+                "frees_bytes": remedy.frees_bytes,
+            }
+            for remedy in remedies
+        ],
+        "config_path": config_path,
+        "command": None if command is None else list(command),
+        "env": None if env is None else dict(env),
+    }

@@ -1,0 +1,1 @@
+"""Reads configs, their schema and lists of cases."""

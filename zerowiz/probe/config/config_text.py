@@ -1,0 +1,132 @@
+"""Read the files that `check` is told to look at."""
+
+import difflib
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from zerowiz.core.dsconfig.hjson import JsonTextError, Object, parse
+from zerowiz.core.dsconfig.lint.source import ConfigText
+from zerowiz.errors import UsageError
+from zerowiz.probe.config.config_yaml import read_yaml
+
+STDIN = "-"
+"""The word for a config that comes through a pipe, as JSON."""
+
+# A config with every key that DeepSpeed 0.19.8 knows takes some 20 kB.
+LARGEST_BYTES = 250_000
+
+_YAML = frozenset({".yaml", ".yml"})
+# The names that `.pre-commit-hooks.yaml` has; a plan beside a config is none.
+_NAMED = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
+# Of what else lies in such folders, a Trainer's state has `train_batch_size` alone.
+_ENOUGH_KEYS = 2
+_SECTION = "zero_optimization"
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+# The byte order marks of UTF-16, which Windows' own shell writes.
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_configs(word: str, known: Collection[str]) -> tuple[ConfigText, ...]:
+    """The configs that one word of the command line means.
+
+    A folder means the JSON files right in it that are named like a config, or that hold
+    `zero_optimization` or two other keys of a config.
+
+    Args:
+        word: A file, a folder, or `-`.
+        known: The keys that stand at the top of a config.
+
+    Raises:
+        UsageError: There is no such file, or no config in it.
+    """
+    if word == STDIN:
+        return (decode_config(word, sys.stdin.buffer.read(LARGEST_BYTES + 1)),)
+    path = Path(word)
+    if path.is_dir():
+        return _read_folder(path, known)
+    return (_read_file(path, known),)
+
+
+def _read_folder(folder: Path, known: Collection[str]) -> tuple[ConfigText, ...]:
+    paths = (path for path in sorted(folder.glob("*.json")) if path.is_file())
+    read = (decode_config(str(path), _read_bytes(path)) for path in paths)
+    found = tuple(config for config in read if _is_config(config, known))
+    if not found:
+        raise UsageError(
+            f"there is no DeepSpeed config in the folder `{folder}`",
+            "a file that is named itself is checked whatever it holds",
+        )
+    return found
+
+
+def _is_config(config: ConfigText, known: Collection[str]) -> bool:
+    return bool(_NAMED.fullmatch(Path(config.path).name)) or looks_like_config(config.text, known)
+
+
+def looks_like_config(text: str, known: Collection[str]) -> bool:
+    """Whether a text is an object with keys that hardly anything but a DeepSpeed config has."""
+    try:
+        root = parse(text)
+    except JsonTextError:
+        return False
+    names = {member.key.name for member in root.members} if isinstance(root, Object) else set()
+    return _SECTION in names or len(names.intersection(known)) >= _ENOUGH_KEYS
+
+
+def _read_file(path: Path, known: Collection[str]) -> ConfigText:
+    config = decode_config(str(path), _read_bytes(path))
+    if path.suffix.lower() not in _YAML or config.fault is not None:
+        return config
+    read = read_yaml(config, known)
+    if isinstance(read, ConfigText):
+        return read
+    named = decode_config(read.path, _read_bytes(Path(read.path), f"`{path}` names it"))
+    return replace(named, integration=read.integration)
+
+
+def _read_bytes(path: Path, *hints: str) -> bytes:
+    """The beginning of a file, as far as a config may go.
+
+    Raises:
+        UsageError: It does not exist, or cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LARGEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"config `{path}` does not exist", *hints, *_near(path)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"config `{path}` cannot be read: {reason.lower()}", *hints) from None
+
+
+def _near(path: Path) -> tuple[str, ...]:
+    """Files beside it with a name like it, else what can be checked."""
+    try:
+        beside = sorted(child.name for child in path.parent.iterdir() if child.is_file())
+    except OSError:
+        beside = []
+    names = difflib.get_close_matches(path.name, beside, n=2)
+    meant = tuple(f"did you mean `{path.parent / name}`?" for name in names)
+    return meant or ("say a file, a folder of them, or `-` for stdin",)
+
+
+def decode_config(path: str, data: bytes) -> ConfigText:
+    """The text of a file; a byte order mark stays in it, for the rules to judge."""
+    if len(data) > LARGEST_BYTES:
+        reason = f"the file has more than {LARGEST_BYTES} bytes, which no config has"
+        return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
+    if data.startswith(_WIDE_MARKS):
+        reason = "the file is UTF-16, and is read as UTF-8"
+        return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
+    try:
+        return ConfigText(path=path, text=data.decode())
+    except UnicodeDecodeError as error:
+        lines = _LINE_END.split(data[: error.start].decode())
+        reason = f"the byte {data[error.start]:#04x} is not UTF-8"
+        fault = JsonTextError(reason, len(lines), len(lines[-1]) + 1)
+        return ConfigText(path=path, fault=fault)

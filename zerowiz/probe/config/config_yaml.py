@@ -1,0 +1,196 @@
+"""Find the DeepSpeed config in a YAML file, with the places of its keys."""
+
+import importlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerowiz.core.dsconfig.hjson import (
+    DEEPEST_LEVEL,
+    Array,
+    JsonTextError,
+    Key,
+    Member,
+    Node,
+    Object,
+    Place,
+    Scalar,
+)
+from zerowiz.core.dsconfig.lint.source import ConfigText, render
+from zerowiz.core.workload import Integration
+from zerowiz.errors import UsageError, ZerowizError
+
+# Rule: a YAML file is Accelerate's own, with `deepspeed_config`; or that of a program around the
+# Trainer (Axolotl, LLaMA-Factory), with `deepspeed`; or a config as it is.
+
+# accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__, plugin_to_config_mapping.
+_PLUGIN: Mapping[str, tuple[str, ...]] = {
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+    "gradient_clipping": ("gradient_clipping",),
+    "zero_stage": ("zero_optimization", "stage"),
+    "offload_optimizer_device": ("zero_optimization", "offload_optimizer", "device"),
+    "offload_param_device": ("zero_optimization", "offload_param", "device"),
+    "zero3_save_16bit_model": (
+        "zero_optimization",
+        "stage3_gather_16bit_weights_on_model_save",
+    ),
+}
+# The same function, where it builds a config by itself.
+_PLUGIN_AUTO = ("train_batch_size", "train_micro_batch_size_per_gpu")
+_PLUGIN_STAGE = 2
+# DeepSpeedPlugin.set_mixed_precision.
+_MIXED_PRECISIONS = frozenset({"fp16", "bf16"})
+
+# One config says a few hundred things; aliases of aliases say millions.
+_MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedFile:
+    """A config that the YAML file only names."""
+
+    path: str
+    integration: Integration
+
+
+def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFile:
+    """The config in a YAML file.
+
+    Args:
+        file: The file, read as text.
+        known: The keys that stand at the top of a config.
+
+    Raises:
+        UsageError: PyYAML is not installed, or there is no config in the file.
+    """
+    try:
+        root = _Reader(file.path, file.text).root()
+    except JsonTextError as fault:
+        return replace(file, text="", fault=fault)
+    values = _values(root)
+    plugin, inline = values.get("deepspeed_config"), values.get("deepspeed")
+    if isinstance(plugin, Object):
+        return _of_accelerate(file.path, plugin, values.get("mixed_precision"))
+    if isinstance(inline, Object):
+        return render(file.path, inline, Integration.HF)
+    if path := _text(inline):
+        return NamedFile(path=path, integration=Integration.HF)
+    if values.keys() & set(known):
+        return render(file.path, root, None)
+    raise UsageError(
+        f"there is no DeepSpeed config in `{file.path}`",
+        "it stands under `deepspeed_config` (Accelerate), under `deepspeed`, or alone",
+    )
+
+
+def _values(node: Node | None) -> dict[str, Node]:
+    members = node.members if isinstance(node, Object) else ()
+    return {member.key.name: member.value for member in members}
+
+
+def _text(node: Node | None) -> str | None:
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def _of_accelerate(path: str, plugin: Object, precision: Node | None) -> ConfigText | NamedFile:
+    """The file that Accelerate is told of, else the config that it builds."""
+    values = _values(plugin)
+    if named := _text(values.get("deepspeed_config_file")):
+        return NamedFile(path=named, integration=Integration.ACCELERATE)
+    said = {_PLUGIN[name]: value for name, value in values.items() if name in _PLUGIN}
+    said |= {(name,): _scalar("auto", plugin.place) for name in _PLUGIN_AUTO}
+    said.setdefault(("zero_optimization", "stage"), _scalar(_PLUGIN_STAGE, plugin.place))
+    if precision is not None and (dtype := _text(precision)) in _MIXED_PRECISIONS:
+        said[dtype, "enabled"] = _scalar(True, precision.place)  # noqa: FBT003 - a config's value
+    return render(path, _nested(said, plugin.place), Integration.ACCELERATE)
+
+
+def _scalar(value: str | int, place: Place) -> Scalar:
+    return Scalar(place=place, value=value, quote="")
+
+
+def _nested(said: Mapping[tuple[str, ...], Node], place: Place) -> Object:
+    """Values by the steps to them, as sections within sections."""
+    members: list[Member] = []
+    for name in dict.fromkeys(steps[0] for steps in said):
+        inner = {steps[1:]: value for steps, value in said.items() if steps[0] == name}
+        value = inner.get(()) or _nested(inner, next(iter(inner.values())).place)
+        members.append(Member(key=Key(place=value.place, name=name, quote=""), value=value))
+    return Object(place=place, members=tuple(members))
+
+
+class _Reader:
+    """A YAML text as a tree of values; what PyYAML makes of a scalar is what a trainer gets."""
+
+    def __init__(self, path: str, text: str) -> None:
+        try:
+            self.yaml = importlib.import_module("yaml")
+        except ImportError:
+            raise ZerowizError(
+                f"`{path}` is YAML, and reading it takes PyYAML", "`pip install pyyaml`"
+            ) from None
+        self.text = text
+        self.nodes = 0
+
+    def root(self) -> Node:
+        """The whole text.
+
+        Raises:
+            JsonTextError: PyYAML does not take it, or it is no plain tree.
+        """
+        try:
+            self.loader = self.yaml.SafeLoader(self.text)
+            root = self.loader.get_single_node()
+            return Object(place=_START, members=()) if root is None else self.node(root, 1)
+        except self.yaml.YAMLError as error:
+            raise _fault(error) from None
+        except RecursionError:
+            raise JsonTextError("too many levels", 1, 1) from None
+
+    # PyYAML has no types.
+    def node(self, node: Any, level: int) -> Node:  # noqa: ANN401
+        """A value with what is in it."""
+        place = _place(node)
+        self.nodes += 1
+        if level > DEEPEST_LEVEL or self.nodes > _MOST_NODES:
+            raise JsonTextError("too many levels or aliases", place.line, place.column)
+        if isinstance(node, self.yaml.MappingNode):
+            self.loader.flatten_mapping(node)
+            return Object(place=place, members=self.members(node.value, level))
+        if isinstance(node, self.yaml.SequenceNode):
+            items = tuple(self.node(item, level + 1) for item in node.value)
+            return Array(place=place, items=items)
+        return Scalar(place=place, value=self.scalar(node), quote="")
+
+    def members(self, pairs: Sequence[tuple[Any, Any]], level: int) -> tuple[Member, ...]:
+        """As a trainer gets them: of equal keys, the last one counts."""
+        last: dict[str, Member] = {}
+        for name, value in pairs:
+            key = Key(place=_place(name), name=str(name.value), quote="")
+            last[key.name] = Member(key=key, value=self.node(value, level + 1))
+        return tuple(last.values())
+
+    def scalar(self, node: Any) -> str | float | bool | None:  # noqa: ANN401
+        """What JSON has no word for, such as a date, is its text."""
+        try:
+            value = self.loader.construct_object(node)
+        except (ValueError, OverflowError) as error:
+            place = _place(node)
+            raise JsonTextError(str(error), place.line, place.column) from None
+        return value if isinstance(value, str | int | float | None) else str(node.value)
+
+
+def _place(node: Any) -> Place:  # noqa: ANN401
+    mark = node.start_mark
+    return Place(start=mark.index, end=mark.index, line=mark.line + 1, column=mark.column + 1)
+
+
+_START = Place(start=0, end=0, line=1, column=1)
+
+
+def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
+    """PyYAML's own reason, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+    line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+    return JsonTextError(f"`yaml` stops here: {' '.join(str(reason).split())}", line, column)

@@ -1,0 +1,1 @@
+"""Reads what a launch needs: interpreter, compilers, ports, records."""

@@ -1,0 +1,67 @@
+"""Look whether what starts ranks on other nodes is installed here."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.launch.plan import Launcher
+from zerowiz.errors import PreflightError
+
+_LIMIT_S = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Needs:
+    programs: tuple[str, ...]
+    """What DeepSpeed looks for, and runs (multinode_runner.py, backend_exists, 0.19.8)."""
+    package: str
+    says: tuple[str, ...] = ("",)
+    """What `mpirun --version` may say of itself: DeepSpeed runs the first one on PATH."""
+
+
+_NEEDS: Mapping[Launcher, _Needs] = {
+    Launcher.PDSH: _Needs(programs=("pdsh", "ssh"), package="pdsh"),
+    Launcher.OPENMPI: _Needs(
+        programs=("ompi_info", "mpirun", "ssh"), package="openmpi-bin", says=("Open MPI", "OpenRTE")
+    ),
+    Launcher.MPICH: _Needs(programs=("mpirun", "ssh"), package="mpich", says=("HYDRA",)),
+}
+
+
+def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
+    """Refuse a launcher that would not start.
+
+    Raises:
+        PreflightError: It is not installed, or another MPI stands before it.
+    """
+    needs, path = _NEEDS[launcher], environ.get("PATH", "")
+    for program in needs.programs:
+        if shutil.which(program, path=path) is None:
+            package = "openssh-client" if program == "ssh" else needs.package
+            raise PreflightError(
+                f"`--launcher {launcher}` needs `{program}`, which is not on PATH",
+                f"install it: `apt-get install {package}`, or your system's package of that name",
+            )
+    version = _version(environ) if "mpirun" in needs.programs else ""
+    if not any(words in version for words in needs.says):
+        raise PreflightError(
+            f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` is another MPI's",
+            f"put the `mpirun` of {needs.package} first on PATH",
+            "on Debian, `update-alternatives --config mpirun` chooses",
+        )
+
+
+def _version(environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            ["mpirun", "--version"],  # noqa: S607 - the person's PATH decides, as in DeepSpeed
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr

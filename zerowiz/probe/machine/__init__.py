@@ -1,0 +1,1 @@
+"""Reads the machine: NVML, host, network, scheduler, other nodes."""

@@ -1,0 +1,228 @@
+"""Ask every node of a cluster what it has, many at once."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from tempfile import TemporaryFile
+from typing import IO
+
+from zerowiz.core.codec import decode_machine
+from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.machine_file import DESCRIPTION
+
+_TICK_S = 0.02
+# What a child may take to end by itself: srun then ends its step on the node.
+_GRACE_S = 2.0
+# A node of 8 GPUs says 30 kB; a login shell that prints for ever must not fill the disk.
+_OUTPUT_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Child:
+    """A command that asks one host. Files, not pipes: a process it leaves behind blocks nobody."""
+
+    host: str
+    process: subprocess.Popen[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def has_ended(self) -> bool:
+        """Whether it ended; it is not yet reaped, so its number is still its own."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.process.pid, flags) is not None
+
+    def says_too_much(self) -> bool:
+        """Whether it printed what cannot be a machine."""
+        return any(os.fstat(f.fileno()).st_size > _OUTPUT_BYTES for f in (self.stdout, self.stderr))
+
+    def signal(self, number: signal.Signals) -> None:
+        """To its whole group, also to what it left behind in it."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def close(self) -> tuple[int, str, str]:
+        """End what is left of it; the exit status and the two texts."""
+        self.signal(signal.SIGKILL)
+        return (self.process.wait(), _read(self.stdout), _read(self.stderr))
+
+
+def _read(file: IO[bytes]) -> str:
+    with file:
+        file.seek(0)
+        return file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
+
+
+def _start(host: str, argv: Sequence[str]) -> _Child:
+    with ExitStack() as files:
+        stdout = files.enter_context(TemporaryFile())
+        stderr = files.enter_context(TemporaryFile())
+        process = subprocess.Popen(  # noqa: S603 - the transport's own words, no shell
+            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        files.pop_all()
+    return _Child(host=host, process=process, stdout=stdout, stderr=stderr)
+
+
+def _end(children: Sequence[_Child]) -> None:
+    """Ask all of them to end, then end them."""
+    try:
+        for child in children:
+            child.signal(signal.SIGTERM)
+        ends_at = time.monotonic() + _GRACE_S
+        while time.monotonic() < ends_at and not all(child.has_ended() for child in children):
+            time.sleep(_TICK_S)
+    finally:
+        for child in children:
+            child.close()
+
+
+def ask_nodes(
+    hosts: Sequence[str],
+    argv_for: Callable[[str], Sequence[str]],
+    *,
+    at_once: int,
+    deadline_s: float,
+    told: Callable[[str], None],
+) -> list[NodeAnswer | NodeFailure]:
+    """What every host says of itself, or why it does not; in the order of the hosts.
+
+    No process of it is left here, however it ends: by the deadline, by Ctrl-C.
+
+    Args:
+        hosts: Each once.
+        argv_for: The command line here that asks a host.
+        at_once: How many are asked at the same time; each takes one process and two open files.
+        deadline_s: For all of them together.
+        told: Called with each host that is done.
+    """
+    asking = _Asking(waiting=deque(hosts), argv_for=argv_for, told=told)
+    ends_at = time.monotonic() + deadline_s
+    try:
+        while asking.step(at_once) and time.monotonic() < ends_at:
+            time.sleep(_TICK_S)
+    finally:
+        _end(asking.running)
+    for child in asking.running:
+        asking.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
+    for host in asking.waiting:
+        asking.done(NodeFailure(host=host, why=f"its turn did not come within {deadline_s:g} s"))
+    return [asking.answers[host] for host in hosts]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Asking:
+    """How far the asking is."""
+
+    waiting: deque[str]
+    argv_for: Callable[[str], Sequence[str]]
+    told: Callable[[str], None]
+    running: list[_Child] = field(default_factory=list)
+    answers: dict[str, NodeAnswer | NodeFailure] = field(default_factory=dict)
+
+    def step(self, at_once: int) -> bool:
+        """Take in what is done, start what there is room for; whether anything is left."""
+        for child in [c for c in self.running if c.says_too_much() or c.has_ended()]:
+            self._take(child)
+        while self.waiting and len(self.running) < at_once:
+            self._start(self.waiting.popleft())
+        return bool(self.waiting or self.running)
+
+    def _take(self, child: _Child) -> None:
+        too_much = child.says_too_much()
+        status, stdout, stderr = child.close()
+        self.running.remove(child)
+        if too_much:
+            why = f"it printed more than {_OUTPUT_BYTES} bytes"
+            self.done(NodeFailure(host=child.host, why=why))
+        else:
+            self.done(parse_answer(child.host, status, stdout, stderr))
+
+    def _start(self, host: str) -> None:
+        argv = self.argv_for(host)
+        try:
+            self.running.append(_start(host, argv))
+        except OSError as error:
+            why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
+            self.done(NodeFailure(host=host, why=why))
+
+    def done(self, answer: NodeAnswer | NodeFailure) -> None:
+        self.answers[answer.host] = answer
+        self.told(answer.host)
+
+
+# Answers.
+
+# As `zerowiz machine --json` begins; login shells print what they like before it.
+_OBJECT = re.compile(r'\{\s*"schema_version"')
+# What `timeout`, a shell or Python say of a program or a module that is not there.
+_MISSING = re.compile(
+    r"(/[^\s'`\u2018\u2019:]+)['\u2019]?: "
+    r"(?:No module named zerowiz|No such file or directory|Permission denied|[Cc]ommand not found)"
+)
+# bash(1), exit status: 127 for a command that is not found, 126 for one that cannot be executed.
+# timeout(1): the same, and 124 when the time ran out, 137 when it had to kill.
+_NOT_RUN = (126, 127)
+_TIMED_OUT = (124, 137)
+# The transport's own last word on a command that failed; the command said why before.
+_EPILOGUE = re.compile(r"pdsh@|srun: error: .*: Exited with exit code|srun: Terminating|slurmstepd")
+_SHOWN = 200
+
+
+def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer | NodeFailure:
+    """What a host's command said, banners of login shells left aside.
+
+    Args:
+        host: Which was asked.
+        status: The exit status of the command; below 0 the signal that ended it.
+        stdout: Holds the JSON object of `zerowiz machine --json`, when all is well.
+        stderr: Says why not, else.
+    """
+    try:
+        content = next(_objects(stdout), None)
+        if content is None:
+            return NodeFailure(host=host, why=_reason(status, stdout, stderr))
+        version = content["schema_version"]
+        if version != DESCRIPTION:
+            why = f"its zerowiz answers in schema {version!r:.40}, this one reads {DESCRIPTION}"
+            return NodeFailure(host=host, why=why)
+        return NodeAnswer(host=host, machine=decode_machine(content.get("machine"), "machine"))
+    except UsageError as error:
+        return NodeFailure(host=host, why=f"its answer is not taken: {error.message}")
+
+
+def _objects(text: str) -> Iterator[dict[str, object]]:
+    for match in _OBJECT.finditer(text):
+        with suppress(ValueError, RecursionError):
+            yield json.JSONDecoder().raw_decode(text, match.start())[0]
+
+
+def _reason(status: int, stdout: str, stderr: str) -> str:
+    """One line of what went wrong there."""
+    missing = _MISSING.findall(stderr)
+    if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
+        return f"zerowiz is not installed at `{missing[-1]}` there"
+    said = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+    if errors or (said and status != 0):
+        return (errors or said)[-1]
+    if status in _TIMED_OUT:
+        return "zerowiz ran past its time there"
+    if status != 0:
+        return f"its command ended with status {status} and said nothing"
+    printed = _lines(stdout)
+    return f"it printed no machine but `{printed[-1]}`" if printed else "it printed nothing"
+
+
+def _lines(text: str) -> list[str]:
+    """Lines that say something, without what would move the cursor of a terminal."""
+    lines = ("".join(filter(str.isprintable, line)).strip() for line in text.splitlines())
+    return [line[:_SHOWN].rstrip(".") for line in lines if line]

@@ -1,0 +1,269 @@
+"""Read how much memory, cores and disk this host, or the container around us, can still give."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerowiz.core.machine.host import UNLIMITED_BYTES, Disk, Host
+from zerowiz.probe.recording.files import FOLDER, Files
+
+_MEMINFO_LINE = re.compile(r"^(?:Node \d+ )?([\w()]+):\s+(\d{1,15}) kB$", re.MULTILINE)
+_MEMLOCK_LINE = re.compile(r"^Max locked memory\s+(\d{1,20}|unlimited)\s", re.MULTILINE)
+_AFFINITY_LINE = re.compile(r"^Cpus_allowed_list:\s+(\S+)$", re.MULTILINE)
+_LIST_PART = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+
+# Linux, mm/page_counter.c: a v1 cgroup without a limit shows PAGE_COUNTER_MAX in bytes, the
+# largest signed 64-bit number cut to a page.
+_V1_UNLIMITED_BYTES = 0x7FFF_FFFF_FFFF_0000
+
+_NODES = "sys/devices/system/node"
+
+# Linux, mm/show_mem.c, si_mem_available: free pages, file cache and reclaimable slab. What a node
+# without cores holds of these is in MemAvailable, but is no memory of the host.
+_FREEABLE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cgroup:
+    """Where one version of cgroups says how much memory and how many cores there are."""
+
+    name: str
+    controllers: tuple[str, str]
+    """Of memory and of cores, as /proc/self/cgroup names them."""
+    mounts: tuple[str, str]
+    limit: str
+    usage: str
+    reclaimable: str
+    """The key of memory.stat for file cache that the kernel drops before it refuses memory."""
+    quota: tuple[str, ...]
+    """The files with the quota and the period of cores."""
+
+
+# Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst.
+_CGROUPS = (
+    _Cgroup(
+        name="cgroup v2",
+        controllers=("", ""),
+        mounts=("sys/fs/cgroup", "sys/fs/cgroup"),
+        limit="memory.max",
+        usage="memory.current",
+        reclaimable="inactive_file",
+        quota=("cpu.max",),
+    ),
+    _Cgroup(
+        name="cgroup v1",
+        controllers=("memory", "cpu"),
+        mounts=("sys/fs/cgroup/memory", "sys/fs/cgroup/cpu"),
+        limit="memory.limit_in_bytes",
+        usage="memory.usage_in_bytes",
+        reclaimable="total_inactive_file",
+        quota=("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    ),
+)
+
+
+def read_host(
+    files: Files, *, scheduler_bytes: int | None = None, scheduler: str | None = None
+) -> Host:
+    """What this host could still give a new process.
+
+    Args:
+        files: The files of the host.
+        scheduler_bytes: The memory that a scheduler gave the job on this node.
+        scheduler: Its name.
+    """
+    cgroups = parse_cgroup_paths(_read(files, "proc/self/cgroup"))
+    nodes = _read_list(files, f"{_NODES}/has_cpu")
+    total_bytes, free_bytes = _read_memory(files)
+    rooms = [(room, name) for name, room in _read_rooms(files, cgroups)]
+    if scheduler_bytes is not None:
+        rooms.append((scheduler_bytes, scheduler or "scheduler"))
+    available = None
+    if free_bytes is not None:
+        available = min([(free_bytes, "MemAvailable"), *rooms], key=lambda room: room[0])
+    shm = files.space("dev/shm")
+    return Host(
+        total_bytes=total_bytes,
+        available_bytes=available[0] if available else None,
+        available_by=available[1] if available else None,
+        cores=_read_cores(files, cgroups),
+        numa_nodes=len(nodes) or None,
+        shm_bytes=shm.total_bytes if shm else None,
+        memlock_bytes=parse_memlock(_read(files, "proc/self/limits")),
+        disk=_read_disk(files),
+    )
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """The sizes in /proc/meminfo, or in that of one NUMA node, in bytes."""
+    return {key: 1024 * int(size) for key, size in _MEMINFO_LINE.findall(text)}
+
+
+def parse_cgroup_paths(text: str) -> dict[str, str]:
+    """The paths in /proc/self/cgroup, by controller; version 2 has the name `""`.
+
+    A line is `ID:CONTROLLERS:PATH`; version 2 has ID 0 and no controllers.
+    """
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers or number == "0":
+            paths |= dict.fromkeys(controllers.split(","), path)
+    return paths
+
+
+def parse_limit(text: str) -> int | None:
+    """The bytes in memory.max or memory.limit_in_bytes; `None` when there is no limit."""
+    size_bytes = _parse_size(text)
+    return None if size_bytes is None or size_bytes >= _V1_UNLIMITED_BYTES else size_bytes
+
+
+def parse_stat(text: str, key: str) -> int:
+    """One number of memory.stat; 0 when it is not there."""
+    match = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def parse_quota(text: str) -> int | None:
+    """The whole cores in `QUOTA PERIOD`, at least one; `None` when there is no quota.
+
+    No quota is `max` in version 2, and -1 in version 1.
+    """
+    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)", text.strip(), re.ASCII)
+    return max(1, int(match[1]) // int(match[2])) if match else None
+
+
+def parse_memlock(text: str) -> int | None:
+    """The soft limit of locked memory in /proc/self/limits."""
+    match = _MEMLOCK_LINE.search(text)
+    if match is None:
+        return None
+    return UNLIMITED_BYTES if match[1] == "unlimited" else int(match[1])
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """The numbers of a list as the kernel writes it, `0-3,8`; none when it is not one."""
+    parts = [_LIST_PART.fullmatch(part) for part in text.strip().split(",")]
+    ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+    return frozenset().union(*ranges) if len(ranges) == len(parts) else frozenset()
+
+
+def _read_memory(files: Files) -> tuple[int | None, int | None]:
+    """Total and available memory, less that of NUMA nodes without cores.
+
+    The memory of a Grace machine's GPUs is such a node each, and /proc/meminfo counts it.
+    """
+    sizes = parse_meminfo(_read(files, "proc/meminfo"))
+    total_bytes, free_bytes = sizes.get("MemTotal"), sizes.get("MemAvailable")
+    others = [
+        parse_meminfo(_read(files, f"{_NODES}/node{node}/meminfo"))
+        for node in _list_coreless(files)
+    ]
+    foreign_bytes = sum(node.get("MemTotal", 0) for node in others)
+    foreign_free_bytes = sum(node.get(key, 0) for node in others for key in _FREEABLE)
+    return (
+        None if total_bytes is None else total_bytes - foreign_bytes,
+        None if free_bytes is None else max(0, free_bytes - foreign_free_bytes),
+    )
+
+
+def _list_coreless(files: Files) -> list[int]:
+    """The NUMA nodes with memory and without cores."""
+    with_cores = _read_list(files, f"{_NODES}/has_cpu")
+    with_memory = _read_list(files, f"{_NODES}/has_memory")
+    return sorted(with_memory - with_cores) if with_cores else []
+
+
+def _read_rooms(files: Files, paths: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """What is left of memory in each cgroup around this process, and what bounds it."""
+    for cgroup in _CGROUPS:
+        for folder in _list_folders(cgroup.mounts[0], paths.get(cgroup.controllers[0])):
+            limit_bytes = parse_limit(_read(files, f"{folder}/{cgroup.limit}"))
+            if limit_bytes is not None:
+                used_bytes = _parse_size(_read(files, f"{folder}/{cgroup.usage}")) or 0
+                stat = _read(files, f"{folder}/memory.stat")
+                held_bytes = max(0, used_bytes - parse_stat(stat, cgroup.reclaimable))
+                yield cgroup.name, max(0, limit_bytes - held_bytes)
+
+
+def _read_cores(files: Files, paths: dict[str, str]) -> int | None:
+    """The cores of this process's affinity that are online, and at most its cgroups' quota."""
+    match = _AFFINITY_LINE.search(_read(files, "proc/self/status"))
+    allowed = parse_list(match[1]) if match else frozenset()
+    # Linux, sched_getaffinity: the mask may name cores that could be plugged in, but are not.
+    online = _read_list(files, "sys/devices/system/cpu/online")
+    bounds = [len(allowed & online or allowed) or None]
+    for cgroup in _CGROUPS:
+        for folder in _list_folders(cgroup.mounts[1], paths.get(cgroup.controllers[1])):
+            text = " ".join(_read(files, f"{folder}/{name}") for name in cgroup.quota)
+            bounds.append(parse_quota(text))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _list_folders(mount: str, path: str | None) -> Iterator[str]:
+    """The folder of a cgroup, and those of its parents.
+
+    A container may see its own cgroup as the root of the mount, under a path of the host's, or
+    one that climbs out of its namespace (`/../..`); folders that are not there answer nothing.
+    """
+    if path is not None:
+        inside = [part for part in path.split("/") if part not in ("", ".", "..")]
+        for depth in range(len(inside), -1, -1):
+            yield "/".join([mount, *inside[:depth]])
+
+
+def _read_disk(files: Files) -> Disk | None:
+    space = files.space(FOLDER)
+    if space is None:
+        return None
+    return Disk(
+        total_bytes=space.total_bytes,
+        free_bytes=space.free_bytes,
+        is_nvme=_is_nvme(_list_drives(files, space.device)),
+    )
+
+
+def _is_nvme(drives: Sequence[str]) -> bool | None:
+    """Whether all drives are NVMe; a virtual one (a loop, memory) has none under it."""
+    if not drives or any(_is_virtual(drive) for drive in drives):
+        return None
+    return all("/nvme" in drive for drive in drives)
+
+
+def _is_virtual(device: str) -> bool:
+    return "/devices/virtual/block/" in f"/{device}"
+
+
+def _list_drives(files: Files, device: str) -> list[str]:
+    """The drives under a block device, through device mapper and RAID (md) on top of them.
+
+    Major 0 (overlay, NFS) is no block device, and has no entry.
+    """
+    found = files.real(f"sys/dev/block/{device}")
+    layers = [] if found is None else [found]
+    drives: list[str] = []
+    for layer in layers:  # grows while it is walked
+        # A partition of a RAID lies in the folder of the RAID, which has the slaves.
+        homes = (layer, layer.rpartition("/")[0]) if _is_virtual(layer) else ()
+        links = [f"{home}/slaves/{name}" for home in homes for name in _slaves(files, home)]
+        below = [files.real(link) or link for link in links]
+        layers += [one for one in below if one not in layers]
+        drives += [] if below else [layer]
+    return drives
+
+
+def _slaves(files: Files, folder: str) -> tuple[str, ...]:
+    return files.names(f"{folder}/slaves")
+
+
+def _read(files: Files, path: str) -> str:
+    return files.text(path) or ""
+
+
+def _read_list(files: Files, path: str) -> frozenset[int]:
+    return parse_list(_read(files, path))
+
+
+def _parse_size(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\d{1,20}", text.strip(), re.ASCII) else None

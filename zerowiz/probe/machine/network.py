@@ -1,0 +1,264 @@
+"""Read the network adapters of this node from /sys, and why a job here cannot use some of them.
+
+What counts is what NCCL could use between nodes: RDMA devices first, else a socket.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.machine.network import Network, NetworkKind, Nic, join_nics
+from zerowiz.probe.machine.pci import parse_numa_node
+from zerowiz.probe.recording.files import Files
+
+_RDMA = "sys/class/infiniband"
+_VERBS = "sys/class/infiniband_verbs"
+_NET = "sys/class/net"
+
+# Linux, drivers/infiniband/core/sysfs.c, rate_show: `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
+_RATE = re.compile(r"(\d{1,6}(?:\.\d)?) Gb/sec")
+# Linux, same file, state_show: `4: ACTIVE`.
+_STATE = re.compile(r"\d+: (\w+)")
+_ACTIVE = "ACTIVE"
+
+# Linux, same file, node_type_show: an adapter that speaks iWARP, which NCCL does not.
+_IWARP = "4: RNIC"
+
+# Linux, same file, link_layer_show; EFA has its own protocol and says `Unknown`.
+_KINDS: Mapping[str, NetworkKind] = {
+    "InfiniBand": NetworkKind.INFINIBAND,
+    "Ethernet": NetworkKind.ROCE,
+}
+
+# Linux, include/uapi/linux/if_arp.h: ARPHRD_ETHER, and ARPHRD_INFINIBAND for IP over InfiniBand.
+_SOCKET_TYPES = ("1", "32")
+
+# Linux, include/uapi/linux/ethtool.h: SPEED_UNKNOWN is -1, which old kernels print unsigned.
+_UNKNOWN_SPEEDS = (0, 2**32 - 1)
+
+# Linux, Documentation/ABI/testing/sysfs-class-net, operstate: drivers that do not track it say so.
+_WORKING_STATES = ("up", "unknown")
+
+# systemd and rdma-core can name an adapter after its hardware address: `enx0123456789ab`.
+_ADDRESS_IN_NAME = re.compile(r"(?<=x)[0-9a-f]{12,}$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _NameList:
+    """The adapters that a variable of NCCL names, by its own rules (parseStringList, matchIf)."""
+
+    variable: str
+    entries: tuple[tuple[str, int | None], ...] = ()
+    """Names, or how they begin, each with a port or for all ports."""
+    exact: bool = False
+    excludes: bool = False
+
+    def allows(self, name: str, port: int | None = None) -> bool:
+        """Whether NCCL may use this adapter, or this port of it."""
+        named = not self.entries or any(
+            (name == entry if self.exact else name.startswith(entry)) and wanted in {None, port}
+            for entry, wanted in self.entries
+        )
+        return named is not self.excludes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rules:
+    """What the environment forbids NCCL."""
+
+    hcas: _NameList
+    sockets: _NameList
+    no_verbs: str | None
+    """The assignment that keeps NCCL from InfiniBand and RoCE."""
+    no_rdma: str | None
+    """The assignment that keeps it from all RDMA."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Port:
+    """One port of an RDMA device."""
+
+    kind: NetworkKind
+    bytes_per_s: int | None = None
+    """`None` as well while it is not active: it then tells no true rate."""
+    unusable: str | None = None
+
+
+def read_network(files: Files, environ: Mapping[str, str]) -> Network:
+    """The way from this node to others, with every adapter that was seen."""
+    rules = read_rules(environ)
+    return join_nics((*_read_rdma(files, rules), *_read_sockets(files, rules)))
+
+
+def read_rules(environ: Mapping[str, str]) -> _Rules:
+    """What NCCL's own variables leave of the network."""
+    sockets = environ.get("NCCL_SOCKET_IFNAME", "")
+    off, net = environ.get("NCCL_IB_DISABLE", ""), environ.get("NCCL_NET", "")
+    return _Rules(
+        hcas=parse_name_list("NCCL_IB_HCA", environ.get("NCCL_IB_HCA", "")),
+        # NCCL, ncclFindInterfaces: a value of one character counts as none.
+        sockets=parse_name_list("NCCL_SOCKET_IFNAME", sockets if len(sockets) > 1 else ""),
+        no_verbs=f"`NCCL_IB_DISABLE={off}`" if _is_true(off) else None,
+        no_rdma=f"`NCCL_NET={net}`" if net.lower() == "socket" else None,
+    )
+
+
+def parse_name_list(variable: str, text: str) -> _NameList:
+    """The value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME: `mlx5_0:1,mlx5_1`, `=eth0`, `^docker`."""
+    excludes = text.startswith("^")
+    rest = text.removeprefix("^")
+    exact = rest.startswith("=")
+    pairs = [entry.partition(":") for entry in rest.removeprefix("=").split(",")]
+    entries = tuple((name, _parse_port(port) if colon else None) for name, colon, port in pairs)
+    return _NameList(
+        variable=variable,
+        entries=tuple(entry for entry in entries if entry[0]),
+        exact=exact,
+        excludes=excludes,
+    )
+
+
+def parse_rate(text: str) -> int | None:
+    """Bytes/s of a port's rate; `None` when it tells none.
+
+    A bond (`mlx5_bond_0`) tells the rate of one of its links, which is what one connection gets.
+    """
+    match = _RATE.match(text)
+    return int(float(match[1]) * 125_000_000) or None if match else None
+
+
+def parse_speed(text: str) -> int | None:
+    """Bytes/s of an interface's speed, which is in Mb/s; `None` when it is not known."""
+    if not re.fullmatch(r"\d{1,10}\s*", text, re.ASCII) or int(text) in _UNKNOWN_SPEEDS:
+        return None
+    return int(text) * 125_000
+
+
+def _parse_port(text: str) -> int:
+    """As C's atoi: what is no number is port 0, which no adapter has."""
+    match = re.match(r"\d{1,5}", text, re.ASCII)
+    return int(match[0]) if match else 0
+
+
+def _is_true(text: str) -> bool:
+    """NCCL, ncclLoadParam: a number (C's strtoll, any base) that is not 0."""
+    return bool(re.match(r"\s*[+-]?(0[xX]0*[1-9a-fA-F]|0*[1-9])", text, re.ASCII))
+
+
+def _read_rdma(files: Files, rules: _Rules) -> Iterator[Nic]:
+    doors = _read_doors(files)
+    for name in files.names(_RDMA):
+        yield _read_device(files, name, doors.get(name), rules)
+
+
+def _read_doors(files: Files) -> dict[str, str]:
+    """The file in /dev/infiniband that opens each device."""
+    owners = {door: _read(files, f"{_VERBS}/{door}/ibdev") for door in files.names(_VERBS)}
+    return {owner: f"dev/infiniband/{door}" for door, owner in owners.items() if owner}
+
+
+def _read_device(files: Files, name: str, door: str | None, rules: _Rules) -> Nic:
+    folder = f"{_RDMA}/{name}"
+    is_efa = (files.real(f"{folder}/device/driver") or "").rpartition("/")[2] == "efa"
+    ports = [
+        _read_port(files, name, port, is_efa=is_efa, hcas=rules.hcas)
+        for port in files.names(f"{folder}/ports")
+    ] or [_Port(kind=NetworkKind.UNKNOWN, unusable="it has no port")]
+    usable = [port for port in ports if port.unusable is None]
+    # InfiniBand before RoCE on an adapter with a port of each.
+    kind = min((port.kind for port in usable or ports), key=tuple(NetworkKind).index)
+    same = [port for port in usable or ports if port.kind is kind]
+    rates = [port.bytes_per_s for port in same if port.bytes_per_s is not None]
+    return Nic(
+        name=hide_address(name),
+        kind=kind,
+        bytes_per_s=sum(rates) or None,
+        unusable=_check_device(files, name, door) or same[0].unusable or _check_rules(rules, kind),
+        numa_node=parse_numa_node(files.text(f"{folder}/device/numa_node")),
+    )
+
+
+def _check_device(files: Files, name: str, door: str | None) -> str | None:
+    """Why nothing here could use this RDMA device."""
+    # Linux, drivers/infiniband/sw/rxe: `parent` names the interface under a soft-RoCE device,
+    # which on old kernels shows that interface's PCI device as its own.
+    soft = files.text(f"{_RDMA}/{name}/parent") is not None
+    if soft or "/pci" not in (files.real(f"{_RDMA}/{name}/device") or ""):
+        return "RDMA in software, without a PCI device"
+    if door is None or files.real(door) is None:
+        return "no `/dev/infiniband/uverbs*` for it here"
+    return None if files.opens(door) else f"no permission to open `/{door}`"
+
+
+def _check_rules(rules: _Rules, kind: NetworkKind) -> str | None:
+    """Why NCCL may not use RDMA of this kind; EFA comes with a plugin, not with verbs."""
+    return rules.no_rdma or (None if kind is NetworkKind.EFA else rules.no_verbs)
+
+
+def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameList) -> _Port:
+    folder = f"{_RDMA}/{name}/ports/{port}"
+    layer = _read(files, f"{folder}/link_layer")
+    kind = NetworkKind.EFA if is_efa else _KINDS.get(layer, NetworkKind.UNKNOWN)
+    match = _STATE.match(_read(files, f"{folder}/state"))
+    state = match[1] if match else "of unknown state"
+    if state != _ACTIVE:
+        return _Port(kind=kind, unusable=f"port {port} is {state}")
+    unusable = None
+    if kind is NetworkKind.UNKNOWN:
+        unusable = f"port {port} has the link layer `{layer}`"
+    elif kind is NetworkKind.ROCE:
+        unusable = _check_roce(files, name, port)
+    if unusable is None and not is_efa and not hcas.allows(name, _parse_port(port)):
+        unusable = f"`{hcas.variable}` excludes it"
+    return _Port(
+        kind=kind, bytes_per_s=parse_rate(_read(files, f"{folder}/rate")), unusable=unusable
+    )
+
+
+def _check_roce(files: Files, name: str, port: str) -> str | None:
+    """Why an Ethernet port carries no RoCE: a GID of type `RoCE v2` (or `IB/RoCE v1`) does."""
+    if _read(files, f"{_RDMA}/{name}/node_type") == _IWARP:
+        return "it speaks iWARP, not RoCE"
+    types = f"{_RDMA}/{name}/ports/{port}/gid_attrs/types"
+    has_gid = any("RoCE" in _read(files, f"{types}/{gid}") for gid in files.names(types))
+    return None if has_gid else f"port {port} has no RoCE address"
+
+
+def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
+    """Adapters that carry TCP: those of hardware, and bonds of them."""
+    names = [name for name in files.names(_NET) if _is_adapter(files, name)]
+    for name in names:
+        yield Nic(
+            name=hide_address(name),
+            kind=NetworkKind.ETHERNET,
+            bytes_per_s=parse_speed(_read(files, f"{_NET}/{name}/speed")),
+            unusable=_check_socket(files, name, names, rules.sockets),
+            numa_node=parse_numa_node(files.text(f"{_NET}/{name}/device/numa_node")),
+        )
+
+
+def _is_adapter(files: Files, name: str) -> bool:
+    """Whether hardware is behind an interface; bridges, veth, docker0 and lo have none."""
+    if _read(files, f"{_NET}/{name}/type") not in _SOCKET_TYPES:
+        return False
+    is_bond = bool(files.names(f"{_NET}/{name}/bonding"))
+    return is_bond or files.real(f"{_NET}/{name}/device") is not None
+
+
+def _check_socket(files: Files, name: str, names: list[str], sockets: _NameList) -> str | None:
+    master = (files.real(f"{_NET}/{name}/master") or "").rpartition("/")[2]
+    if master in names:
+        return f"part of `{hide_address(master)}`"
+    state = _read(files, f"{_NET}/{name}/operstate") or "unknown"
+    if state not in _WORKING_STATES:
+        return f"it is {state}"
+    return None if sockets.allows(name) else f"`{sockets.variable}` excludes it"
+
+
+def hide_address(name: str) -> str:
+    """An adapter's name without the hardware address that may be in it."""
+    return _ADDRESS_IN_NAME.sub("...", name)
+
+
+def _read(files: Files, path: str) -> str:
+    return (files.text(path) or "").strip()

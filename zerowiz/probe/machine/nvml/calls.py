@@ -1,0 +1,205 @@
+"""Turn one NVML answer each into plain values; every function takes pynvml first."""
+
+import ctypes
+from dataclasses import dataclass
+from types import ModuleType
+
+from zerowiz.core.machine.types import GpuProcess
+from zerowiz.probe.machine.nvml.session import Code
+from zerowiz.probe.recording.tape import UNION_MEMBERS
+
+# nvml.h, NVML_FI_DEV_NVLINK_LINK_COUNT, _GET_SPEED and _GET_STATE.
+FIELD_LINK_COUNT = 91
+FIELD_LINK_SPEED = 164
+FIELD_LINK_STATE = 165
+
+# nvml.h, nvmlGpuP2PCapsIndex_t; pynvml's own names are broken tuples.
+P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
+
+# nvml.h, NVML_NVLINK_CAP_P2P_SUPPORTED.
+_CAP_P2P = 0
+
+# nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED.
+_FABRIC_COMPLETED = 3
+
+
+def driver_version(nvml: ModuleType) -> str:
+    """Such as `580.159.04`."""
+    return str(nvml.nvmlSystemGetDriverVersion())
+
+
+def cuda_version(nvml: ModuleType) -> tuple[int, int]:
+    """The newest CUDA that the driver runs: 13000 is 13.0."""
+    number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+    return number // 1000, number % 1000 // 10
+
+
+def count(nvml: ModuleType) -> int:
+    """All GPUs, also those that may not be opened."""
+    return int(nvml.nvmlDeviceGetCount())
+
+
+def handle(nvml: ModuleType, index: int) -> object:
+    """NVML's handle of a GPU; here a lost one is met first."""
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def name(nvml: ModuleType, gpu: object) -> str:
+    """Such as `NVIDIA H200`."""
+    return str(nvml.nvmlDeviceGetName(gpu))
+
+
+def uuid(nvml: ModuleType, gpu: object) -> str:
+    """`GPU-...`, of a slice `MIG-...`."""
+    return str(nvml.nvmlDeviceGetUUID(gpu))
+
+
+def bus_id(nvml: ModuleType, gpu: object) -> str:
+    """PCI address with a domain of eight digits."""
+    return str(nvml.nvmlDeviceGetPciInfo(gpu).busId)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """A GPU's memory, and the call that told it."""
+
+    total_bytes: int
+    free_bytes: int
+    reserved_bytes: int | None
+    call: str
+
+
+def memory_v2(nvml: ModuleType, gpu: object) -> Memory:
+    """With what the driver reserves; from driver R510 on."""
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+    return Memory(
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        reserved_bytes=int(memory.reserved),
+        call="nvmlDeviceGetMemoryInfo_v2",
+    )
+
+
+def memory_v1(nvml: ModuleType, gpu: object) -> Memory:
+    """Without it: before R510 the total leaves it out, later the used bytes hold it."""
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    return Memory(
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        reserved_bytes=None,
+        call="nvmlDeviceGetMemoryInfo",
+    )
+
+
+def compute_capability(nvml: ModuleType, gpu: object) -> tuple[int, int]:
+    """CUDA's own, such as 9 and 0."""
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return int(major), int(minor)
+
+
+def ecc_is_on(nvml: ModuleType, gpu: object) -> bool:
+    """Whether error correction is on now."""
+    current, _ = nvml.nvmlDeviceGetEccMode(gpu)
+    return bool(current)
+
+
+def mig_is_on(nvml: ModuleType, gpu: object) -> bool:
+    """Whether the GPU is split into slices now."""
+    current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+    return bool(current)
+
+
+def most_slices(nvml: ModuleType, gpu: object) -> int:
+    """How many MIG slices it could have; slices are numbered below that, with gaps."""
+    return int(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
+
+
+def slice_handle(nvml: ModuleType, gpu: object, place: int) -> object:
+    """NVML's handle of a MIG slice."""
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+
+
+def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
+    """Who holds memory of it; in a container the pids may be the host's."""
+    found = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in found)
+
+
+def max_generation(nvml: ModuleType, gpu: object) -> int:
+    """PCIe generation that GPU and slot could run at."""
+    return int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
+
+
+def current_generation(nvml: ModuleType, gpu: object) -> int:
+    """PCIe generation now; it drops while the GPU idles."""
+    return int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu))
+
+
+def max_lanes(nvml: ModuleType, gpu: object) -> int:
+    """PCIe lanes that GPU and slot could use."""
+    return int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
+
+
+def current_lanes(nvml: ModuleType, gpu: object) -> int:
+    """PCIe lanes in use."""
+    return int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu))
+
+
+def field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
+    """One field value: it carries its own return code and says where in the union it lies."""
+    [value] = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise nvml.NVMLError(value.nvmlReturn)
+    return int(getattr(value.value, UNION_MEMBERS[value.valueType]))
+
+
+def link_is_active(nvml: ModuleType, gpu: object, link: int) -> bool:
+    """Whether an NVLink is up; the call of drivers that do not answer the field."""
+    return bool(nvml.nvmlDeviceGetNvLinkState(gpu, link))
+
+
+def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
+    """Whether peers may use an NVLink; NCCL passes over one that they may not."""
+    return bool(nvml.nvmlDeviceGetNvLinkCapability(gpu, link, _CAP_P2P))
+
+
+def remote_type(nvml: ModuleType, gpu: object, link: int) -> int:
+    """What hangs at the other end of an NVLink."""
+    return int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link))
+
+
+def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
+    """PCI address at the other end of an NVLink."""
+    return str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId)
+
+
+def common_ancestor(nvml: ModuleType, gpu: object, peer: object) -> int:
+    """Where the PCIe ways of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
+    return int(nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, peer))
+
+
+def p2p_status(nvml: ModuleType, gpu: object, peer: object, kind: int) -> int:
+    """Whether two GPUs can do this to each other (`nvmlGpuP2PStatus_t`)."""
+    return int(nvml.nvmlDeviceGetP2PStatus(gpu, peer, kind))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fabric:
+    """The NVSwitch fabric as one GPU sees it."""
+
+    is_ready: bool
+    clique: str | None
+    """The cluster's UUID and the clique in it; `None` when the domain is one node alone."""
+
+
+def fabric(nvml: ModuleType, gpu: object) -> Fabric:
+    """Its state; GPUs before Hopper have none."""
+    if not hasattr(nvml, "c_nvmlGpuFabricInfo_v2_t"):  # nvidia-ml-py before 13.580
+        raise nvml.NVMLError(Code.FUNCTION_NOT_FOUND)
+    info = nvml.c_nvmlGpuFabricInfo_v2_t()
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(info))
+    cluster = bytes(bytearray(ctypes.Structure.__getattribute__(info, "clusterUuid")))
+    return Fabric(
+        is_ready=info.state == _FABRIC_COMPLETED,
+        clique=f"{cluster.hex()}.{info.cliqueId}" if any(cluster) else None,
+    )

@@ -1,0 +1,151 @@
+"""Open NVML and ask it: every answer is a value, or says why there is none."""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from types import ModuleType
+from typing import TypeVar
+
+from zerowiz.errors import PreflightError
+from zerowiz.probe.recording.tape import CallLog, Calls, Replay
+
+_Value = TypeVar("_Value")
+
+
+class Code(IntEnum):
+    """The NVML return codes that decide something here (nvml.h, `nvmlReturn_t`)."""
+
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    UNKNOWN = 999
+
+
+# What init answers, what it means, what to do.
+_INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
+    Code.LIBRARY_NOT_FOUND: (
+        "no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine",
+        ("in a container, start it with its GPUs: `docker run --gpus all ...`",),
+    ),
+    Code.DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is installed, but its kernel module is not loaded",
+        ("`sudo modprobe nvidia` loads it",),
+    ),
+    Code.LIB_RM_VERSION_MISMATCH: (
+        "the NVIDIA driver library and its kernel module have different versions",
+        ("the driver was upgraded: reboot, or restart the container",),
+    ),
+    Code.NO_PERMISSION: (
+        "no permission to use the NVIDIA driver",
+        ("see who may read and write `/dev/nvidia*`",),
+    ),
+    Code.UNKNOWN: (
+        "the NVIDIA driver answers only `unknown error`",
+        ("restart the container: a `systemctl daemon-reload` on the host takes its GPUs away",),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unavailable:
+    """Why NVML gave no value."""
+
+    code: int | None
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """NVML between init and shutdown."""
+
+    nvml: ModuleType
+    refusals: tuple[type[Exception], ...]
+
+    def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
+        """What `read` makes of pynvml's answer, as plain values, or why there is none."""
+        try:
+            return read(self.nvml, *args)
+        except self.refusals as error:
+            return Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
+
+    def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
+        """As `ask`, when it does not matter why there is no value."""
+        answer = self.ask(read, *args)
+        return None if isinstance(answer, Unavailable) else answer
+
+
+class NoDriverError(PreflightError):
+    """NVML does not start: there is no driver, or it does not work."""
+
+    is_absent = False
+    """Whether there is no driver at work, as where there is no GPU."""
+
+
+@contextmanager
+def open_session(replay: Calls | None = None, log: Calls | None = None) -> Iterator[Session]:
+    """NVML, for the length of the context.
+
+    Args:
+        replay: Recorded calls to answer from; `None` asks the driver.
+        log: Where every call and its answer is written down.
+
+    Raises:
+        NoDriverError: It does not start; with what to do.
+    """
+    import pynvml
+
+    with _answered_by(pynvml, None if replay is None else Replay(replay)):
+        init_code = _init(pynvml)
+        if log is not None:
+            log["nvmlInitWithFlags(0)"] = {"err": init_code} if init_code else {"ok": None}
+        if init_code:
+            raise _init_failure(init_code)
+        # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
+        mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+        refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
+        try:
+            with _answered_by(pynvml, None if log is None else CallLog(pynvml.nvmlLib, log)):
+                yield Session(nvml=pynvml, refusals=refusals)
+        finally:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+
+@contextmanager
+def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
+    """Put a function table where pynvml looks its C functions up."""
+    if table is None:
+        yield
+        return
+    # Two names that every pynvml has had (nvidia-ml-py 7.352 to 13.615); there is no other door.
+    names = vars(pynvml)
+    held = {name: names[name] for name in ("nvmlLib", "_nvmlGetFunctionPointer_cache")}
+    names.update(nvmlLib=table, _nvmlGetFunctionPointer_cache={})
+    try:
+        yield
+    finally:
+        names.update(held)
+
+
+def _init(pynvml: ModuleType) -> int:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return int(error.value)
+    return 0
+
+
+def _init_failure(code: int) -> NoDriverError:
+    unforeseen = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
+    message, hints = _INIT_FAILURES.get(code, unforeseen)
+    failure = NoDriverError(message, *hints)
+    failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
+    return failure

@@ -1,0 +1,113 @@
+"""Read a whole machine: its GPUs, links, host, network and scheduler."""
+
+from dataclasses import replace
+
+from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.job_gpus import select_gpus
+from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
+from zerowiz.core.machine.spec import match_models
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.errors import PreflightError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.host import read_host
+from zerowiz.probe.machine.network import read_network
+from zerowiz.probe.machine.nvml import GpuReading, NoDriverError, read_gpus
+from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
+from zerowiz.probe.recording.world import World
+
+_PLAN_WITHOUT = (
+    "`--machine 8xH100-80GB` plans without a GPU, `--machine node.json` for a recorded node",
+    "`--accelerator cpu` plans for the CPU",
+)
+
+# How a command is run inside a job, by scheduler.
+_INSIDE = {
+    "SLURM": "srun --gpus=1 zerowiz machine",
+    "PBS": "qsub -I -l select=1:ngpus=1",
+    "LSF": "bsub -Is -gpu num=1 zerowiz machine",
+}
+
+
+def read_machine(world: World, *, gpus: str | None = None) -> Machine:
+    """The machine, with the GPUs that a CUDA job would use.
+
+    Args:
+        world: This host, or a recording; `CUDA_VISIBLE_DEVICES` is read from its environment.
+        gpus: The value of `--gpus`; `None` for all that CUDA sees.
+
+    Raises:
+        PreflightError: There is no driver, or no GPU that can be used.
+        UsageError: `gpus` names a GPU that is not there or not visible.
+    """
+    try:
+        reading = read_gpus(world)
+    except NoDriverError as error:
+        inside = _inside_a_job(world) if error.is_absent else ()
+        hints = (*inside, *error.hints, *_PLAN_WITHOUT)
+        raise PreflightError(error.message, *hints) from None
+    if not reading.gpus:
+        why = [f"GPU {gpu.index} is left out: {gpu.why}" for gpu in reading.left_out]
+        raise PreflightError("there is no usable GPU on this machine", *why, *_PLAN_WITHOUT)
+    return select_gpus(_join(reading, world), world.environ, gpus)
+
+
+def _inside_a_job(world: World) -> tuple[str, ...]:
+    """What to do on a login node: the scheduler is here, and no GPU."""
+    scheduler = scheduler_here(world.files, world.environ)
+    if scheduler is None:
+        return ()
+    command = _INSIDE.get(scheduler)
+    run = f": `{command}`" if command else ""
+    return (f"this looks like a login node of {scheduler}; run it inside a job{run}",)
+
+
+def read_here(world: World) -> Host:
+    """The host, within what a scheduler gave the job."""
+    return _read_host(world, read_allocation(world.environ, world.files))
+
+
+def _read_host(world: World, allocation: Allocation | None) -> Host:
+    return read_host(
+        world.files,
+        scheduler_bytes=None if allocation is None else allocation.memory_bytes,
+        scheduler=None if allocation is None else allocation.scheduler,
+    )
+
+
+def _join(reading: GpuReading, world: World) -> Machine:
+    allocation = read_allocation(world.environ, world.files)
+    host = _read_host(world, allocation)
+    whole = all(gpu.mig_slice is None for gpu in reading.gpus)
+    unknown = Interconnect(link_class=LinkClass.UNKNOWN)
+    return Machine(
+        source=MachineSource.NVML,
+        gpus=tuple(_complete(gpu, host) for gpu in reading.gpus),
+        interconnect=join_pairs(reading.links) if whole else unknown,
+        links=reading.links,
+        left_out=reading.left_out,
+        host=host,
+        network=read_network(world.files, world.environ),
+        allocation=allocation,
+        driver_version=reading.driver_version,
+        cuda_version=reading.cuda_version,
+    )
+
+
+def _complete(gpu: Gpu, host: Host) -> Gpu:
+    """A GPU with what NVML does not tell: the table's NVLinks, the host's memory."""
+    models = [model for model in match_models(gpu.name, read_gpu_table()) if model.nvlink_gpus]
+    if models:
+        gpu = replace(gpu, expected_nvlinks=models[0].nvlink_links)
+    if gpu.numa_node is None and host.numa_nodes == 1:
+        # Virtual machines do not tell; with one node there is no question.
+        gpu = replace(gpu, numa_node=0)
+    if not gpu.shares_host_memory:
+        return gpu
+    # MemAvailable, not MemFree: the page cache gives way to the GPU.
+    return replace(
+        gpu,
+        total_bytes=host.total_bytes,
+        free_bytes=host.available_bytes,
+        memory_source=f"host, {host.available_by or 'unknown'}",
+    )

@@ -1,0 +1,1 @@
+"""Reads models: from folders, caches and the hub, or by a trace."""

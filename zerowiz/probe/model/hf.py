@@ -1,0 +1,199 @@
+"""Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerowiz.core.model.checkpoint_check import settle
+from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.model.types import Model
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.model.safetensors import read_stored
+
+_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
+_WANTED = (
+    "`--model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, or a size like `7b`"
+)
+
+# huggingface_hub, utils/_validators.py, validate_repo_id.
+_HUB_ID = re.compile(r"(?!.*(?:--|\.\.))(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
+# huggingface_hub, constants.py: ENDPOINT, ENV_VARS_TRUE_VALUES, HF_HUB_OFFLINE, HF_HUB_CACHE.
+_ENDPOINT = "https://huggingface.co"
+_TRUE = {"1", "ON", "YES", "TRUE"}
+_OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_CACHE_KEYS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+_TOKEN_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+_LISTED_FILES = 6
+
+Named = tuple[str, Mapping[str, object]]
+"""What a person would call a model, and the content of its config.json."""
+
+
+def parse_config(where: str, content: bytes) -> Mapping[str, object]:
+    """The object that a JSON file holds.
+
+    Raises:
+        UsageError: It is no JSON object; the error names the place.
+    """
+    try:
+        config = json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where} is no text, but binary", _WANTED) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
+            "fetch the file again if it was cut short, or plan with a size: `--model 7b`",
+        ) from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{where} holds no JSON object", _WANTED)
+    return config
+
+
+def _read_config(path: Path) -> Mapping[str, object]:
+    return parse_config(f"`{path}`", path.read_bytes())
+
+
+def _name(config_path: Path) -> str:
+    """What a person would call it: its folder, or the id whose snapshot the folder is."""
+    if config_path.name != _CONFIG:
+        return config_path.stem
+    folder = config_path.parent.resolve()
+    if folder.parent.name == "snapshots":
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.name or str(folder)
+
+
+def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
+    base = adapter.get("base_model_name_or_path")
+    hint = f"plan with the model it adapts: `--model {base} --method lora`" if base else _WANTED
+    return UsageError(f"`{path}` is an adapter, not a model", hint)
+
+
+def _refuse_folder(folder: Path) -> UsageError:
+    """Say what the folder holds instead of a config.json."""
+    adapter_path = folder / _ADAPTER
+    if adapter_path.is_file():
+        return _refuse_adapter(folder, _read_config(adapter_path))
+    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+    listed = ", ".join(f"`{name}`" for name in names[:_LISTED_FILES])
+    more = f" and {len(names) - _LISTED_FILES} more" if len(names) > _LISTED_FILES else ""
+    nested = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
+    return UsageError(
+        f"`{folder}` has no config.json",
+        f"it holds {listed}{more}" if names else "it is empty",
+        f"did you mean `--model {nested[-1]}`?" if nested else _WANTED,
+    )
+
+
+def _find_config(text: str) -> Path | None:
+    """The file that `text` leads to, when it is a path."""
+    path = Path(text).expanduser()
+    config_path = path if path.is_file() else path / _CONFIG
+    if config_path.is_file():
+        return config_path
+    if path.is_dir() and parse_size(text) is None:
+        raise _refuse_folder(path)
+    return None
+
+
+def _read_file(path: Path) -> Named:
+    config = _read_config(path)
+    if "peft_type" in config:
+        raise _refuse_adapter(path, config)
+    return _name(path), config
+
+
+def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+    return next((environ[key] for key in keys if environ.get(key)), None)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    """Where Hugging Face keeps its things."""
+    if home := environ.get("HF_HOME"):
+        return Path(home).expanduser()
+    return cache_folder(environ) / "huggingface"
+
+
+def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:
+    """The config.json that a download left here, of the revision that `main` was then."""
+    cache = _first(environ, _CACHE_KEYS)
+    hub = Path(cache).expanduser() if cache else _home(environ) / "hub"
+    folder = hub / f"models--{model_id.replace('/', '--')}"
+    reference = folder / "refs" / "main"
+    if not reference.is_file():
+        return None
+    path = folder / "snapshots" / reference.read_text(errors="replace").strip() / _CONFIG
+    return path if path.is_file() else None
+
+
+def _read_token(environ: Mapping[str, str]) -> str | None:
+    if token := _first(environ, _TOKEN_KEYS):
+        return token.strip()
+    told = environ.get("HF_TOKEN_PATH")
+    path = Path(told).expanduser() if told else _home(environ) / "token"
+    return path.read_text(errors="replace").strip() if path.is_file() else None
+
+
+def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
+    switch = next((s for s in _OFFLINE_SWITCHES if environ.get(s, "").upper() in _TRUE), None)
+    if switch is not None:
+        raise ZerowizError(
+            f"`{model_id}` is not in the local cache, and `{switch}` forbids to fetch it",
+            f"where there is a network: `hf download {model_id} config.json`",
+            _WANTED,
+        )
+    # Lazily: its urllib costs more than all else that a plan loads.
+    from zerowiz.probe.model import hub
+
+    endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
+    content = hub.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
+    return model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content)
+
+
+def _read(text: str, environ: Mapping[str, str]) -> Named | None:
+    path = _find_config(text)
+    if path is None and parse_size(text) is not None:
+        return None
+    if path is None and not _HUB_ID.fullmatch(text):
+        raise UsageError(f"`{text}` is no folder here, no hub id and no size", _WANTED)
+    path = path or _find_cached(text, environ)
+    return _read_file(path) if path else _fetch(text, environ)
+
+
+def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
+    """What `--model` names; what exists here wins over what could be fetched; None for a size.
+
+    Raises:
+        ZerowizError: There is no such model.
+    """
+    if not text.strip():
+        raise UsageError("`--model` is empty", _WANTED)
+    try:
+        return _read(text, environ)
+    except (OSError, RuntimeError) as error:
+        # A folder nobody may enter, a name longer than a path can be, the home of nobody.
+        said = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the model `{text}`: {said}", _WANTED) from error
+
+
+def model_of(text: str, named: Named | None) -> Model:
+    """Count what was read, or guess it, and hold that against the checkpoint in its folder.
+
+    Raises:
+        UsageError: It can be neither counted nor guessed.
+    """
+    size = parse_size(text)
+    if named is None and size is not None:
+        return model_from_size(text.strip(), size)
+    name, config = named or (text, {})
+    count, held = (guess_model, settle_guess) if is_unknown(config) else (model_from_config, settle)
+    model, folder = count(name, config), Path(text).expanduser()
+    try:
+        return held(model, read_stored(folder)) if folder.is_dir() else model
+    except OSError as error:
+        raise UsageError(f"cannot read the model `{text}`: {error.strerror}", _WANTED) from error

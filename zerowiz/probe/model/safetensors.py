@@ -1,0 +1,76 @@
+"""Read what a checkpoint holds from the headers of its safetensors files, without its weights."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from zerowiz.core.model.checkpoint_check import Stored, StoredTensor
+from zerowiz.errors import UsageError
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
+_LENGTH_BYTES = 8
+_LARGEST_HEADER_BYTES = 100_000_000
+_CUT_SHORT = "fetch the file again if it was cut short"
+
+
+def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
+    """The tensors that a header names.
+
+    Raises:
+        UsageError: It is no header of safetensors; the error names the place.
+    """
+    try:
+        entries = json.loads(content)
+        return tuple(
+            StoredTensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]))
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        )
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{where} has no header of safetensors", _CUT_SHORT) from error
+
+
+def parse_index(where: str, content: bytes) -> Sequence[str]:
+    """The files that an index names, each once.
+
+    Raises:
+        UsageError: It is no index; the error names the place.
+    """
+    try:
+        return sorted(set(json.loads(content)["weight_map"].values()))
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{where} is no index of safetensors", _CUT_SHORT) from error
+
+
+def _read_header(path: Path) -> tuple[StoredTensor, ...]:
+    with path.open("rb") as file:
+        length_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        # A file that is something else would be read whole.
+        content = file.read(length_bytes) if length_bytes <= _LARGEST_HEADER_BYTES else b""
+    return parse_header(f"`{path}`", content)
+
+
+def _find_files(folder: Path) -> Iterator[Path]:
+    """The files with the weights; a download that is not finished lacks some."""
+    index, weights = folder / _INDEX, folder / _WEIGHTS
+    if index.is_file():
+        names = parse_index(f"`{index}`", index.read_bytes())
+        yield from (folder / name for name in names)
+    elif weights.is_file():
+        yield weights
+
+
+def read_stored(folder: Path) -> Stored | None:
+    """What the checkpoint in this folder holds; None where there is none, or but a part of one.
+
+    Raises:
+        UsageError: A file is not what its name says.
+    """
+    paths = list(_find_files(folder))
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    tensors: Mapping[str, StoredTensor] = {
+        tensor.name: tensor for path in paths for tensor in _read_header(path)
+    }
+    return Stored(tensors=tuple(tensors.values()))

@@ -1,0 +1,170 @@
+"""Trace one micro-step of the real model without memory, and count what it held."""
+# ruff: noqa: ANN401 -- torch need not be here, so it has no types
+
+import hashlib
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from zerowiz import __version__
+from zerowiz.core.codec import decode
+from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
+from zerowiz.core.workload import Workload
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.model.trace.build import (
+    build_model,
+    checkpoint_blocks,
+    find_blocks,
+    lay_out,
+    make_inputs,
+)
+from zerowiz.probe.model.trace.step import MicroStep
+
+# Changes with what a trace counts, so that no old one is read.
+_FORMAT = 2
+_NEEDED = ("torch", "transformers")
+
+
+def can_trace() -> bool:
+    """Whether what a trace runs is installed."""
+    return all(find_spec(name) for name in _NEEDED)
+
+
+def cache_path(
+    content: Mapping[str, object], workload: Workload, environ: Mapping[str, str]
+) -> Path:
+    """Where the trace of this micro-step lies or will lie; torch is not loaded to know it."""
+    w = workload
+    key = {
+        "config": content,
+        "step": [w.micro_batch, w.sequence_tokens, w.precision, w.attention],
+        "gradient_checkpointing": w.gradient_checkpointing,
+        "versions": [_FORMAT, __version__, *map(read_version, _NEEDED)],
+    }
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_folder(environ) / "zerowiz" / "trace" / f"{name}.json"
+
+
+def read_cached(path: Path) -> Traced | None:
+    """The trace in this file; None where there is none, or none that can be read."""
+    try:
+        return decode(Traced, json.loads(path.read_bytes()), "trace")
+    except (OSError, ValueError, UsageError):
+        return None
+
+
+def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
+    """Build the model of this config.json and take one micro-step, all without memory.
+
+    Where checkpointing is off, the step is taken with it as well: it is the first remedy.
+
+    Raises:
+        UsageError: transformers does not know the model, or the model looks into its data.
+    """
+    began = time.monotonic()
+    try:
+        model, run = _trace(content, workload)
+        traced = _describe(model, (run, *_checkpointed(content, workload)))
+    except ZerowizError:
+        raise
+    except Exception as error:  # whatever somebody's model raises
+        said = str(error).partition("\n")[0] or type(error).__name__
+        raise UsageError(
+            f"`{content.get('model_type')}` cannot be traced: {said}",
+            "give a size instead, such as `--model 7b`, to plan with a Llama of that size",
+        ) from error
+    return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
+
+
+def _checkpointed(content: Mapping[str, object], workload: Workload) -> tuple[TracedRun, ...]:
+    """The same step with checkpointing; nothing where it is on, or the model does not bear it."""
+    if workload.gradient_checkpointing:
+        return ()
+    try:
+        return (_trace(content, replace(workload, gradient_checkpointing=True))[1],)
+    except Exception:  # noqa: BLE001 -- somebody's model may raise anything
+        return ()
+
+
+def _trace(content: Mapping[str, object], workload: Workload) -> tuple[Any, TracedRun]:
+    """The model on the meta device, and what one micro-step of it held."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = build_model(content, workload)
+    stepping = build_model(content, workload).train()
+    if workload.gradient_checkpointing:
+        checkpoint_blocks(stepping)
+    step = MicroStep()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        lay_out(stepping)
+        step.run(stepping, find_blocks(stepping), make_inputs(stepping, workload))
+    return model, TracedRun(
+        micro_batch=workload.micro_batch,
+        sequence_tokens=workload.sequence_tokens,
+        precision=workload.precision,
+        attention=workload.attention,
+        gradient_checkpointing=workload.gradient_checkpointing,
+        activations=step.activations(),
+        saved_by_block_bytes=step.saved_by_block_bytes(),
+    )
+
+
+def _describe(model: Any, runs: tuple[TracedRun, ...]) -> Traced:
+    """The model itself, as it was built."""
+    from torch.nn import Embedding
+
+    embedding, head = _ends(model)
+    text = model.config.get_text_config()
+    shape = tuple(embedding.weight.shape) if isinstance(embedding, Embedding) else ()
+    return Traced(
+        family=model.config.model_type,
+        built=type(model).__name__,
+        layers=max(1, len(find_blocks(model))),
+        hidden_size=getattr(text, "hidden_size", None) or (shape[-1] if shape else 1),
+        embedding=shape,
+        tied_embeddings=head is not None and head.weight is getattr(embedding, "weight", None),
+        tensors=_list_tensors(model),
+        runs=runs,
+        took_milliseconds=0,
+    )
+
+
+def _ends(model: Any) -> tuple[Any, Any]:
+    """The modules of the first and the last embedding, None where there is none."""
+    with suppress(NotImplementedError, AttributeError):
+        return model.get_input_embeddings(), model.get_output_embeddings()
+    return None, None
+
+
+def _list_tensors(model: Any) -> tuple[TracedTensor, ...]:
+    """The parameters, alike ones together; a tied weight bears its first name."""
+    from torch.nn import Linear
+
+    blocks = find_blocks(model)
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    _, head = _ends(model)
+    linears = {
+        id(module.weight)
+        for module in model.modules()
+        if module is not head and (isinstance(module, Linear) or type(module).__name__ == "Conv1D")
+    }
+    counted = Counter(
+        TracedTensor(
+            name=re.sub(r"(?<=\.)\d+(?=\.)", "*", name),
+            shape=tuple(parameter.shape),
+            trainable=parameter.requires_grad,
+            linear=id(parameter) in linears,
+            in_block=id(parameter) in inside or not blocks,
+        )
+        for name, parameter in model.named_parameters()
+    )
+    return tuple(replace(tensor, copies=copies) for tensor, copies in counted.items())

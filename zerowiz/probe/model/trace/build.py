@@ -1,0 +1,186 @@
+"""Build the model that a config names, and what it reads, without data."""
+# ruff: noqa: ANN401, SLF001 -- torch need not be here, so it has no types; `_from_config` is the
+# one way to a model with a kernel of one's own.
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from inspect import signature
+from typing import Any
+
+from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.errors import UsageError
+from zerowiz.probe.model.trace.kernels import flash_attention
+
+# transformers takes a name with "flash" in it for a package to load.
+_FLASH = "zerowiz_fused"
+_ATTENTION = {
+    Attention.SDPA: ("sdpa", "eager"),
+    Attention.FLASH: (_FLASH, "sdpa", "eager"),
+    Attention.EAGER: ("eager",),
+}
+_TORCH_NAMES = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
+# Where config.json names no class: the first head that transformers has for its config. An encoder
+# has a causal head as well, and an encoder-decoder has all three.
+_HEADS = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+    "AutoModelForImageTextToText",
+    "AutoModel",
+)
+
+
+def is_buildable(content: Mapping[str, object]) -> bool:
+    """Whether transformers, which is then loaded, knows a model of this type."""
+    from transformers import CONFIG_MAPPING
+
+    return content.get("model_type") in CONFIG_MAPPING
+
+
+def _model_class(config: Any) -> Any:
+    import transformers
+
+    for name in config.architectures or ():
+        if (found := getattr(transformers, name, None)) is not None:
+            return found
+    for name in _HEADS:
+        mapping = getattr(transformers, name)._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    raise UsageError(f"transformers has no model for `{config.model_type}`")
+
+
+def _register_flash() -> None:
+    """flash-attn itself, whether or not it is installed: no mask, keys and values as they are."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def forward(_module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any) -> Any:
+        return flash_attention(query, key, value).transpose(1, 2), None
+
+    ALL_ATTENTION_FUNCTIONS.register(_FLASH, forward)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_FLASH, flash_attention_mask)
+
+
+def build_model(content: Mapping[str, object], workload: Workload) -> Any:
+    """The model on the meta device, in training mode, with the kernel that was asked for.
+
+    A model that does not support that kernel gets the one that transformers would fall back to.
+    """
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    _register_flash()
+    if not is_buildable(content):
+        raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
+    config = transformers.AutoConfig.for_model(**content)
+    # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the values.
+    config.use_cache = False
+    model_class = _model_class(config)
+    dtype = getattr(torch, _TORCH_NAMES[workload.precision])
+    *preferred, last = _ATTENTION[workload.attention]
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+        for kernel in preferred:
+            with suppress(ValueError, ImportError):
+                return model_class._from_config(config, dtype=dtype, attn_implementation=kernel)
+        return model_class._from_config(config, dtype=dtype, attn_implementation=last)
+
+
+def checkpoint_blocks(model: Any) -> None:
+    """Recompute each block in backward, as the Trainer's `gradient_checkpointing` does.
+
+    Raises:
+        UsageError: The model does not know how.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    # Random numbers have no state here.
+    enable({"use_reentrant": False, "preserve_rng_state": False})
+
+
+def lay_out(model: Any) -> None:
+    """Move the model to the CPU of the fake mode that is on; each tied weight becomes its own.
+
+    A tied weight's gradients meet at the end of backward, which the ledger has a line for.
+    """
+    import torch
+
+    for module in model.modules():
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                module._parameters[name] = torch.nn.Parameter(fake, tensor.requires_grad)
+        for name, tensor in module._buffers.items():
+            if tensor is not None:
+                module._buffers[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def find_blocks(model: Any) -> list[Any]:
+    """The outermost modules that repeat: what transformers checkpoints, else lists of modules."""
+    from torch.nn import ModuleList
+
+    with suppress(ImportError):
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        if found := _outermost(model, lambda m: isinstance(m, GradientCheckpointingLayer)):
+            return found
+    lists = _outermost(model, lambda m: isinstance(m, ModuleList))
+    return [block for each in lists for block in each]
+
+
+def _outermost(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    if wanted(module):
+        return [module]
+    return [found for child in module.children() for found in _outermost(child, wanted)]
+
+
+def _image_shape(config: Any) -> tuple[int, ...]:
+    vision = getattr(config, "vision_config", None) or config
+    # The usual crop of ImageNet, where the config leaves it to the preprocessor.
+    size = getattr(vision, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    frames = (vision.num_frames,) if getattr(vision, "num_frames", None) else ()
+    return (*frames, getattr(vision, "num_channels", 3), height, width)
+
+
+def _sound_shape(config: Any) -> tuple[int, ...]:
+    # transformers, models/whisper/modeling_whisper.py: two frames of the spectrum a position.
+    return (config.num_mel_bins, 2 * config.max_source_positions)
+
+
+# Heads whose label is one number a sequence.
+_ONE_LABEL = ("SequenceClassification", "ImageClassification", "VideoClassification")
+
+
+def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
+    """A micro-batch for this model on the fake CPU, labels included."""
+    import torch
+
+    config, batch = model.config, workload.micro_batch
+    names = signature(model.forward).parameters
+    whole: Mapping[str, Callable[[Any], tuple[int, ...]]] = {
+        "pixel_values": _image_shape,
+        "input_features": _sound_shape,
+    }
+    tokens = (batch, workload.sequence_tokens)
+    main = model.main_input_name
+    if main in whole:
+        inputs = {main: torch.empty(batch, *whole[main](config), dtype=model.dtype)}
+        tokens = (batch, min(tokens[1], getattr(config, "max_target_positions", tokens[1])))
+    elif main == "input_ids":
+        inputs = {main: torch.zeros(tokens, dtype=torch.int64)}
+    else:
+        raise UsageError(f"`{type(model).__name__}` reads `{main}`, which cannot be made up here")
+    one = any(word in type(model).__name__ for word in _ONE_LABEL)
+    labels = {
+        "labels": (batch,) if one else tokens,
+        "start_positions": (batch,),
+        "end_positions": (batch,),
+    }
+    shapes = {name: shape for name, shape in labels.items() if name in names}
+    return inputs | {n: torch.zeros(shape, dtype=torch.int64) for n, shape in shapes.items()}

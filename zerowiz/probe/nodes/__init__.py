@@ -1,0 +1,1 @@
+"""Reads what concerns several nodes: hostfile, addresses, rendezvous."""

@@ -1,0 +1,36 @@
+"""Read the files of variables that DeepSpeed's runner hands to the nodes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerowiz.core.launch.env import EnvText
+from zerowiz.errors import UsageError
+
+# deepspeed/launcher/runner.py, DEEPSPEED_ENVIRONMENT_NAME (0.19.8).
+_NAME = ".deepspeed_env"
+
+
+def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[EnvText, ...]:
+    """The one in the home folder, then the one of the working folder, which wins.
+
+    Args:
+        environ: The caller's environment; its DS_ENV_FILE renames both.
+        folder: The working folder.
+
+    Raises:
+        UsageError: One is there and cannot be read.
+    """
+    name = environ.get("DS_ENV_FILE", _NAME)
+    places = (Path("~").expanduser() / name, folder / name)
+    found = (path for path in dict.fromkeys(places) if path.is_file())
+    return tuple(EnvText(name=str(path), text=_read(path)) for path in found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(
+            f"`{path}`, whose variables DeepSpeed sends, cannot be read: {reason.lower()}"
+        ) from None

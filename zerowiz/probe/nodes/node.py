@@ -1,0 +1,175 @@
+"""Read where this copy of zerowiz stands in a job of several nodes, from its variables."""
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerowiz.core.launch.node import Place, expand_hosts
+from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
+
+_Environ = Mapping[str, str]
+
+_ALONE = "`--nodes 1` launches on this node alone"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def read_place(environ: Mapping[str, str]) -> Place | None:
+    """Where this copy stands; `None` on a single node, or where nothing says so.
+
+    Raises:
+        UsageError: A node has several copies, only one of several nodes has one, or the variables
+            contradict each other.
+    """
+    _refuse_copies_of_torchrun(environ)
+    if "SLURM_JOB_ID" in environ:
+        return _read_slurm(environ)
+    return next((place for row in _LAUNCHERS if (place := _read_row(environ, row))), None)
+
+
+def require_address(place: Place) -> None:
+    """See that this node can find node 0.
+
+    Raises:
+        PreflightError: Its name has no address here.
+    """
+    try:
+        socket.getaddrinfo(place.master_addr, None)
+    except OSError:
+        raise PreflightError(
+            f"`{place.master_addr}`, the first of the job's {place.nodes} nodes, has no address"
+            f" on `{place.hosts[place.node_rank]}`",
+            "set MASTER_ADDR in the job script to an address of that node",
+        ) from None
+
+
+# Slurm, srun(1), output environment variables. A batch script's own shell has SLURM_NODEID too, but
+# no SLURM_STEP_ID, and the shell of salloc has neither (tried: 22.05.8).
+
+
+def _read_slurm(environ: _Environ) -> Place | None:
+    job_nodes = parse_count(environ.get("SLURM_JOB_NUM_NODES")) or 1
+    step = environ.get("SLURM_STEP_ID", "")
+    nodes = (parse_count(environ.get("SLURM_STEP_NUM_NODES")) or 1) if step else 1
+    if step:
+        _refuse_tasks(environ, nodes)
+    if nodes < job_nodes and nodes == 1:
+        raise _srun_is_missing(job_nodes, in_step=bool(step))
+    if nodes == 1:
+        return None
+    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", ""))
+    parts = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    # An array's tasks have job numbers of their own; a requeued job keeps its number.
+    key = (*(environ.get(name, "") for name in parts), environ.get("SLURM_RESTART_COUNT", "0"))
+    return Place(
+        node_rank=_rank(environ, "SLURM_NODEID"),
+        nodes=nodes,
+        hosts=hosts,
+        master_addr=environ.get("MASTER_ADDR") or hosts[0],
+        master_port=parse_count(environ.get("MASTER_PORT")),
+        job_key=_key("slurm", *key),
+    )
+
+
+def _refuse_tasks(environ: _Environ, nodes: int) -> None:
+    tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
+        raise UsageError(
+            "SLURM starts zerowiz more than once on a node; one starts the ranks of all its GPUs",
+            f"start it once on each: `{_srun_line(nodes)}`",
+        )
+
+
+def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
+    if in_step:
+        told = f"SLURM gives the job {nodes} nodes, and zerowiz is started on one of them"
+    else:
+        told = f"SLURM gives the job {nodes} nodes, and zerowiz is started without `srun`"
+    return UsageError(told, f"start one on each: `{_srun_line(nodes)}`", _ALONE)
+
+
+def _srun_line(nodes: int) -> str:
+    return (
+        f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=1"
+        " zerowiz launch ..."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Launcher:
+    """The variables of one that starts a copy on each node; the first that is set counts."""
+
+    node_rank: str
+    nodes: str
+    master_addr: tuple[str, ...] = ("MASTER_ADDR",)
+    master_port: tuple[str, ...] = ("MASTER_PORT",)
+
+
+# The innermost one first.
+_LAUNCHERS = (
+    # PyTorch, torch/distributed/run.py, "Environment Variables": inside of torchrun, whose own
+    # store listens on MASTER_PORT.
+    _Launcher(node_rank="GROUP_RANK", nodes="GROUP_WORLD_SIZE", master_port=()),
+    # Kubeflow, trainer, pkg/runtime/framework/plugins/torch/torch.go; training-operator,
+    # pkg/controller.v1/pytorch/envvar.go. RANK and WORLD_SIZE beside them count pods or ranks.
+    _Launcher(
+        node_rank="PET_NODE_RANK",
+        nodes="PET_NNODES",
+        master_addr=("PET_MASTER_ADDR", "MASTER_ADDR"),
+        master_port=("PET_MASTER_PORT", "MASTER_PORT"),
+    ),
+    # What people export for `torchrun --nnodes $NNODES --node-rank $NODE_RANK`.
+    _Launcher(node_rank="NODE_RANK", nodes="NNODES"),
+    # Kubeflow, PyTorchJob, one process for each pod.
+    _Launcher(node_rank="RANK", nodes="WORLD_SIZE"),
+)
+
+
+def _read_row(environ: _Environ, row: _Launcher) -> Place | None:
+    nodes = parse_elastic(environ.get(row.nodes, ""))
+    address = _first(environ, row.master_addr)
+    if nodes is None or nodes == 1 or not address or row.node_rank not in environ:
+        return None
+    port = parse_count(_first(environ, row.master_port))
+    return Place(
+        node_rank=_rank(environ, row.node_rank),
+        nodes=nodes,
+        # The pods' names are not told; DeepSpeed only tells nodes apart by them.
+        hosts=tuple(f"node-{number}" for number in range(nodes)),
+        master_addr=address,
+        master_port=port,
+        job_key=_key(
+            "torch",
+            environ.get("TORCHELASTIC_RUN_ID") or environ.get("PET_RDZV_ID", ""),
+            address,
+            _first(environ, ("PET_MASTER_PORT", "MASTER_PORT")),
+        ),
+    )
+
+
+def _refuse_copies_of_torchrun(environ: _Environ) -> None:
+    copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
+    if copies is not None and copies > 1:
+        raise UsageError(
+            f"a launcher started {copies} copies of zerowiz on this node; one starts the ranks of"
+            " all its GPUs",
+            "on one node: `zerowiz launch ...` by itself",
+            "on many: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
+        )
+
+
+def _rank(environ: _Environ, name: str) -> int:
+    text = environ.get(name, "")
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(f"`{name}={text}` is not the number of a node")
+    return int(text)
+
+
+def _first(environ: _Environ, names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _key(*parts: str) -> str:
+    return "-".join(_UNSAFE.sub("-", part) for part in parts if part)

@@ -1,0 +1,1 @@
+"""Records what the probes read, and plays it back."""

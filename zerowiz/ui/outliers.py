@@ -1,0 +1,51 @@
+"""Say in what the nodes of a fleet differ."""
+
+from collections.abc import Iterator, Mapping
+
+from zerowiz.core.machine.links import Interconnect
+from zerowiz.core.machine.merge import Fleet
+from zerowiz.core.machine.network import Network
+from zerowiz.core.machine.outliers import Oddity, OddityKind, Said
+from zerowiz.ui import sentences
+from zerowiz.ui.units import gib
+
+_ODDITIES: Mapping[OddityKind, str] = {
+    OddityKind.FEWER_GPUS: "has fewer GPUs",
+    OddityKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
+    OddityKind.GPU_MODEL: "has another GPU",
+    OddityKind.BUSY_GPU: "is busy, with little memory free",
+    OddityKind.DRIVER: "has another driver",
+    OddityKind.SLOWER_LINK: "has a slower link",
+    OddityKind.SLOWER_NETWORK: "has a slower network",
+    OddityKind.LESS_HOST_MEMORY: "has less host memory available",
+}
+
+_IN_BYTES = frozenset({OddityKind.BUSY_GPU, OddityKind.LESS_HOST_MEMORY})
+
+
+def oddity(value: Oddity) -> str:
+    """In what a node is the odd one out."""
+    where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
+    said, usual = (_said(value.what, each) for each in (value.said, value.usual))
+    if value.what is OddityKind.FEWER_THAN_SLOTS:
+        return f"{where} {_ODDITIES[value.what]}: {said} of {usual}"
+    return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
+
+
+def notes(fleet: Fleet) -> Iterator[str]:
+    """In what its nodes differ, and what each of them noted."""
+    yield from map(oddity, fleet.oddities)
+    for note in fleet.notes:
+        yield f"node `{note.host}`: {note.note}"
+
+
+def _said(what: OddityKind, value: Said) -> str:
+    match value:
+        case int():
+            return gib(value) if what in _IN_BYTES else str(value)
+        case str():
+            return value
+        case Interconnect():
+            return sentences.link(value)
+        case Network():
+            return sentences.network(value)
