@@ -38,7 +38,7 @@ class ZerowizError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loss:
+class LostEdit:
     """What writing a file would lose: somebody's work."""
 
     path: str
@@ -57,7 +57,7 @@ class HandEditedError(ZerowizError):
         losses: What differs, file by file; empty where nobody wants to see it.
     """
 
-    def __init__(self, message: str, *hints: str, losses: tuple[Loss, ...]) -> None:
+    def __init__(self, message: str, *hints: str, losses: tuple[LostEdit, ...]) -> None:
         super().__init__(message, *hints)
         self.losses = losses
 

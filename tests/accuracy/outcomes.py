@@ -9,7 +9,7 @@ from enum import StrEnum
 from measured.rows import Row, buffers_of, strategy_of, workload_of
 from measured.traces import model_of, stand_in
 
-from zerowiz.core.decision.evaluate import Job, Verdict, weigh
+from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.probe.machine.gpu_table import read_gpu_table
@@ -89,7 +89,7 @@ def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
         gpus = tuple(replace(gpu, free_bytes=free_bytes) for gpu in machine.gpus)
         machine = replace(machine, gpus=gpus)
     workload = workload_of(row)
-    job = Job(
+    job = PlanInput(
         machine=replace(machine, host=Host(available_bytes=_ANY_HOST_BYTES)),
         model=model_of(row),
         workload=workload,
@@ -98,4 +98,4 @@ def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
         own_buffers=buffers_of(row),
         expandable_segments=row.get("expandable_segments") is not False,
     )
-    return weigh(job, strategy_of(row)).verdict
+    return evaluate(job, strategy_of(row)).verdict

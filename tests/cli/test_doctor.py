@@ -14,7 +14,7 @@ from paths import ROOT
 from recorded import library
 
 from zerowiz.app.launch.doctor import require_no_error, tell
-from zerowiz.core.launch.doctor import Finding, rules
+from zerowiz.core.launch.doctor import PreflightFinding, rules
 from zerowiz.core.launch.doctor.finding import found
 from zerowiz.core.launch.doctor.rules import RULES
 from zerowiz.errors import PreflightError
@@ -264,7 +264,10 @@ def test_what_may_go_well_stops_nothing() -> None:
     [((WARNING, ERROR), False, 1), ((WARNING, ERROR), True, 2), ((), False, 0)],
 )
 def test_warnings_are_notes(
-    findings: tuple[Finding, ...], force: bool, expected: int, capsys: pytest.CaptureFixture[str]
+    findings: tuple[PreflightFinding, ...],
+    force: bool,
+    expected: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tell(findings, force=force)
     notes = capsys.readouterr().err.splitlines()

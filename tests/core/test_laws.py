@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import Job, weigh, weigh_all
-from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Wish, decide
+from zerowiz.core.decision.evaluate import PlanInput, evaluate, evaluate_all
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -21,14 +21,14 @@ from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import fit_buffers
 from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Estimate, Phase, Where
-from zerowiz.core.memory.rank_sizes import place_rank, trainable_params
+from zerowiz.core.memory.rank_sizes import rank_sizes, trainable_params
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import (
     DDP,
-    LADDER,
+    FLOWCHART_STRATEGIES,
     STRATEGIES,
     ZERO1,
     ZERO2,
@@ -116,7 +116,7 @@ LONE = Machine(
 def is_counted(model: Model, workload: Workload) -> bool:
     """Whether a job may ask for it; some losses and packed rows are refused."""
     try:
-        Job(machine=LONE, model=model, workload=workload)
+        PlanInput(machine=LONE, model=model, workload=workload)
     except UsageError:
         return False
     return True
@@ -148,19 +148,23 @@ FREE = st.one_of(st.integers(0, 20 * GB), st.integers(0, 200 * GB))
 RATES = st.none() | st.integers(0, 25 * GB)
 HOSTS = st.one_of(st.none(), st.integers(0, 2000 * GB))
 WISHES = st.builds(
-    Wish,
+    Constraints,
     offload=st.sampled_from((None, OffloadChoice.AUTO, OffloadChoice.NONE)),
     allow_slow=st.booleans(),
 )
 # `--stage` with what DeepSpeed has to offload there, or `--offload` alone.
 PINNED_WISHES = st.sampled_from(
     (
-        *(Wish(stage=stage, offload=o) for stage in range(4) for o in (None, OffloadChoice.AUTO)),
-        Wish(stage=2, offload=OffloadChoice.OPTIMIZER),
-        Wish(stage=3, offload=OffloadChoice.OPTIMIZER),
-        Wish(stage=3, offload=OffloadChoice.ALL),
-        Wish(offload=OffloadChoice.OPTIMIZER),
-        Wish(offload=OffloadChoice.ALL),
+        *(
+            Constraints(stage=stage, offload=o)
+            for stage in range(4)
+            for o in (None, OffloadChoice.AUTO)
+        ),
+        Constraints(stage=2, offload=OffloadChoice.OPTIMIZER),
+        Constraints(stage=3, offload=OffloadChoice.OPTIMIZER),
+        Constraints(stage=3, offload=OffloadChoice.ALL),
+        Constraints(offload=OffloadChoice.OPTIMIZER),
+        Constraints(offload=OffloadChoice.ALL),
     )
 )
 
@@ -184,11 +188,11 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> PlanInput:
     model, workload = draw(steps())
     accounting = draw(st.sampled_from(Accounting))
     told = workload.method is Method.FULL
-    return Job(
+    return PlanInput(
         machine=draw(machines()),
         model=model,
         workload=workload,
@@ -209,7 +213,7 @@ def hold(
 
     While it is built and sharded a quantized model stands on the GPU whole, also at stage 3.
     """
-    rank = place_rank(
+    rank = rank_sizes(
         model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0]
     )
     for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
@@ -238,39 +242,39 @@ def states(
     return total
 
 
-def free_set(job: Job, free_bytes: int | None) -> Job:
+def free_set(job: PlanInput, free_bytes: int | None) -> PlanInput:
     gpus = tuple(replace(gpu, free_bytes=free_bytes) for gpu in job.machine.gpus)
     return replace(job, machine=replace(job.machine, gpus=gpus))
 
 
 @st.composite
-def budgets(draw: st.DrawFn, job: Job) -> int:
+def budgets(draw: st.DrawFn, job: PlanInput) -> int:
     """Bytes a GPU around what some rung needs: elsewhere nothing changes."""
-    need_bytes = weigh(job, draw(st.sampled_from(STRATEGIES))).device_bytes
+    need_bytes = evaluate(job, draw(st.sampled_from(STRATEGIES))).device_bytes
     return max(0, need_bytes + draw(st.sampled_from((-1, 0, need_bytes // 10))))
 
 
 @st.composite
-def roomy_jobs(draw: st.DrawFn) -> Job:
+def roomy_jobs(draw: st.DrawFn) -> PlanInput:
     """A job on GPUs that some rungs fit and others do not."""
     job = hosted(draw(jobs()), draw(st.sampled_from((None, 100 * GB, 10**6 * GB))))
     return free_set(job, draw(budgets(job)))
 
 
-def linked(job: Job, link: LinkClass) -> Job:
+def linked(job: PlanInput, link: LinkClass) -> PlanInput:
     return replace(job, machine=replace(job.machine, interconnect=Interconnect(link_class=link)))
 
 
-def networked(job: Job, network: Network) -> Job:
+def networked(job: PlanInput, network: Network) -> PlanInput:
     return replace(job, machine=replace(job.machine, network=network))
 
 
-def hosted(job: Job, available_bytes: int | None) -> Job:
+def hosted(job: PlanInput, available_bytes: int | None) -> PlanInput:
     return replace(job, machine=replace(job.machine, host=Host(available_bytes=available_bytes)))
 
 
 # From the least frugal: what is divided before what is moved, the optimizer before all.
-FRUGALITY = (*LADDER[:-1], ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD)
+FRUGALITY = (*FLOWCHART_STRATEGIES[:-1], ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD)
 
 
 def frugality(decision: Decision) -> int | None:
@@ -357,7 +361,7 @@ def test_a_larger_micro_batch_never_needs_less(
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
 def test_more_memory_never_picks_a_more_frugal_rung(
-    job: Job, wish: Wish, data: st.DataObject
+    job: PlanInput, wish: Constraints, data: st.DataObject
 ) -> None:
     """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before."""
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
@@ -378,16 +382,16 @@ def test_a_longer_sequence_never_needs_less(
 
 @given(job=roomy_jobs(), data=st.data())
 def test_more_memory_never_turns_a_rung_that_runs_into_one_that_does_not(
-    job: Job, data: st.DataObject
+    job: PlanInput, data: st.DataObject
 ) -> None:
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
-    before, after = (weigh_all(free_set(job, size)) for size in sizes)
+    before, after = (evaluate_all(free_set(job, size)) for size in sizes)
     assert {w.strategy for w in before if w.runs} <= {w.strategy for w in after if w.runs}
 
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
 def test_a_slower_link_never_picks_a_rung_that_sends_more(
-    job: Job, wish: Wish, link: LinkClass
+    job: PlanInput, wish: Constraints, link: LinkClass
 ) -> None:
     """Unless `--offload auto` asks for it: ZeRO-2 with offload can send more than ZeRO-3."""
     assume(wish.offload is not OffloadChoice.AUTO)
@@ -397,7 +401,7 @@ def test_a_slower_link_never_picks_a_rung_that_sends_more(
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
 def test_the_order_of_the_gpus_never_changes_a_decision(
-    job: Job, wish: Wish, data: st.DataObject
+    job: PlanInput, wish: Constraints, data: st.DataObject
 ) -> None:
     shuffled = tuple(data.draw(st.permutations(job.machine.gpus)))
     other = replace(job, machine=replace(job.machine, gpus=shuffled))
@@ -408,7 +412,7 @@ def test_the_order_of_the_gpus_never_changes_a_decision(
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_unknown_free_memory_never_looks_better_than_any_known_amount(
-    job: Job, strategy: Strategy
+    job: PlanInput, strategy: Strategy
 ) -> None:
     """One GPU that does not tell is enough; only a person's own budget can stand for it."""
     *others, last = job.machine.gpus
@@ -419,19 +423,21 @@ def test_unknown_free_memory_never_looks_better_than_any_known_amount(
         )
         for free_bytes in (None, 0)
     )
-    assert weigh(unknown, strategy).runs <= weigh(worst, strategy).runs
+    assert evaluate(unknown, strategy).runs <= evaluate(worst, strategy).runs
 
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_unknown_host_memory_never_looks_better_than_any_known_amount(
-    job: Job, strategy: Strategy
+    job: PlanInput, strategy: Strategy
 ) -> None:
-    unknown, worst = (weigh(hosted(job, size), strategy).runs for size in (None, 0))
+    unknown, worst = (evaluate(hosted(job, size), strategy).runs for size in (None, 0))
     assert unknown <= worst
 
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
-def test_an_unknown_link_is_walked_as_the_worst_known_one(job: Job, wish: Wish) -> None:
+def test_an_unknown_link_is_walked_as_the_worst_known_one(
+    job: PlanInput, wish: Constraints
+) -> None:
     unknown, worst = (
         decide(linked(job, link), wish) for link in (LinkClass.UNKNOWN, LinkClass.PCIE)
     )
@@ -440,7 +446,7 @@ def test_an_unknown_link_is_walked_as_the_worst_known_one(job: Job, wish: Wish) 
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, kind=st.sampled_from(NetworkKind))
 def test_an_unknown_network_is_walked_as_the_worst_known_one(
-    job: Job, wish: Wish, kind: NetworkKind
+    job: PlanInput, wish: Constraints, kind: NetworkKind
 ) -> None:
     """Neither an unknown kind nor the unknown rate of a known one makes a network fast."""
     worst = decide(networked(job, Network(kind=NetworkKind.ETHERNET, bytes_per_s=0)), wish)
@@ -456,14 +462,14 @@ def test_an_unknown_network_is_walked_as_the_worst_known_one(
     job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES), integration=st.sampled_from(Integration)
 )
 def test_a_config_renders_to_the_same_valid_json_each_time(
-    job: Job, strategy: Strategy, integration: Integration
+    job: PlanInput, strategy: Strategy, integration: Integration
 ) -> None:
-    handover, weighed = Handover(integration=integration), weigh(job, strategy)
+    handover, weighed = Handover(integration=integration), evaluate(job, strategy)
     first, second = (render_config(write_config(job, weighed, handover)) for _ in range(2))
     assert first == second == json.dumps(json.loads(first), indent=2) + "\n"
 
 
 @given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
-def test_what_is_chosen_runs(job: Job, wish: Wish) -> None:
+def test_what_is_chosen_runs(job: PlanInput, wish: Constraints) -> None:
     chosen = decide(job, wish).chosen
     assert chosen is None or chosen.runs

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from zerowiz.core.codec import decode_machine
-from zerowiz.core.decision.evaluate import Job, Verdict
-from zerowiz.core.decision.flowchart import Decision, Question, Wish, decide
-from zerowiz.core.decision.remedies import remedies
+from zerowiz.core.decision.evaluate import PlanInput, Verdict
+from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
+from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.ledger import Phase
@@ -21,7 +21,7 @@ from zerowiz.core.workload import Accounting, Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()
-JOB = Job(
+JOB = PlanInput(
     machine=parse_spec("4xA100-40GB", TABLE),
     model=model_from_size("7b", 7 * 10**9),
     workload=Workload(micro_batch=2, accumulation_steps=8, gradient_checkpointing=True),
@@ -32,7 +32,7 @@ def encode(decision: Decision, **more: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "version": "1.2.3",
         "reasons": ["because"],
-        "remedies": remedies(decision),
+        "remedies": find_remedies(decision),
         "config_path": None,
         "command": None,
         "env": None,
@@ -42,8 +42,8 @@ def encode(decision: Decision, **more: Any) -> dict[str, Any]:
     return plan
 
 
-PLAN = encode(decide(JOB, Wish()))
-REFUSED = encode(decide(replace(JOB, machine=parse_spec("4xRTX4090", TABLE)), Wish()))
+PLAN = encode(decide(JOB, Constraints()))
+REFUSED = encode(decide(replace(JOB, machine=parse_spec("4xRTX4090", TABLE)), Constraints()))
 
 
 def shape(value: object) -> object:
@@ -140,7 +140,7 @@ def test_names_are_those_of_the_vocabularies() -> None:
     rungs = PLAN["strategies"]
     assert [strategy.name for strategy in STRATEGIES] == [rung["name"] for rung in rungs]
     assert {rung["verdict"] for rung in rungs} <= {verdict.value for verdict in Verdict}
-    assert {step["question"] for step in PLAN["flowchart"]} <= {q.value for q in Question}
+    assert {step["question"] for step in PLAN["flowchart"]} <= {q.value for q in FlowchartQuestion}
     assert PLAN["chosen"] in {rung["name"] for rung in rungs}
     assert ModelSource.SIZE == PLAN["model"]["source"]
 
@@ -172,7 +172,7 @@ def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> Non
 def test_an_unknown_budget_is_null() -> None:
     gpus = tuple(replace(gpu, free_bytes=None) for gpu in JOB.machine.gpus)
     job = replace(JOB, machine=replace(JOB.machine, gpus=gpus))
-    gpu = encode(decide(job, Wish()))["strategies"][0]["gpu"]
+    gpu = encode(decide(job, Constraints()))["strategies"][0]["gpu"]
     assert (None, None) == (gpu["budget_bytes"], gpu["headroom_bytes"])
 
 
@@ -183,7 +183,7 @@ def test_a_question_without_a_rung_has_no_numbers() -> None:
 
 def test_lora_says_what_trains() -> None:
     job = replace(JOB, workload=replace(JOB.workload, method=Method.LORA, lora_rank=8))
-    plan = encode(decide(job, Wish()))
+    plan = encode(decide(job, Constraints()))
     assert JOB.model.lora_params(8) == plan["model"]["trainable_params"]
     said = {key: plan["workload"][key] for key in ("lora_rank", "lora_target_modules")}
     assert {"lora_rank": 8, "lora_target_modules": "all-linear"} == said
@@ -191,18 +191,18 @@ def test_lora_says_what_trains() -> None:
 
 def test_a_launch_adds_its_file_command_and_environment() -> None:
     more = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"A": "b"}}
-    plan = encode(decide(JOB, Wish()), **more)
+    plan = encode(decide(JOB, Constraints()), **more)
     expected = {**more, "command": ["deepspeed", "t.py"]}
     assert expected == {key: plan[key] for key in more}
 
 
 def test_the_accounting_is_named() -> None:
     job = replace(JOB, accounting=Accounting.TEXTBOOK)
-    assert "textbook" == encode(decide(job, Wish()))["workload"]["accounting"]
+    assert "textbook" == encode(decide(job, Constraints()))["workload"]["accounting"]
 
 
 def test_the_first_iteration_is_said_and_unknown_in_the_told_arithmetic() -> None:
-    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
     for plan, known in ((PLAN, True), (told, False)):
         firsts = [strategy["gpu"]["first_iteration"] for strategy in plan["strategies"]]
         assert [known] * len(firsts) == [first is not None for first in firsts]
@@ -213,5 +213,5 @@ def test_the_interval_is_said_and_unknown_in_the_told_arithmetic() -> None:
         interval = strategy["gpu"]["interval"]
         assert strategy["gpu"]["peak_bytes"] == interval["expected_bytes"]
         assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
-    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Wish()))
+    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
     assert {None} == {strategy["gpu"]["interval"] for strategy in told["strategies"]}

@@ -7,7 +7,7 @@ from lint.cases import BROKEN, BROKEN_CASES, GOOD_CASES, SEVERITIES, Case
 
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.codes import RULES
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
@@ -17,7 +17,7 @@ VERSION = "0.19.8"
 each_broken = pytest.mark.parametrize("case", BROKEN_CASES, ids=str)
 
 
-def findings(case: Case) -> tuple[Finding, ...]:
+def findings(case: Case) -> tuple[ConfigFinding, ...]:
     text = case.path.read_text(encoding="utf-8")
     return lint(text, read_ds_schema(VERSION), case.context)
 

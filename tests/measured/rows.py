@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.dsconfig.user_config import OwnConfig, read_own_config
+from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Estimate, Phase
-from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
@@ -172,7 +172,7 @@ def workload_of(row: Row) -> Workload:
     )
 
 
-def own_config_of(row: Row) -> OwnConfig:
+def own_config_of(row: Row) -> UserConfig:
     """The run's `zero_optimization`, read as a person's own config."""
     zero = {**(row["zero_optimization"] or {}), "stage": row["stage"]}
     return read_own_config({"zero_optimization": zero})
@@ -237,7 +237,7 @@ def predict_forward_backward(row: Row) -> int:
     model, workload = read_model(row["model"]), workload_of(row)
     whole = estimate(model, workload, 1, DDP, DEEPSPEED_DEFAULTS)
     libraries = {line.phase: line.size_bytes for line in whole.lines if "cuBLAS" in line.part}
-    moments = WRAPPERS[DDP.stage, False](place_rank(model, workload, 1, DDP, DEEPSPEED_DEFAULTS))
+    moments = WRAPPERS[DDP.stage, False](rank_sizes(model, workload, 1, DDP, DEEPSPEED_DEFAULTS))
     return max(
         sum(size for part, size, _ in moment if part not in _OF_THE_ENGINE) + libraries[phase]
         for phase in (Phase.FORWARD, Phase.BACKWARD)

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from zerowiz.app.launch.launchers import Run, reach_ranks
-from zerowiz.app.launch.start import make_plan
+from zerowiz.app.launch.launchers import Run, launcher_command
+from zerowiz.app.launch.start import make_launch_plan
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.types import with_nodes
@@ -33,8 +33,8 @@ def main() -> None:
         launcher=Launcher(launcher),
     )
     wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    reach = reach_ranks(run, 1, machine, programs, wanted)
-    plan = make_plan(reach, programs, words, (), supervised=True)
+    reach = launcher_command(run, 1, machine, programs, wanted)
+    plan = make_launch_plan(reach, programs, words, (), supervised=True)
     write_files(plan.files)
     sys.stderr.write("".join(f"note: {note}\n" for note in reach.notes))
     sys.stderr.flush()

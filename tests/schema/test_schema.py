@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schema.by_hand import FACTS
 from schema.make_schema import FILE, VERSIONS, read_rows, text_of
 
-from zerowiz.core.dsconfig.schema import Key, Kind, Unknown
+from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
 from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 
 SCHEMA = read_ds_schema(VERSIONS[0])
@@ -111,7 +111,7 @@ def test_no_fact_by_hand_is_of_a_key_that_no_version_has() -> None:
     ids=lambda key: key.path,
 )
 def test_a_default_is_accepted_by_the_schema_and_by_deepspeed(
-    key: Key, deepspeed_config: Any
+    key: SchemaKey, deepspeed_config: Any
 ) -> None:
     default = json.loads(key.default or "")
     assert key.accepts(default)
@@ -120,7 +120,7 @@ def test_a_default_is_accepted_by_the_schema_and_by_deepspeed(
 
 @each_key
 def test_the_schema_foretells_what_deepspeed_does_with_a_value(
-    key: Key, deepspeed_config: Any
+    key: SchemaKey, deepspeed_config: Any
 ) -> None:
     taken = {repr(value): is_taken(key.path, value, deepspeed_config) for value in OTHERS}
     foretold = {repr(value): key.accepts(value) for value in OTHERS}
@@ -141,7 +141,9 @@ VALUES = st.one_of(
     key=st.sampled_from([key for key in KEYS if key.path not in NOT_FORETOLD]),
     value=VALUES,
 )
-def test_the_schema_foretells_any_value(key: Key, value: object, deepspeed_config: Any) -> None:
+def test_the_schema_foretells_any_value(
+    key: SchemaKey, value: object, deepspeed_config: Any
+) -> None:
     assert is_taken(key.path, value, deepspeed_config) is key.accepts(value)
 
 
@@ -150,7 +152,7 @@ SECTIONS = [key for key in SCHEMA.keys.values() if key.unknown is not None]
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda key: key.path or "the config")
 def test_an_unknown_key_is_refused_where_the_schema_says_so(
-    section: Key, deepspeed_config: Any
+    section: SchemaKey, deepspeed_config: Any
 ) -> None:
     path = f"{section.path}.never_a_key".lstrip(".")
     expected = Unknown.REFUSED is not SCHEMA.fate(path)
@@ -163,7 +165,7 @@ def test_an_unknown_key_is_refused_where_the_schema_says_so(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_name_of_a_key_is_read_by_deepspeed(
-    key: Key, alias: str, deepspeed_config: Any
+    key: SchemaKey, alias: str, deepspeed_config: Any
 ) -> None:
     path = f"{key.section}.{alias}".lstrip(".")
     assert key == SCHEMA.find(path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.ui import check
@@ -17,7 +17,7 @@ RULE = Rule(
     severity=Severity.ERROR,
     why="DeepSpeed refuses an unknown key in this section, and the job ends before its first step",
 )
-FOUND = Finding(
+FOUND = ConfigFinding(
     rule=RULE,
     severity=Severity.ERROR,
     key="zero_optimization.stagee",
@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(*findings: Finding, stream: io.StringIO | None = None, files: int = 1) -> str:
+def shown(*findings: ConfigFinding, stream: io.StringIO | None = None, files: int = 1) -> str:
     stream = stream or io.StringIO()
     clean = [FileReport(path="other.json", findings=()) for _ in range(files - 1)]
     check.reports([FileReport(path="ds.json", findings=findings), *clean], "0.19.8", stream)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.decision.flowchart import Wish, decide
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.script import Binding, Convention, ScriptFacts
@@ -14,7 +14,7 @@ from zerowiz.core.workload import Accounting, Integration, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui import show
 
-JOB = Job(
+JOB = PlanInput(
     machine=parse_spec("4xA100-40GB", read_gpu_table()),
     model=model_from_size("7b", 7 * 10**9),
     workload=Workload(gradient_checkpointing=True),
@@ -28,9 +28,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(job: Job) -> str:
+def shown(job: PlanInput) -> str:
     stream = Terminal()
-    show.plan(decide(job, Wish()), (), stream)
+    show.plan(decide(job, Constraints()), (), stream)
     return stream.getvalue()
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.flowchart import Question, Reason
+from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.questions import QUESTIONS
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 def test_every_reason_question_verdict_link_and_assumption_has_words() -> None:
     words = [
         *map(sentences.reason, Reason),
-        *map(sentences.question, Question),
+        *map(sentences.question, FlowchartQuestion),
         *(sentences.VERDICTS[verdict] for verdict in Verdict),
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
         *map(sentences.assumption, Assumption),

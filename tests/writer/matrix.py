@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
-from zerowiz.core.decision.evaluate import Job, Weighed, weigh
-from zerowiz.core.decision.unsupported import refuse_broken
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, evaluate
+from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.workload import Integration, Precision, StateDtype
@@ -32,7 +32,7 @@ class NumberFormat:
     torch_autocast: Precision | None = None
     states: StateDtype = StateDtype.FP32
 
-    def of(self, job: Job) -> Job:
+    def of(self, job: PlanInput) -> PlanInput:
         """The same job in these formats."""
         step = replace(job.workload, precision=self.precision, torch_autocast=self.torch_autocast)
         return replace(job, workload=step, state_dtype=self.states)
@@ -81,19 +81,19 @@ class Case:
         """What is computed in."""
         return FORMATS[self.numbers]
 
-    def weighed(self, job: Job) -> Weighed:
+    def weighed(self, job: PlanInput) -> StrategyEstimate:
         """This rung of a job in these formats."""
-        return weigh(self.format.of(job), self.strategy)
+        return evaluate(self.format.of(job), self.strategy)
 
-    def config(self, job: Job) -> dict[str, Any]:
+    def config(self, job: PlanInput) -> dict[str, Any]:
         """What zerowiz writes for a job in these formats."""
         return write_config(self.format.of(job), self.weighed(job), self.handover)
 
 
-def is_written(case: Case, job: Job) -> bool:
+def is_written(case: Case, job: PlanInput) -> bool:
     """Whether zerowiz writes this config, and does not refuse to."""
     try:
-        refuse_broken(
+        refuse_unsupported(
             case.format.of(job),
             case.strategy,
             case.handover.integration,
@@ -104,7 +104,7 @@ def is_written(case: Case, job: Job) -> bool:
     return True
 
 
-def cases(job: Job) -> tuple[Case, ...]:
+def cases(job: PlanInput) -> tuple[Case, ...]:
     """All that is written for a job."""
     every = product(STRATEGIES, HANDOVERS, FORMATS)
     asked = (Case(strategy=s, to=to, numbers=numbers) for s, to, numbers in every)

@@ -12,7 +12,7 @@ import pytest
 from ranks.harness import rank_environ, run
 from writer.matrix import Case, cases, pairwise
 
-from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.model.hf_config import model_from_config
@@ -34,7 +34,7 @@ TINY: Mapping[str, object] = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": False,
 }
-JOB = Job(
+JOB = PlanInput(
     machine=cpu_machine(2, Host(total_bytes=64 * 2**30, available_bytes=64 * 2**30)),
     model=model_from_config("tiny", TINY),
     workload=Workload(micro_batch=2, accumulation_steps=2, sequence_tokens=16),

@@ -19,7 +19,7 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.codes import RULES
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
-from zerowiz.core.dsconfig.lint.fix import mend
+from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
 from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
@@ -161,7 +161,7 @@ def _check(
         if fix and findings and not quiet:
             show_found.not_mended(config.path, sys.stderr)
         return FileReport(path=config.path, findings=findings)
-    mended = mend(config.text, find)
+    mended = fix_text(config.text, find)
     if mended.mended:
         rewrite_file(Path(config.path), mended.text)
     if mended.mended and not quiet:

@@ -11,7 +11,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, write_notes
 from zerowiz.app.launch.doctor import look, look_around
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_place, with_place
@@ -21,10 +21,10 @@ from zerowiz.app.resolve.script import find_script, read_reachable
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
-from zerowiz.core.launch.doctor import Finding, Rule, failures, rules
+from zerowiz.core.launch.doctor import PreflightFinding, Rule, failures, rules
 from zerowiz.core.launch.doctor.finding import found
 from zerowiz.core.launch.doctor.report import encode_findings
-from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
@@ -44,7 +44,7 @@ class _Sight:
     options: Options
     script: str | None
     script_args: tuple[str, ...]
-    refused: list[Finding] = field(default_factory=list)
+    refused: list[PreflightFinding] = field(default_factory=list)
 
     def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
         """What a step of a launch gives; what it refuses is a finding, and the rest goes on.
@@ -108,7 +108,7 @@ def _is_before_srun() -> bool:
     return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
 
 
-def _said_port(place: Place | None, machine: Machine) -> int | None:
+def _said_port(place: NodeRank | None, machine: Machine) -> int | None:
     """The port that has to be free on this node, where somebody chose it."""
     if place is not None:
         return place.port_here
@@ -117,7 +117,7 @@ def _said_port(place: Place | None, machine: Machine) -> int | None:
     return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
 
 
-def _examine(sight: _Sight, place: Place | None) -> Sequence[Finding]:
+def _examine(sight: _Sight, place: NodeRank | None) -> Sequence[PreflightFinding]:
     programs = sight.attempt(rules.NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = sight.attempt(rules.NO_MACHINE, lambda: _find_machine(sight.options))
     facts = sight.attempt(rules.SCRIPT_REFUSED, lambda: _read_script(sight))
@@ -127,7 +127,7 @@ def _examine(sight: _Sight, place: Place | None) -> Sequence[Finding]:
     if outcome is None or machine is None:
         return (*sight.refused, *look_around(program, machine, environ))
     port = None if sight.options.hostfile else _said_port(place, machine)
-    rung = require_a_rung(outcome)
+    rung = require_strategy(outcome)
     seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
     return (*sight.refused, *seen)
 
@@ -152,7 +152,7 @@ def _read_script(sight: _Sight) -> ScriptFacts | None:
     return facts
 
 
-def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outcome | None:
+def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan | None:
     """The job as a launch without questions would have it; None where there is none."""
     if facts is None and sight.options.model is None:
         if sight.script is None:
@@ -165,15 +165,15 @@ def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outcome
     return outcome
 
 
-def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Outcome:
+def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan:
     """What a launch decides, with its checks of script and config."""
     options, words = sight.options, sight.script_args
     settings = ScriptSettings() if facts is None else settle(facts, words)
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    outcome = weigh_options(answer(options, asked, answer_or_default), machine, facts, words)
-    rung = require_a_rung(outcome)
+    outcome = plan_options(answer(options, asked, answer_or_default), machine, facts, words)
+    rung = require_strategy(outcome)
     if facts is not None:
         check_own_config(options, machine, facts, words)
         check_accelerator(facts, settings, machine.accelerator)

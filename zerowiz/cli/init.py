@@ -12,7 +12,7 @@ import typer
 from zerowiz.app.ask.answers import Ask
 from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.prompts import asker
-from zerowiz.app.decide.decision import decide_with, require_a_rung
+from zerowiz.app.decide.decision import decide_with, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import plan_files
@@ -28,7 +28,7 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
 from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
-from zerowiz.errors import InterruptedByUserError, Loss, PreflightError
+from zerowiz.errors import InterruptedByUserError, LostEdit, PreflightError
 from zerowiz.probe.launch.init_record import record_path
 from zerowiz.ui import diff, show
 from zerowiz.ui.ask import can_ask, confirm
@@ -73,7 +73,7 @@ def _confirm(files: Sequence[PlannedFile], options: Options) -> None:
         raise InterruptedByUserError("stopped; nothing was written")
 
 
-def _go_on(files: Sequence[PlannedFile], losses: Sequence[Loss]) -> str:
+def _go_on(files: Sequence[PlannedFile], losses: Sequence[LostEdit]) -> str:
     """The question; the config alone is named where nothing is lost."""
     match [loss.path for loss in losses]:
         case []:
@@ -135,7 +135,7 @@ def init(
     outcome = decide_with(asking, options, machine, facts, (), show.plan)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
-    rung = require_a_rung(outcome)
+    rung = require_strategy(outcome)
     options = outcome.options
     # Refuse now what the launch would refuse later.
     deliver(facts, (), config_file(options, rung))

@@ -11,11 +11,11 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from zerowiz.app.ask.prompts import asker
-from zerowiz.app.decide.decision import decide_with, require_a_rung
+from zerowiz.app.decide.decision import decide_with, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
-from zerowiz.app.launch.attempts import Manner, run_attempts
+from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.doctor import check_start
-from zerowiz.app.launch.launchers import Copy, Run
+from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_place, with_place
@@ -26,13 +26,13 @@ from zerowiz.cli.plan import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
-from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Launcher, LaunchPlan
 from zerowiz.core.launch.supervision import why_supervised
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.outcome.resume import GoesOn, Resume
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.strategy import LADDER
+from zerowiz.core.strategy import FLOWCHART_STRATEGIES
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
@@ -75,7 +75,7 @@ def _check_options(options: Options, *, supervise: bool | None, escalate: bool) 
         )
 
 
-def _check_place(options: Options, machine: Machine, place: Place | None) -> None:
+def _check_place(options: Options, machine: Machine, place: NodeRank | None) -> None:
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`--machine {options.machine}` plans for another machine; `launch` starts on this one",
@@ -92,7 +92,7 @@ def _check_place(options: Options, machine: Machine, place: Place | None) -> Non
         )
 
 
-def _do(start: Start, manner: Manner, *, asking: bool) -> NoReturn:
+def _do(start: Start, manner: RestartPolicy, *, asking: bool) -> NoReturn:
     """Become the job, or watch over it."""
     options = start.outcome.options
     if asking and not confirm("Launch?"):
@@ -115,7 +115,7 @@ def _note(plan: LaunchPlan, stream: TextIO) -> None:
         show.note(note, stream)
 
 
-def _refuse_to_leave(place: Place | None, *, supervise: bool | None) -> None:
+def _refuse_to_leave(place: NodeRank | None, *, supervise: bool | None) -> None:
     if place is not None and supervise is False:
         raise UsageError(
             "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
@@ -165,7 +165,7 @@ def launch(
     ] = False,
     max_attempts: Annotated[
         int, _run_option("--max-attempts", text="Starts in all, with --escalate", least=1)
-    ] = len(LADDER),
+    ] = len(FLOWCHART_STRATEGIES),
     launcher: Annotated[
         Launcher, _run_option("--launcher", text="What of DeepSpeed reaches the --hostfile")
     ] = Launcher.PDSH,
@@ -195,9 +195,11 @@ def launch(
         hostfile=options.hostfile,
         launcher=launcher,
     )
-    manner = Manner(escalate=escalate, max_attempts=max_attempts)
+    manner = RestartPolicy(escalate=escalate, max_attempts=max_attempts)
 
-    def start_on(machine: Machine, copy: Copy | None = None, *, asking: bool = False) -> Start:
+    def start_on(
+        machine: Machine, copy: NodeLaunch | None = None, *, asking: bool = False
+    ) -> Start:
         return _plan_start(options, machine, facts, script_args, replace(run, copy=copy), asking)
 
     if place is None:
@@ -229,7 +231,7 @@ def _plan_start(
     outcome = decide_with(asking, options, machine, facts, script_args, _walk)
     if outcome.rung is None and options.as_json:
         write_json(outcome)
-    rung = require_a_rung(outcome)
+    rung = require_strategy(outcome)
     plan = plan_launch(outcome, facts, script_args, rung, run)
     if is_here(machine):
         port = None if run.copy is None else run.copy.place.port_here
@@ -252,7 +254,7 @@ def _plan_start(
     return start
 
 
-def _show_or_start(start: Start, manner: Manner, *, asking: bool) -> None:
+def _show_or_start(start: Start, manner: RestartPolicy, *, asking: bool) -> None:
     """Show what a launch would do, or do it."""
     outcome, plan = start.outcome, start.plan
     if not outcome.options.dry_run:

@@ -13,9 +13,9 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import require_a_rung, weigh_options, write_notes
+from zerowiz.app.decide.decision import plan_options, require_strategy, write_notes
 from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.resolve.model import Read, count_or_trace, read_and_trace
+from zerowiz.app.resolve.model import ReadModel, count_or_trace, read_and_trace
 from zerowiz.cli.options import Options, takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
@@ -65,9 +65,9 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     options = answer(options, answers, answer_or_default)
     named = options.stage not in {None, "auto"}
     asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
-    outcome = weigh_options(asked, machine, None, ())
+    outcome = plan_options(asked, machine, None, ())
     write_notes(outcome)
-    rung, job = require_a_rung(outcome), outcome.brief.job
+    rung, job = require_strategy(outcome), outcome.brief.job
     w = job.workload
     own = None if options.config is None else read_cases(options.config)
     return Trial(
@@ -97,7 +97,7 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     )
 
 
-def _read(trial: Trial, *, trace: bool | None) -> Read | str:
+def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:
     """The model as the estimator counts it, or why it cannot.
 
     Raises:

@@ -9,7 +9,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import Outcome, require_a_rung, weigh_options, write_notes
+from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, write_notes
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.resolve.request import config_file
 from zerowiz.cli.options import Options, takes_options
@@ -21,7 +21,7 @@ from zerowiz.ui import sentences, show
 
 
 def encode_outcome(
-    outcome: Outcome,
+    outcome: Plan,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
@@ -39,7 +39,7 @@ def encode_outcome(
 
 
 def write_json(
-    outcome: Outcome,
+    outcome: Plan,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> None:
@@ -52,13 +52,13 @@ def plan(options: Options) -> None:
     """Show what each strategy needs here, and choose one"""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
     options = answer(options, answers, answer_or_default)
-    outcome = weigh_options(options, find_machine(options, os.environ), None, ())
+    outcome = plan_options(options, find_machine(options, os.environ), None, ())
     write_notes(outcome)
     if options.as_json:
         write_json(outcome)
     else:
         show.plan(outcome.decision, outcome.cures, sys.stdout)
-    require_a_rung(outcome)
+    require_strategy(outcome)
 
 
 def register(app: typer.Typer) -> None:

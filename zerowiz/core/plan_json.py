@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.codec import encode, encode_machine
 from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
@@ -15,7 +15,7 @@ from zerowiz.core.workload import Method
 SCHEMA_VERSION = 1
 
 
-def _model(job: Job) -> dict[str, object]:
+def _model(job: PlanInput) -> dict[str, object]:
     model, workload = job.model, job.workload
     return {
         "name": model.name,
@@ -25,7 +25,7 @@ def _model(job: Job) -> dict[str, object]:
     }
 
 
-def _workload(job: Job) -> dict[str, object]:
+def _workload(job: PlanInput) -> dict[str, object]:
     w = job.workload
     return {
         "micro_batch": w.micro_batch,
@@ -47,7 +47,7 @@ def _workload(job: Job) -> dict[str, object]:
     }
 
 
-def _interval(job: Job, weighed: Weighed) -> dict[str, object] | None:
+def _interval(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object] | None:
     """None for the told arithmetic."""
     found = find_interval(job, weighed)
     if found is None:
@@ -60,7 +60,7 @@ def _interval(job: Job, weighed: Weighed) -> dict[str, object] | None:
     }
 
 
-def _strategy(job: Job, weighed: Weighed) -> dict[str, object]:
+def _strategy(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object]:
     estimate = weighed.estimate
     return {
         "name": weighed.strategy.name,

@@ -16,7 +16,7 @@ from zerowiz.emit.processes import Process, is_alive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rank:
+class RankProcess:
     """A rank that was started, somewhere."""
 
     rank: int
@@ -46,7 +46,7 @@ class AttemptFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, RankProcess] = {}
         self.ends: dict[int, RankEnd] = {}
         self.has_told = False
 
@@ -64,7 +64,7 @@ class AttemptFolder:
         if kind == "end.json":
             self.ends[rank] = parse_end(content, str(path.with_name(f"rank-{rank}.log")))
         else:
-            self.ranks[rank] = Rank(
+            self.ranks[rank] = RankProcess(
                 rank=rank,
                 host=content["host"],
                 space=content["space"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import is_plan_path
-from zerowiz.errors import HandEditedError, Loss, ZerowizError
+from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
 
 # Beside the configs lies one empty file for each content that zerowiz wrote. Marks are only ever
 # added, so racing jobs cannot contradict each other: a config is ours as long as its mark exists.
@@ -34,7 +34,7 @@ def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     )
 
 
-def find_losses(files: Sequence[PlannedFile]) -> tuple[Loss, ...]:
+def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
     """What writing these files would lose: contents that zerowiz did not write so.
 
     The last comes first: it is the one that the others were written for.
@@ -46,7 +46,7 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[Loss, ...]:
     return tuple(loss for file in shared if (loss := _find_loss(file)) is not None)
 
 
-def _find_loss(file: PlannedFile) -> Loss | None:
+def _find_loss(file: PlannedFile) -> LostEdit | None:
     path = Path(file.path)
     _refuse_special(path)
     try:
@@ -58,7 +58,7 @@ def _find_loss(file: PlannedFile) -> Loss | None:
         raise _cannot_write(path, error) from None
     if there == file.text.encode() or _mark(path, there).exists():
         return None
-    return Loss(path=file.path, there=there, wanted=file.text)
+    return LostEdit(path=file.path, there=there, wanted=file.text)
 
 
 def _replace(link: Path, content: bytes, mode: int | None = None) -> None:
@@ -151,14 +151,14 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
         raise HandEditedError(_refusal(losses), *_ways_on(losses), losses=losses)
 
 
-def _refusal(losses: Sequence[Loss]) -> str:
+def _refusal(losses: Sequence[LostEdit]) -> str:
     names = " and ".join(f"`{loss.path}`" for loss in losses)
     if len(losses) == 1:
         return f"{names} exists and zerowiz did not write it like this; it is left as it is"
     return f"{names} exist and zerowiz did not write them like this; they are left as they are"
 
 
-def _ways_on(losses: Sequence[Loss]) -> Iterator[str]:
+def _ways_on(losses: Sequence[LostEdit]) -> Iterator[str]:
     yield f"`--force` overwrites {'it' if len(losses) == 1 else 'them'}"
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:

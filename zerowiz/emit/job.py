@@ -44,7 +44,7 @@ class Watch:
     """The nodes that a launcher here keeps connections to, as many ranks on each, in order."""
 
 
-class Job:
+class SupervisedJob:
     """A job that runs, from its launcher's start until nothing of it is left."""
 
     def __init__(

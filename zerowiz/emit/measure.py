@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
 
-from zerowiz.core.measure.row import RankEnd
+from zerowiz.core.measure.row import TrialEnd
 from zerowiz.emit.processes import ENDING, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 
@@ -49,7 +49,7 @@ class Ended:
     """A case that has ended on all its ranks."""
 
     place: int
-    ends: tuple[RankEnd, ...]
+    ends: tuple[TrialEnd, ...]
     log_tail: str
     """The last lines of the rank that failed first; empty when none did."""
 
@@ -87,9 +87,9 @@ def _case_folder(folder: Path, place: int) -> Path:
     return folder / f"case-{place}"
 
 
-def _read_end(case: Path, rank: int) -> RankEnd:
+def _read_end(case: Path, rank: int) -> TrialEnd:
     end = _read(case / f"end-{rank}.json")
-    return RankEnd(
+    return TrialEnd(
         rank=rank,
         report=_read(case / f"rank-{rank}.json"),
         status=cast("int", end.get("status", 1)),

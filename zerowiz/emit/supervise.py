@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.attempt import AttemptFolder
-from zerowiz.emit.job import Job, Watch
+from zerowiz.emit.job import SupervisedJob, Watch
 from zerowiz.emit.processes import ENDING, FORWARDED, adopt_orphans, read_children, read_space
 from zerowiz.emit.watchdog import heir
 from zerowiz.errors import PreflightError
@@ -49,7 +49,7 @@ def supervise(
         others = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch)})
         will.name(launcher.pid)
-        job = Job(watch, launcher, inbox, mark, others)
+        job = SupervisedJob(watch, launcher, inbox, mark, others)
         try:
             for number in told:
                 os.kill(os.getpid(), number)

@@ -17,7 +17,7 @@ _ALL_IS_WELL = b"."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Will:
+class WatchdogOrders:
     """What binds the heir: a pipe that closes when this process is gone, however it went."""
 
     lifeline: int
@@ -33,7 +33,7 @@ class Will:
 
 
 @contextmanager
-def heir(mark: str, folder: Path, grace_s: float) -> Iterator[Will]:
+def heir(mark: str, folder: Path, grace_s: float) -> Iterator[WatchdogOrders]:
     """Have a process beside this one that outlives it for as long as the job does."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -42,7 +42,7 @@ def heir(mark: str, folder: Path, grace_s: float) -> Iterator[Will]:
         _inherit(reader, mark, folder, grace_s)
     os.close(reader)
     try:
-        will = Will(lifeline=writer)
+        will = WatchdogOrders(lifeline=writer)
         yield will
         will.tell(_ALL_IS_WELL)
     finally:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Severity
 from zerowiz.ui.fold import fold
@@ -55,13 +55,13 @@ def mended(path: str, count: int, stream: TextIO) -> None:
     note(f"{said} mended in {path}", stream)
 
 
-def in_short(path: str, finding: Finding) -> str:
+def in_short(path: str, finding: ConfigFinding) -> str:
     """One finding in half a sentence, for a command that does something else."""
     rule = finding.rule
     return _printable(f"{path} line {finding.line}: {finding.message} ({rule.code} {rule.name})")
 
 
-def _report(path: str, findings: Sequence[Finding], stream: TextIO) -> None:
+def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
     """The findings of a file; what several have in common is said with the first."""
     said: set[str] = set()
     for finding in findings:
@@ -69,7 +69,7 @@ def _report(path: str, findings: Sequence[Finding], stream: TextIO) -> None:
         said.add(finding.rule.code)
 
 
-def _finding(path: str, finding: Finding, stream: TextIO, *, explained: bool) -> None:
+def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bool) -> None:
     rule, severity = finding.rule, finding.severity
     said = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
     line = _folded(f"{said}{finding.message}", stream)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from zerowiz.core.launch.diff import Incomparable, difference
-from zerowiz.errors import HandEditedError, Loss
+from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.ui import show
 from zerowiz.ui.table import say
 
@@ -30,7 +30,7 @@ def error(refusal: HandEditedError, stream: TextIO) -> None:
     show.what_next(refusal.hints, stream)
 
 
-def losses(found: Sequence[Loss], stream: TextIO) -> None:
+def losses(found: Sequence[LostEdit], stream: TextIO) -> None:
     """What would be lost, file by file, each after an empty line."""
     for loss in found:
         stream.write("\n")

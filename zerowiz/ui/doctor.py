@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.launch.doctor import Finding
+from zerowiz.core.launch.doctor import PreflightFinding
 from zerowiz.core.rule import Severity
 from zerowiz.ui.table import say
 
@@ -17,7 +17,7 @@ _WORDS = {
 _HANG = "    "
 
 
-def findings(found: Sequence[Finding], stream: TextIO) -> None:
+def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
     """Each finding with its why and its mends; what several have in common is said once."""
     said: set[str] = set()
     for finding in found:
@@ -30,7 +30,7 @@ def findings(found: Sequence[Finding], stream: TextIO) -> None:
         said.add(rule.code)
 
 
-def summary(found: Sequence[Finding], stream: TextIO) -> None:
+def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
     """How many there are, and what that means for a launch."""
     counts = Counter(finding.severity for finding in found)
     if not counts:
@@ -41,6 +41,6 @@ def summary(found: Sequence[Finding], stream: TextIO) -> None:
     say(stream, f"{told}{ends}")
 
 
-def in_short(finding: Finding) -> str:
+def in_short(finding: PreflightFinding) -> str:
     """One finding as a sentence, for a command that does something else."""
     return f"{finding.what} ({finding.rule.code} {finding.rule.name}): {finding.rule.why}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TextIO
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
 from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink
 from zerowiz.core.machine.network import Network, Nic
@@ -125,7 +125,7 @@ def _link(value: Machine) -> str:
     return f"{words}, weakest pair {pair[0]}-{pair[1]} ({weakest.word}){p2p}"
 
 
-def _allocation(told: Allocation) -> str:
+def _allocation(told: JobAllocation) -> str:
     """`SLURM: 2 nodes, 8 GPUs on each`; what it did not tell is not there."""
     parts = (
         None if told.nodes is None else _many(told.nodes, "node"),

@@ -5,29 +5,29 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core.machine.links import Interconnect
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.network import Network
-from zerowiz.core.machine.outliers import Oddity, OddityKind, Said
+from zerowiz.core.machine.outliers import Outlier, OutlierKind, Said
 from zerowiz.ui import sentences
 from zerowiz.ui.units import gib
 
-_ODDITIES: Mapping[OddityKind, str] = {
-    OddityKind.FEWER_GPUS: "has fewer GPUs",
-    OddityKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
-    OddityKind.GPU_MODEL: "has another GPU",
-    OddityKind.BUSY_GPU: "is busy, with little memory free",
-    OddityKind.DRIVER: "has another driver",
-    OddityKind.SLOWER_LINK: "has a slower link",
-    OddityKind.SLOWER_NETWORK: "has a slower network",
-    OddityKind.LESS_HOST_MEMORY: "has less host memory available",
+_ODDITIES: Mapping[OutlierKind, str] = {
+    OutlierKind.FEWER_GPUS: "has fewer GPUs",
+    OutlierKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
+    OutlierKind.GPU_MODEL: "has another GPU",
+    OutlierKind.BUSY_GPU: "is busy, with little memory free",
+    OutlierKind.DRIVER: "has another driver",
+    OutlierKind.SLOWER_LINK: "has a slower link",
+    OutlierKind.SLOWER_NETWORK: "has a slower network",
+    OutlierKind.LESS_HOST_MEMORY: "has less host memory available",
 }
 
-_IN_BYTES = frozenset({OddityKind.BUSY_GPU, OddityKind.LESS_HOST_MEMORY})
+_IN_BYTES = frozenset({OutlierKind.BUSY_GPU, OutlierKind.LESS_HOST_MEMORY})
 
 
-def oddity(value: Oddity) -> str:
+def oddity(value: Outlier) -> str:
     """In what a node is the odd one out."""
     where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
     said, usual = (_said(value.what, each) for each in (value.said, value.usual))
-    if value.what is OddityKind.FEWER_THAN_SLOTS:
+    if value.what is OutlierKind.FEWER_THAN_SLOTS:
         return f"{where} {_ODDITIES[value.what]}: {said} of {usual}"
     return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
 
@@ -39,7 +39,7 @@ def notes(fleet: Fleet) -> Iterator[str]:
         yield f"node `{note.host}`: {note.note}"
 
 
-def _said(what: OddityKind, value: Said) -> str:
+def _said(what: OutlierKind, value: Said) -> str:
     match value:
         case int():
             return gib(value) if what in _IN_BYTES else str(value)

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.decision.evaluate import Verdict, Weighed
-from zerowiz.core.decision.flowchart import Answer, Decision, Question, Reason
-from zerowiz.core.decision.oom_history import Memory
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
+from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -16,13 +16,13 @@ from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting
 from zerowiz.ui.units import bare_gib, gib, gpus, size_of, small, told_of
 
-_QUESTIONS: Mapping[Question, str] = {
-    Question.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
-    Question.FITS_ZERO1: "Slow link: does it fit with ZeRO-1?",
-    Question.FITS_ZERO2: "Does it fit with ZeRO-2?",
-    Question.FAST_INTERCONNECT: "Is the interconnect fast?",
-    Question.FITS_ZERO3: "Does it fit with ZeRO-3?",
-    Question.FITS_OFFLOAD: "Does it fit with offload?",
+_QUESTIONS: Mapping[FlowchartQuestion, str] = {
+    FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
+    FlowchartQuestion.FITS_ZERO1: "Slow link: does it fit with ZeRO-1?",
+    FlowchartQuestion.FITS_ZERO2: "Does it fit with ZeRO-2?",
+    FlowchartQuestion.FAST_INTERCONNECT: "Is the interconnect fast?",
+    FlowchartQuestion.FITS_ZERO3: "Does it fit with ZeRO-3?",
+    FlowchartQuestion.FITS_OFFLOAD: "Does it fit with offload?",
 }
 
 _LINKS: Mapping[LinkClass, str] = {
@@ -83,7 +83,7 @@ def reason(value: Reason) -> str:
     return _REASONS[value]
 
 
-def question(value: Question) -> str:
+def question(value: FlowchartQuestion) -> str:
     """A question of the flowchart."""
     return _QUESTIONS[value]
 
@@ -149,7 +149,7 @@ def _died(decision: Decision, value: Answer) -> str:
     seen = weighed.ran_out
     if seen is None:
         return ""
-    memory = "host memory" if seen.memory is Memory.HOST else "memory"
+    memory = "host memory" if seen.memory is MemoryKind.HOST else "memory"
     return f"; {seen.strategy} ran out of {memory} here on {seen.seen_on} (`--ignore-oom`)"
 
 
@@ -181,7 +181,7 @@ def change(value: Remedy) -> str:
     return f"{options(value)}: {value.strategy}"
 
 
-def lack(weighed: Weighed) -> str:
+def lack(weighed: StrategyEstimate) -> str:
     """What the closest rung lacks."""
     room, host_room = weighed.headroom_bytes, weighed.host_headroom_bytes
     if weighed.ran_out is not None:
@@ -291,7 +291,7 @@ def interval(strategy: Strategy, value: Interval) -> str:
     return f"{said}; assumes {assumed}" if assumed else said
 
 
-def verdict(weighed: Weighed) -> str:
+def verdict(weighed: StrategyEstimate) -> str:
     """The verdict in a column's width; the GPU may have room where nobody knows the host's."""
     room = weighed.headroom_bytes
     if weighed.ran_out is not None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import Job, Verdict, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COLOURS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}
 
 
-def _job_lines(job: Job) -> tuple[str, ...]:
+def _job_lines(job: PlanInput) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     checkpointing = "with" if w.gradient_checkpointing else "without"
     states = job.state_format
@@ -69,7 +69,7 @@ def _even(words: Sequence[str]) -> list[str]:
     return [f"{word:{width}}" for word in words]
 
 
-def _rung_row(weighed: Weighed) -> tuple[str, ...]:
+def _rung_row(weighed: StrategyEstimate) -> tuple[str, ...]:
     colour = _COLOURS[weighed.verdict]
     return (
         weighed.strategy.name,

@@ -25,7 +25,7 @@ _OK, _FAILED, _OUT_OF_MEMORY = 0, 1, 3
 Case = dict[str, Any]
 
 
-class Recorder:
+class StepRecorder:
     """What this rank reports; it is written after each phase, so a killed case loses nothing."""
 
     def __init__(self, path: Path, rank: int, meter: Meter) -> None:
@@ -79,7 +79,7 @@ def run_case(case: Case, rank: int, folder: Path) -> int:
     """Measure; the exit status says whether it lived, failed, or ran out of memory."""
     on_cuda = get_accelerator().device_name() == "cuda"
     meter: Meter = CudaMeter() if on_cuda else CpuMeter()
-    recorder = Recorder(report_mark(folder, rank), rank, meter)
+    recorder = StepRecorder(report_mark(folder, rank), rank, meter)
     try:
         device = _open_cuda(case, rank) if on_cuda else torch.device("cpu")
         _measure(case, folder, device, meter, recorder)
@@ -92,7 +92,7 @@ def run_case(case: Case, rank: int, folder: Path) -> int:
     return _OK
 
 
-def _fail(recorder: Recorder, error: Exception) -> int:
+def _fail(recorder: StepRecorder, error: Exception) -> int:
     """Tell running out of memory from other failures."""
     message = str(error).strip() or "no message"
     if _is_out_of_memory(error):
@@ -135,7 +135,7 @@ def _open_cuda(case: Case, rank: int) -> torch.device:
 
 
 def _measure(
-    case: Case, folder: Path, device: torch.device, meter: Meter, recorder: Recorder
+    case: Case, folder: Path, device: torch.device, meter: Meter, recorder: StepRecorder
 ) -> None:
     # CUDA creates its context.
     torch.ones(1, device=device).add_(1)
@@ -175,7 +175,7 @@ def _describe(device: torch.device) -> Values:
     }
 
 
-def _initialize(case: Case, model: Any, recorder: Recorder) -> Any:  # noqa: ANN401
+def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
     """The engine, and which classes stand around the optimizer."""
     with recorder.measured("init"):
         trainable = [p for p in model.parameters() if p.requires_grad]
@@ -198,7 +198,7 @@ def _take_step(
     batch: dict[str, torch.Tensor],
     case: Case,
     iteration: int,
-    recorder: Recorder,
+    recorder: StepRecorder,
 ) -> None:
     """One optimizer step; the first and the last iteration are reported."""
     names = {0: "first", case["steps"] - 1: "steady"} if case["steps"] > 1 else {0: "first"}

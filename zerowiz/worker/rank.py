@@ -198,7 +198,7 @@ class Stream:
         return lines[:-1] if lines and not lines[-1] else lines
 
 
-class Rank:
+class RankSupervisor:
     """The training process of one rank."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
@@ -402,7 +402,7 @@ def main() -> NoReturn:
     folder = os.environ.get("ZEROWIZ_ATTEMPT")
     if folder is None:
         become(rank_command(words))
-    rank = Rank(words, Path(folder))
+    rank = RankSupervisor(words, Path(folder))
     status, ended_at = rank.watch(), time.time()
     rank.drain()
     rank.report(status, ended_at)

@@ -6,14 +6,14 @@ import pytest
 from measured.rows import read_model
 
 from zerowiz.core.decision.buffer_costs import Cost, buffer_costs
-from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategy import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
 from zerowiz.core.workload import Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
-JOB = Job(
+JOB = PlanInput(
     machine=parse_spec("4xA100-80GB", read_gpu_table()),
     model=read_model("llama-3.1-8b"),
     workload=Workload(gradient_checkpointing=True),
@@ -21,13 +21,13 @@ JOB = Job(
 MB = 10**6
 
 
-def costs(strategy: Strategy, job: Job = JOB) -> dict[str, Cost]:
-    return {cost.key: cost for cost in buffer_costs(job, weigh(job, strategy))}
+def costs(strategy: Strategy, job: PlanInput = JOB) -> dict[str, Cost]:
+    return {cost.key: cost for cost in buffer_costs(job, evaluate(job, strategy))}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 def test_each_size_that_costs_stands_in_the_config_as_it_is_told(strategy: Strategy) -> None:
-    config = write_config(JOB, weigh(JOB, strategy), Handover())
+    config = write_config(JOB, evaluate(JOB, strategy), Handover())
     zero = config["zero_optimization"]
     assert isinstance(zero, dict)
     told = {key: cost.value for key, cost in costs(strategy).items()}
@@ -39,7 +39,7 @@ def test_a_second_bucket_costs_as_much_again() -> None:
     assert 2 * 2 * 25 * MB == costs(ZERO2)["reduce_bucket_size"].size_bytes
     (line,) = (
         line.size_bytes
-        for line in weigh(JOB, ZERO2).estimate.lines
+        for line in evaluate(JOB, ZERO2).estimate.lines
         if (line.part, line.phase.value) == ("reduce bucket", "backward")
     )
     assert line == costs(ZERO2)["reduce_bucket_size"].size_bytes

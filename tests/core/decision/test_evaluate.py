@@ -14,7 +14,13 @@ from measured.rows import (
     workload_of,
 )
 
-from zerowiz.core.decision.evaluate import Job, Verdict, Weighed, weigh, weigh_all
+from zerowiz.core.decision.evaluate import (
+    PlanInput,
+    StrategyEstimate,
+    Verdict,
+    evaluate,
+    evaluate_all,
+)
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.spec import parse_spec
@@ -64,8 +70,8 @@ def cpu_machine(ranks: int, available_bytes: int) -> Machine:
     )
 
 
-def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> Job:
-    return Job(
+def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> PlanInput:
+    return PlanInput(
         machine=with_free(A100S, free_bytes),
         model=SEVEN,
         workload=CHECKPOINTED,
@@ -78,8 +84,8 @@ def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> 
 def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
     model: Model, state_dtype: StateDtype
 ) -> None:
-    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
-    assert weigh(job, ZERO3).runs
+    job = PlanInput(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    assert evaluate(job, ZERO3).runs
 
 
 @pytest.mark.parametrize("model", [SEVEN, read_model("llama-2-7b")], ids=["size", "config"])
@@ -89,11 +95,11 @@ def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
 def test_7b_on_four_gpus_of_40_gb_runs_under_zero2_with_bf16_states_alone(
     model: Model, state_dtype: StateDtype | None, runs: bool
 ) -> None:
-    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
-    assert runs is weigh(job, ZERO2).runs
+    job = PlanInput(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    assert runs is evaluate(job, ZERO2).runs
 
 
-def capped(row: Row) -> Weighed:
+def capped(row: Row) -> StrategyEstimate:
     """The run on cards that hold its cap and what the job takes beside its tensors."""
     outside_bytes = 2_250_000_000
     gpu = Gpu(index=0, name=row["gpu"], free_bytes=row["memory_cap_bytes"] + outside_bytes)
@@ -104,14 +110,14 @@ def capped(row: Row) -> Weighed:
         host=Host(),
     )
     workload = workload_of(row)
-    job = Job(
+    job = PlanInput(
         machine=machine,
         model=read_model(row["model"]),
         workload=workload,
         state_dtype=workload.optimizer_state_dtype,
         own_buffers=buffers_of(row),
     )
-    return weigh(job, strategy_of(row))
+    return evaluate(job, strategy_of(row))
 
 
 CAPPED = [row for row in read_rows() if row["memory_cap_bytes"] is not None]
@@ -165,13 +171,13 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
     """Qwen3-32B under ZeRO-3 took 139.3 GB of each of four H200s, and flushed five times."""
     row = next(row for row in read_rows() if row["id"] == "d4-000")
     assert (5, True) == (row["allocator_retries"], row["ok"])
-    job = Job(
+    job = PlanInput(
         machine=parse_spec(f"{row['gpus']}xH200", read_gpu_table()),
         model=read_model(row["model"]),
         workload=workload_of(row),
         own_buffers=buffers_of(row),
     )
-    weighed = weigh(job, strategy_of(row))
+    weighed = evaluate(job, strategy_of(row))
     assert row["peak_bytes"] == pytest.approx(weighed.estimate.peak_bytes, rel=0.01)
     assert Verdict.TIGHT is weighed.verdict
 
@@ -181,8 +187,8 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
     [(-1, Verdict.DOES_NOT_FIT), (0, Verdict.TIGHT), (10 * GB, Verdict.FITS)],
 )
 def test_a_budget_is_met_to_the_byte(spare_bytes: int, verdict: Verdict) -> None:
-    need_bytes = weigh(job_with(), ZERO2).device_bytes
-    weighed = weigh(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
+    need_bytes = evaluate(job_with(), ZERO2).device_bytes
+    weighed = evaluate(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
     assert (verdict, spare_bytes) == (weighed.verdict, weighed.headroom_bytes)
 
 
@@ -197,21 +203,23 @@ def test_a_budget_is_what_was_said_but_never_more_than_is_free(
 
 
 def test_without_a_known_budget_nothing_is_said_to_fit() -> None:
-    verdicts = {weighed.verdict for weighed in weigh_all(job_with())}
+    verdicts = {weighed.verdict for weighed in evaluate_all(job_with())}
     assert {Verdict.DOES_NOT_FIT} == verdicts
-    assert weigh(job_with(), ZERO2).headroom_bytes is None
+    assert evaluate(job_with(), ZERO2).headroom_bytes is None
 
 
 def test_the_tightest_gpu_decides() -> None:
     tight = replace(A100S.gpus[2], free_bytes=GB)
     machine = replace(A100S, gpus=(*A100S.gpus[:2], tight, A100S.gpus[3]))
-    job = Job(machine=machine, model=SEVEN, workload=CHECKPOINTED)
-    assert GB == weigh(job, ZERO2).budget_bytes
+    job = PlanInput(machine=machine, model=SEVEN, workload=CHECKPOINTED)
+    assert GB == evaluate(job, ZERO2).budget_bytes
 
 
 def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
     alone, joined = (
-        weigh(Job(machine=replace(A100S, gpus=gpus), model=SEVEN, workload=Workload()), DDP)
+        evaluate(
+            PlanInput(machine=replace(A100S, gpus=gpus), model=SEVEN, workload=Workload()), DDP
+        )
         for gpus in (A100S.gpus[:1], A100S.gpus)
     )
     assert alone.estimate.peak_bytes == joined.estimate.peak_bytes
@@ -220,24 +228,26 @@ def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
 
 @pytest.mark.parametrize(("missing", "runs"), [(1, False), (0, True)])
 def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: bool) -> None:
-    job = Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
-    need_bytes = 4 * weigh(job, ZERO2_OFFLOAD).estimate.host_peak_bytes
+    job = PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
+    need_bytes = 4 * evaluate(job, ZERO2_OFFLOAD).estimate.host_peak_bytes
     offered = replace(job, machine=with_host(A100S, need_bytes - missing))
-    weighed = weigh(offered, ZERO2_OFFLOAD)
+    weighed = evaluate(offered, ZERO2_OFFLOAD)
     assert (runs, -missing) == (weighed.runs, weighed.host_headroom_bytes)
     assert missing == weighed.lacking_bytes
 
 
 def test_more_nodes_do_not_share_their_host_memory() -> None:
     one, two = (
-        weigh(Job(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()), rung)
+        evaluate(
+            PlanInput(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()), rung
+        )
         for nodes, rung in ((1, ZERO2_OFFLOAD), (2, ZERO2_OFFLOAD))
     )
     assert one.host_bytes // 2 == pytest.approx(two.host_bytes, rel=0.01)
 
 
 def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:
-    weighed = weigh(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    weighed = evaluate(PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
     assert weighed.host_headroom_bytes is None
     assert Verdict.DOES_NOT_FIT is weighed.verdict
 
@@ -247,54 +257,54 @@ def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
     offloaded: Strategy,
 ) -> None:
     """The ranks' own share and what they move to the host come out of one pool."""
-    job = Job(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
-    weighed = weigh(job, offloaded)
+    job = PlanInput(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
+    weighed = evaluate(job, offloaded)
     assert 100 * GB - 2 * weighed.device_bytes == weighed.host_budget_bytes
 
 
 def test_a_rung_lacks_what_is_missing_on_its_scarcer_side() -> None:
-    job = Job(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
-    weighed = weigh(job, ZERO2_OFFLOAD)
+    job = PlanInput(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
+    weighed = evaluate(job, ZERO2_OFFLOAD)
     assert max(weighed.device_bytes, weighed.host_bytes) - GB == weighed.lacking_bytes
 
 
 def test_a_host_that_nobody_knows_has_nothing_free() -> None:
-    unknown = weigh(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
-    none = weigh(
-        Job(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
+    unknown = evaluate(PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    none = evaluate(
+        PlanInput(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
     )
     assert none.lacking_bytes == unknown.lacking_bytes > 0
 
 
 def test_every_strategy_is_weighed_in_order() -> None:
-    weighed = weigh_all(Job(machine=A100S, model=SEVEN, workload=Workload()))
+    weighed = evaluate_all(PlanInput(machine=A100S, model=SEVEN, workload=Workload()))
     assert STRATEGIES == tuple(w.strategy for w in weighed)
 
 
 def test_a_persons_own_buffers_are_what_is_weighed() -> None:
-    job = Job(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
+    job = PlanInput(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
     for strategy in STRATEGIES:
-        assert DEEPSPEED_DEFAULTS == weigh(job, strategy).buffers
+        assert DEEPSPEED_DEFAULTS == evaluate(job, strategy).buffers
         assert DEEPSPEED_DEFAULTS not in replace(job, own_buffers=None).buffers(strategy)
 
 
 def test_buffers_fit_the_adapters_that_train() -> None:
     workload = Workload(method=Method.LORA, lora_rank=8)
-    job = Job(machine=A100S, model=SEVEN, workload=workload)
-    assert SEVEN.lora_params(8) == weigh(job, ZERO3).buffers.reduce_bucket_size
+    job = PlanInput(machine=A100S, model=SEVEN, workload=workload)
+    assert SEVEN.lora_params(8) == evaluate(job, ZERO3).buffers.reduce_bucket_size
 
 
 def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:
     gpt2 = read_model("gpt2-medium")
-    assert Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
+    assert PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
     with pytest.raises(UsageError, match="1024 learned positions"):
-        Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
+        PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
 
 
 def test_told_arithmetic_knows_no_adapters() -> None:
     told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
     with pytest.raises(UsageError, match="knows no `--method lora`"):
-        Job(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
+        PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +319,7 @@ def test_told_arithmetic_knows_no_adapters() -> None:
 def test_states_are_fp32_unless_told_otherwise_and_of_the_weights_format_in_told_arithmetic(
     accounting: Accounting, said: StateDtype | None, expected: str
 ) -> None:
-    job = Job(
+    job = PlanInput(
         machine=A100S, model=SEVEN, workload=Workload(), accounting=accounting, state_dtype=said
     )
     assert expected == job.state_format
@@ -329,5 +339,5 @@ def test_a_trace_of_another_model_is_not_used() -> None:
         runs=(),
         took_milliseconds=1,
     )
-    own = Job(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
+    own = PlanInput(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
     assert (traced, None) == (own.own_trace, replace(own, model=SEVEN).own_trace)

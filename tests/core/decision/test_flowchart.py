@@ -6,17 +6,17 @@ from itertools import product
 
 import pytest
 
-from zerowiz.core.decision.evaluate import Job, Verdict, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import (
+    Constraints,
     Decision,
+    FlowchartQuestion,
     OffloadChoice,
-    Question,
     Reason,
-    Wish,
     decide,
     walk_flowchart,
 )
-from zerowiz.core.decision.remedies import remedies
+from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.spec import parse_spec
@@ -26,7 +26,7 @@ from zerowiz.core.memory.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import (
     DDP,
-    LADDER,
+    FLOWCHART_STRATEGIES,
     STRATEGIES,
     ZERO1,
     ZERO2,
@@ -51,16 +51,16 @@ FAST, ONE = (parse_spec(spec, TABLE) for spec in ("4xA100-40GB", "A100-40GB"))
 SLOW = parse_spec("4xRTX4090", TABLE)
 
 
-def job_on(machine: Machine) -> Job:
-    return Job(machine=machine, model=SEVEN, workload=Workload())
+def job_on(machine: Machine) -> PlanInput:
+    return PlanInput(machine=machine, model=SEVEN, workload=Workload())
 
 
-def weighed(strategy: Strategy, verdict: Verdict) -> Weighed:
+def weighed(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
     """A rung with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict]
     host = 0 if strategy.offload is Offload.NONE else 1
     line = Line(part="all", phase=Phase.STEP, size_bytes=need, formula="", where=Where.GPU)
-    return Weighed(
+    return StrategyEstimate(
         estimate=Estimate(strategy=strategy, lines=(line,)),
         buffers=DEEPSPEED_DEFAULTS,
         verdict=verdict,
@@ -73,39 +73,39 @@ def weighed(strategy: Strategy, verdict: Verdict) -> Weighed:
 
 
 def walk(
-    verdicts: Mapping[Strategy, Verdict], machine: Machine = FAST, wish: Wish | None = None
+    verdicts: Mapping[Strategy, Verdict], machine: Machine = FAST, wish: Constraints | None = None
 ) -> Decision:
     """The walk where the rungs that are not named do not fit."""
     rungs = [weighed(strategy, verdicts.get(strategy, NO)) for strategy in STRATEGIES]
-    return walk_flowchart(rungs, job_on(machine), wish or Wish())
+    return walk_flowchart(rungs, job_on(machine), wish or Constraints())
 
 
 def chosen(decision: Decision) -> Strategy | None:
     return decision.chosen.strategy if decision.chosen else None
 
 
-def asked(decision: Decision) -> list[Question]:
+def asked(decision: Decision) -> list[FlowchartQuestion]:
     return [answer.question for answer in decision.walk]
 
 
 def test_what_fits_replicated_is_not_sharded() -> None:
     decision = walk(dict.fromkeys(STRATEGIES, FITS))
     assert DDP == chosen(decision)
-    assert [Question.FITS_ONE_GPU] == asked(decision)
+    assert [FlowchartQuestion.FITS_ONE_GPU] == asked(decision)
     assert (Reason.REPLICATED_FITS,) == decision.reasons
 
 
 def test_zero2_is_the_recommended_middle() -> None:
     decision = walk({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS})
     assert ZERO2 == chosen(decision)
-    assert [Question.FITS_ONE_GPU, Question.FITS_ZERO2] == asked(decision)
+    assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO2] == asked(decision)
     assert (Reason.MIDDLE_FITS,) == decision.reasons
 
 
 def test_over_a_slow_link_zero1_is_enough_when_only_optimizer_states_were_in_the_way() -> None:
     decision = walk({ZERO1: FITS, ZERO2: FITS}, SLOW)
     assert ZERO1 == chosen(decision)
-    assert [Question.FITS_ONE_GPU, Question.FITS_ZERO1] == asked(decision)
+    assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO1] == asked(decision)
     assert (Reason.SLOW_LINK_ZERO1,) == decision.reasons
 
 
@@ -128,8 +128,8 @@ def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: Strategy) 
 def test_beside_a_tight_rung_the_next_that_fits_is_offered(
     tight: Strategy, offered: Strategy
 ) -> None:
-    below = LADDER[LADDER.index(tight) + 1 :]
-    (remedy,) = remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
+    below = FLOWCHART_STRATEGIES[FLOWCHART_STRATEGIES.index(tight) + 1 :]
+    (remedy,) = find_remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
     assert offered.name == remedy.strategy
     assert {"--stage": str(offered.stage), "--offload": offered.offload.value} == remedy.change
     assert NEED_BYTES[TIGHT] - NEED_BYTES[FITS] == remedy.frees_bytes
@@ -137,20 +137,20 @@ def test_beside_a_tight_rung_the_next_that_fits_is_offered(
 
 def test_beside_a_tight_rung_another_tight_one_is_passed_over() -> None:
     verdicts = {ZERO2: TIGHT, ZERO3: TIGHT, ZERO2_OFFLOAD: NO, ZERO3_OFFLOAD: FITS}
-    (remedy,) = remedies(walk(verdicts))
+    (remedy,) = find_remedies(walk(verdicts))
     assert "zero3-offload" == remedy.strategy
 
 
 def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
     verdicts = {ZERO3: TIGHT, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}
-    assert () == remedies(walk(verdicts, wish=Wish(offload=OffloadChoice.NONE)))
+    assert () == find_remedies(walk(verdicts, wish=Constraints(offload=OffloadChoice.NONE)))
 
 
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
 def test_one_gpu_weighs_offload_at_once(strategy: Strategy) -> None:
     decision = walk({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, strategy: FITS}, ONE)
     assert strategy == chosen(decision)
-    assert {Question.FITS_ONE_GPU, Question.FITS_OFFLOAD} == set(asked(decision))
+    assert {FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_OFFLOAD} == set(asked(decision))
     assert (Reason.ONLY_OFFLOAD_FITS,) == decision.reasons
 
 
@@ -158,10 +158,10 @@ def test_zero3_is_taken_over_a_fast_link() -> None:
     decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS})
     assert ZERO3 == chosen(decision)
     assert [
-        Question.FITS_ONE_GPU,
-        Question.FITS_ZERO2,
-        Question.FAST_INTERCONNECT,
-        Question.FITS_ZERO3,
+        FlowchartQuestion.FITS_ONE_GPU,
+        FlowchartQuestion.FITS_ZERO2,
+        FlowchartQuestion.FAST_INTERCONNECT,
+        FlowchartQuestion.FITS_ZERO3,
     ] == asked(decision)
     assert (Reason.FAST_LINK_ZERO3,) == decision.reasons
 
@@ -175,20 +175,20 @@ def test_zero3_is_refused_over_a_slow_link() -> None:
 @pytest.mark.parametrize(
     ("wish", "strategy", "reason"),
     [
-        (Wish(allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
-        (Wish(offload=OffloadChoice.AUTO), ZERO2_OFFLOAD, Reason.OFFLOAD_OVER_SLOW_ZERO3),
-        (Wish(offload=OffloadChoice.AUTO, allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
+        (Constraints(allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
+        (Constraints(offload=OffloadChoice.AUTO), ZERO2_OFFLOAD, Reason.OFFLOAD_OVER_SLOW_ZERO3),
+        (Constraints(offload=OffloadChoice.AUTO, allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
     ],
 )
 def test_a_slow_zero3_is_replaced_or_taken_when_the_person_says_so(
-    wish: Wish, strategy: Strategy, reason: Reason
+    wish: Constraints, strategy: Strategy, reason: Reason
 ) -> None:
     decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, wish)
     assert (strategy, (reason,)) == (chosen(decision), decision.reasons)
 
 
 def test_the_larger_offload_replaces_a_slow_zero3_when_the_smaller_one_does_not_fit() -> None:
-    wish = Wish(offload=OffloadChoice.AUTO)
+    wish = Constraints(offload=OffloadChoice.AUTO)
     assert ZERO3_OFFLOAD == chosen(walk({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, wish))
 
 
@@ -202,17 +202,17 @@ def test_offload_is_taken_when_zero3_does_not_fit(strategy: Strategy, machine: M
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
 def test_offload_none_forbids_it(machine: Machine) -> None:
     offloads = dict.fromkeys((ZERO2_OFFLOAD, ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
-    decision = walk(offloads, machine, Wish(offload=OffloadChoice.NONE))
+    decision = walk(offloads, machine, Constraints(offload=OffloadChoice.NONE))
     assert (None, (Reason.NOTHING_FITS,)) == (chosen(decision), decision.reasons)
-    assert Question.FITS_OFFLOAD not in asked(decision)
+    assert FlowchartQuestion.FITS_OFFLOAD not in asked(decision)
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
 def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machine) -> None:
     rungs = [weighed(strategy, NO) for strategy in STRATEGIES]
-    at = LADDER.index(ZERO2_OFFLOAD)
+    at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
     rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES + 3)
-    decision = walk_flowchart(rungs, job_on(machine), Wish())
+    decision = walk_flowchart(rungs, job_on(machine), Constraints())
     assert (None, (Reason.NOTHING_FITS,)) == (chosen(decision), decision.reasons)
     assert (ZERO2_OFFLOAD, 3) == (decision.closest.strategy, decision.closest.lacking_bytes)
 
@@ -222,7 +222,7 @@ def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machi
 def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
     strategy: Strategy, machine: Machine
 ) -> None:
-    decision = walk(dict.fromkeys(STRATEGIES, FITS), machine, Wish(stage=strategy.stage))
+    decision = walk(dict.fromkeys(STRATEGIES, FITS), machine, Constraints(stage=strategy.stage))
     assert (strategy, (Reason.ASKED_FOR,)) == (chosen(decision), decision.reasons)
     assert 1 == len(decision.walk)
 
@@ -230,8 +230,8 @@ def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3])
 def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) -> None:
     others = {s: FITS for s in STRATEGIES if s.stage != strategy.stage}
-    assert chosen(walk(others, wish=Wish(stage=strategy.stage))) is None
-    forced = walk(others, wish=Wish(stage=strategy.stage, force=True))
+    assert chosen(walk(others, wish=Constraints(stage=strategy.stage))) is None
+    forced = walk(others, wish=Constraints(stage=strategy.stage, force=True))
     assert (strategy, (Reason.FORCED,)) == (chosen(forced), forced.reasons)
 
 
@@ -250,13 +250,13 @@ def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) 
 def test_a_stage_and_an_offload_name_a_rung(
     stage: int | None, offload: OffloadChoice, strategy: Strategy
 ) -> None:
-    wish = Wish(stage=stage, offload=offload)
+    wish = Constraints(stage=stage, offload=offload)
     assert strategy == chosen(walk(dict.fromkeys(STRATEGIES, FITS), wish=wish))
 
 
 def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> None:
     fitting = dict.fromkeys((ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
-    wish = Wish(stage=3, offload=OffloadChoice.AUTO)
+    wish = Constraints(stage=3, offload=OffloadChoice.AUTO)
     assert ZERO3_OFFLOAD_OPTIMIZER == chosen(walk(fitting, wish=wish))
 
 
@@ -273,7 +273,7 @@ def test_an_offload_that_deepspeed_does_not_have_is_refused(
     stage: int, offload: OffloadChoice
 ) -> None:
     with pytest.raises(UsageError, match=rf"`--stage {stage}` with `--offload {offload}`"):
-        walk({}, wish=Wish(stage=stage, offload=offload))
+        walk({}, wish=Constraints(stage=stage, offload=offload))
 
 
 def test_an_answer_carries_the_numbers_that_settled_it() -> None:
@@ -285,9 +285,9 @@ def test_an_answer_carries_the_numbers_that_settled_it() -> None:
 def test_a_rung_that_fails_on_the_host_alone_is_answered_with_the_hosts_numbers() -> None:
     """Also when it fills the GPU to the last byte."""
     rungs = [weighed(strategy, NO) for strategy in STRATEGIES]
-    at = LADDER.index(ZERO2_OFFLOAD)
+    at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
     rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES, host_bytes=7, host_budget_bytes=5)
-    answers = walk_flowchart(rungs, job_on(ONE), Wish()).walk
+    answers = walk_flowchart(rungs, job_on(ONE), Constraints()).walk
     answer = next(a for a in answers if a.strategy == "zero2-offload")
     assert (7, 5) == (answer.need_bytes, answer.have_bytes)
 
@@ -300,15 +300,16 @@ def test_the_losers_are_kept() -> None:
 
 def test_an_unknown_budget_is_named_as_the_reason() -> None:
     unknown = replace(FAST, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FAST.gpus))
-    decision = decide(job_on(unknown), Wish())
+    decision = decide(job_on(unknown), Constraints())
     assert (Reason.NOTHING_FITS, Reason.BUDGET_UNKNOWN) == decision.reasons
 
 
 ANSWERS = tuple(
-    dict(zip(LADDER, verdicts, strict=True)) for verdicts in product((FITS, NO), repeat=len(LADDER))
+    dict(zip(FLOWCHART_STRATEGIES, verdicts, strict=True))
+    for verdicts in product((FITS, NO), repeat=len(FLOWCHART_STRATEGIES))
 )
 WISHES = tuple(
-    Wish(offload=offload, allow_slow=allow_slow)
+    Constraints(offload=offload, allow_slow=allow_slow)
     for offload in (None, OffloadChoice.AUTO, OffloadChoice.NONE)
     for allow_slow in (False, True)
 )
@@ -316,14 +317,14 @@ WISHES = tuple(
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("wish", WISHES)
-def test_no_walk_ends_on_a_rung_that_does_not_fit(wish: Wish, machine: Machine) -> None:
+def test_no_walk_ends_on_a_rung_that_does_not_fit(wish: Constraints, machine: Machine) -> None:
     ends = [(verdicts, chosen(walk(verdicts, machine, wish))) for verdicts in ANSWERS]
     assert [] == [(v, end) for v, end in ends if end is not None and v[end] is NO]
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("wish", WISHES)
-def test_no_walk_asks_the_same_thing_twice(wish: Wish, machine: Machine) -> None:
+def test_no_walk_asks_the_same_thing_twice(wish: Constraints, machine: Machine) -> None:
     for verdicts in ANSWERS:
         steps = [(a.question, a.strategy) for a in walk(verdicts, machine, wish).walk]
         assert len(set(steps)) == len(steps)
@@ -337,11 +338,11 @@ def test_several_nodes_count_as_a_slow_link_until_somebody_knows_better() -> Non
 
 
 def test_the_walk_over_real_numbers_finds_7b_on_four_gpus_of_40_gb_a_zero3_job() -> None:
-    job = Job(machine=FAST, model=SEVEN, workload=Workload(gradient_checkpointing=True))
-    assert ZERO3 == chosen(decide(job, Wish()))
+    job = PlanInput(machine=FAST, model=SEVEN, workload=Workload(gradient_checkpointing=True))
+    assert ZERO3 == chosen(decide(job, Constraints()))
 
 
 def test_the_same_job_offloads_where_the_link_is_slow_and_the_cards_are_small() -> None:
     machine = replace(SLOW, host=Host(available_bytes=500 * 10**9))
-    job = Job(machine=machine, model=SEVEN, workload=Workload(gradient_checkpointing=True))
-    assert ZERO3_OFFLOAD == chosen(decide(job, Wish(offload=OffloadChoice.AUTO)))
+    job = PlanInput(machine=machine, model=SEVEN, workload=Workload(gradient_checkpointing=True))
+    assert ZERO3_OFFLOAD == chosen(decide(job, Constraints(offload=OffloadChoice.AUTO)))

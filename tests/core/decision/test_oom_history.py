@@ -10,23 +10,23 @@ import pytest
 from paths import ROOT
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Wish, decide
-from zerowiz.core.decision.oom_history import History, Memory, RanOut
-from zerowiz.core.decision.remedies import remedies
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.oom_history import History, MemoryKind, RanOut
+from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
 from zerowiz.core.outcome.verdict import Cause
-from zerowiz.core.strategy import DDP, LADDER, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.strategy import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
 from zerowiz.core.workload import StateDtype, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()
 HOST = Host(total_bytes=10**12, available_bytes=10**12)
 FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)
-JOB = Job(
+JOB = PlanInput(
     machine=FOUR,
     model=model_from_size("1b", 1_000_000_000),
     workload=Workload(micro_batch=4, gradient_checkpointing=True),
@@ -34,7 +34,7 @@ JOB = Job(
 DAY = "2026-11-22"
 
 
-def died(decision: Decision, strategy: Strategy, memory: Memory = Memory.GPU) -> RanOut:
+def died(decision: Decision, strategy: Strategy, memory: MemoryKind = MemoryKind.GPU) -> RanOut:
     seen = remember(decision, strategy, memory, DAY)
     assert seen is not None
     return seen
@@ -45,19 +45,21 @@ def chosen(decision: Decision) -> str | None:
 
 
 def test_the_walk_goes_one_rung_up_each_time_and_then_ends() -> None:
-    decision = decide(JOB, Wish())
+    decision = decide(JOB, Constraints())
     taken = [chosen(decision)]
     while decision.chosen is not None:
         decision = decide_again(decision, died(decision, decision.chosen.strategy))
         taken.append(chosen(decision))
-    places = [[s.name for s in LADDER].index(name) for name in taken if name is not None]
+    places = [
+        [s.name for s in FLOWCHART_STRATEGIES].index(name) for name in taken if name is not None
+    ]
     assert "ddp" == taken[0]
     assert taken[-1] is None
     assert sorted(set(places)) == places
 
 
 def test_a_rung_that_spares_nothing_more_does_not_fit_either() -> None:
-    decision = decide(JOB, Wish(stage=2))
+    decision = decide(JOB, Constraints(stage=2))
     again = decide_again(decision, died(decision, ZERO2))
     assert {"ddp", "zero1", "zero2"} == {one.strategy.name for one in again.weighed if one.ran_out}
     need_bytes = decision.of(ZERO2).device_bytes
@@ -67,20 +69,20 @@ def test_a_rung_that_spares_nothing_more_does_not_fit_either() -> None:
 
 
 def test_a_stage_that_was_asked_for_is_where_it_begins() -> None:
-    decision = decide(JOB, Wish(stage=2))
+    decision = decide(JOB, Constraints(stage=2))
     assert "zero3" == chosen(decide_again(decision, died(decision, ZERO2)))
 
 
 def test_offload_that_was_refused_stays_refused() -> None:
-    decision = decide(JOB, Wish(offload=OffloadChoice.NONE))
+    decision = decide(JOB, Constraints(offload=OffloadChoice.NONE))
     for strategy in (DDP, ZERO2, ZERO3):
         decision = decide_again(decision, died(decision, strategy))
     assert chosen(decision) is None
 
 
 def test_after_the_host_was_too_small_a_rung_that_builds_less_there_is_taken() -> None:
-    decision = decide(JOB, Wish(offload=OffloadChoice.AUTO))
-    again = decide_again(decision, died(decision, ZERO2_OFFLOAD, Memory.HOST))
+    decision = decide(JOB, Constraints(offload=OffloadChoice.AUTO))
+    again = decide_again(decision, died(decision, ZERO2_OFFLOAD, MemoryKind.HOST))
     assert again.of(ZERO3).ran_out is None
     assert again.of(ZERO2_OFFLOAD).ran_out is not None
 
@@ -101,9 +103,9 @@ def test_after_the_host_was_too_small_a_rung_that_builds_less_there_is_taken() -
 def test_it_holds_for_this_job_and_larger_steps_of_it(
     change: Mapping[str, object], expected: str
 ) -> None:
-    seen = died(decide(JOB, Wish()), DDP)
+    seen = died(decide(JOB, Constraints()), DDP)
     other = replace(JOB, ran_out=(seen,), **change)  # type: ignore[arg-type]
-    assert expected == chosen(decide(other, Wish()))
+    assert expected == chosen(decide(other, Constraints()))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +113,13 @@ def test_it_holds_for_this_job_and_larger_steps_of_it(
 )
 def test_with_more_room_it_is_tried_again(more_bytes: int, expected: str) -> None:
     small = replace(JOB, budget_bytes=40_000_000_000)
-    seen = died(decide(small, Wish()), DDP)
+    seen = died(decide(small, Constraints()), DDP)
     again = replace(JOB, budget_bytes=40_000_000_000 + more_bytes, ran_out=(seen,))
-    assert expected == chosen(decide(again, Wish()))
+    assert expected == chosen(decide(again, Constraints()))
 
 
 def test_optimizer_states_in_another_format_are_another_job() -> None:
-    seen = died(decide(JOB, Wish()), ZERO2)
+    seen = died(decide(JOB, Constraints()), ZERO2)
     other = replace(JOB, state_dtype=StateDtype.BF16, ran_out=(seen,))
     assert other.key != JOB.key
 
@@ -145,33 +147,33 @@ def test_a_job_has_the_same_key_in_every_process() -> None:
 
 def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
     decision = decide(
-        replace(JOB, workload=replace(JOB.workload, gradient_checkpointing=False)), Wish()
+        replace(JOB, workload=replace(JOB.workload, gradient_checkpointing=False)), Constraints()
     )
-    for strategy in LADDER:
+    for strategy in FLOWCHART_STRATEGIES:
         decision = decide_again(decision, died(decision, strategy))
     assert chosen(decision) is None
-    assert any("--gradient-checkpointing" in cure.change for cure in remedies(decision))
+    assert any("--gradient-checkpointing" in cure.change for cure in find_remedies(decision))
 
 
 def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:
     unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
-    decision = decide(replace(JOB, machine=unknown), Wish(stage=2, force=True))
-    assert remember(decision, ZERO2, Memory.GPU, DAY) is None
+    decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
+    assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
 
 
 def test_the_latest_death_of_a_rung_replaces_the_one_before() -> None:
-    first = died(decide(JOB, Wish()), DDP)
+    first = died(decide(JOB, Constraints()), DDP)
     later, other = replace(first, seen_on="2026-11-23"), replace(first, strategy="zero1")
     history = History().plus(first).plus(other).plus(later)
     assert (other, later) == history.ran_out
 
 
 def test_a_history_is_read_as_it_was_written() -> None:
-    history = History().plus(died(decide(JOB, Wish()), DDP))
+    history = History().plus(died(decide(JOB, Constraints()), DDP))
     assert history == decode(History, encode(history), "ran_out")
 
 
 @pytest.mark.parametrize("cause", Cause)
 def test_only_memory_is_worth_another_attempt(cause: Cause) -> None:
-    expected = {Cause.CUDA_OOM: Memory.GPU, Cause.HOST_OOM: Memory.HOST}.get(cause)
+    expected = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}.get(cause)
     assert expected is memory_of(cause)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Wish, decide
-from zerowiz.core.decision.remedies import Change, remedies
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.remedies import Change, find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, widen, with_nodes
@@ -27,17 +27,17 @@ SEVEN = read_model("llama-2-7b")
 def refused(
     machine: Machine = SLOW,
     workload: Workload | None = None,
-    wish: Wish | None = None,
+    wish: Constraints | None = None,
     **settings: Any,
 ) -> Decision:
     """A decision that chose nothing."""
-    job = Job(machine=machine, model=SEVEN, workload=workload or Workload(), **settings)
-    decision = decide(job, wish or Wish())
+    job = PlanInput(machine=machine, model=SEVEN, workload=workload or Workload(), **settings)
+    decision = decide(job, wish or Constraints())
     assert decision.chosen is None
     return decision
 
 
-def apply(decision: Decision, change: Change) -> tuple[Job, Wish]:
+def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
     """What the person gets by typing the options."""
     job, wish = decision.job, decision.wish
     workload: Mapping[str, tuple[str, Any]] = {
@@ -78,12 +78,12 @@ REFUSED = {
     "fast": refused(FAST, LONG),
     "four": refused(parse_spec("4xA100-40GB", TABLE)),
     "four, batched": refused(
-        parse_spec("4xA100-40GB", TABLE), replace(LEAN, micro_batch=32), wish=Wish(stage=3)
+        parse_spec("4xA100-40GB", TABLE), replace(LEAN, micro_batch=32), wish=Constraints(stage=3)
     ),
     "fp16": refused(FAST, Workload(precision=Precision.FP16)),
     "one": refused(parse_spec("A100-40GB", TABLE)),
-    "stage 2": refused(FAST, wish=Wish(stage=2)),
-    "no offload": refused(SLOW, wish=Wish(offload=OffloadChoice.NONE)),
+    "stage 2": refused(FAST, wish=Constraints(stage=2)),
+    "no offload": refused(SLOW, wish=Constraints(offload=OffloadChoice.NONE)),
     "nodes": refused(with_nodes(SLOW, 2), LONG),
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
 }
@@ -91,7 +91,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)
 def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> None:
-    found = remedies(decision)
+    found = find_remedies(decision)
     assert found
     for remedy in found:
         led = decide(*apply(decision, remedy.change))
@@ -104,19 +104,19 @@ def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> 
 
 @pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)
 def test_no_remedy_is_told_twice_or_frees_less_than_nothing(decision: Decision) -> None:
-    found = remedies(decision)
+    found = find_remedies(decision)
     changes = [tuple(remedy.change.items()) for remedy in found]
     assert len(set(changes)) == len(changes)
     assert [] == [remedy for remedy in found if remedy.frees_bytes < 0]
 
 
 def flags(decision: Decision) -> list[str]:
-    return [flag for remedy in remedies(decision) for flag in remedy.change]
+    return [flag for remedy in find_remedies(decision) for flag in remedy.change]
 
 
 def test_what_is_done_already_is_no_remedy() -> None:
-    job = Job(machine=SLOW, model=SEVEN, workload=LEAN, state_dtype=StateDtype.BF16)
-    decision = decide(job, Wish(stage=2, offload=OffloadChoice.AUTO, allow_slow=True))
+    job = PlanInput(machine=SLOW, model=SEVEN, workload=LEAN, state_dtype=StateDtype.BF16)
+    decision = decide(job, Constraints(stage=2, offload=OffloadChoice.AUTO, allow_slow=True))
     done = {"--gradient-checkpointing", "--optimizer-state-dtype", "--offload", "--allow-slow"}
     assert decision.chosen is None
     assert not done & set(flags(decision))
@@ -129,7 +129,7 @@ def test_fp16_is_not_offered_bf16_states() -> None:
 def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
     rungs = {
         flag: remedy.strategy
-        for remedy in remedies(REFUSED["slow zero3"])
+        for remedy in find_remedies(REFUSED["slow zero3"])
         for flag in remedy.change
     }
     assert "zero3" == rungs["--allow-slow"]
@@ -139,7 +139,7 @@ def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
 @pytest.mark.parametrize("case", ["four", "fp16", "stage 2"])
 def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
     decision = REFUSED[case]
-    (spec,) = [r.change["--machine"] for r in remedies(decision) if "--machine" in r.change]
+    (spec,) = [r.change["--machine"] for r in find_remedies(decision) if "--machine" in r.change]
     count = int(str(spec).partition("x")[0])
     fewer = [n for n in (2, 4, 8) if len(decision.job.machine.gpus) < n < count]
     assert count in {2, 4, 8}
@@ -150,13 +150,13 @@ def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
 
 def test_beside_a_persons_own_config_nothing_is_offered() -> None:
     job = replace(REFUSED["four"].job, own_buffers=DEEPSPEED_DEFAULTS)
-    assert () == remedies(decide(job, Wish(stage=2)))
+    assert () == find_remedies(decide(job, Constraints(stage=2)))
 
 
 def batches(decision: Decision) -> list[tuple[int, int]]:
     """Micro-batch and accumulation of the remedies that change these two alone."""
     both = {"--micro-batch", "--grad-accum"}
-    found = [r.change for r in remedies(decision) if both == set(r.change)]
+    found = [r.change for r in find_remedies(decision) if both == set(r.change)]
     return [(int(c["--micro-batch"]), int(c["--grad-accum"])) for c in found]
 
 
@@ -176,7 +176,9 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
 
 def test_the_longest_sequence_that_helps_is_offered() -> None:
     decision = REFUSED["four"]
-    (tokens,) = [int(r.change["--seq-len"]) for r in remedies(decision) if "--seq-len" in r.change]
+    (tokens,) = [
+        int(r.change["--seq-len"]) for r in find_remedies(decision) if "--seq-len" in r.change
+    ]
     longer = replace(decision.job.workload, sequence_tokens=2 * tokens)
     assert decide(replace(decision.job, workload=longer), decision.wish).chosen is None
 
@@ -193,14 +195,16 @@ def test_more_gpus_are_not_offered_to_a_cpu_job() -> None:
 
 
 def test_a_good_choice_needs_no_remedy() -> None:
-    job = Job(machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN)
-    assert () == remedies(decide(job, Wish()))
+    job = PlanInput(
+        machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN
+    )
+    assert () == find_remedies(decide(job, Constraints()))
 
 
 def test_what_frees_memory_says_how_much_on_the_same_rung() -> None:
     machine = parse_spec("4xA100-40GB", TABLE)
-    decision = refused(machine, Workload(micro_batch=4), Wish(stage=3))
-    remedy = next(r for r in remedies(decision) if "--gradient-checkpointing" in r.change)
+    decision = refused(machine, Workload(micro_batch=4), Constraints(stage=3))
+    remedy = next(r for r in find_remedies(decision) if "--gradient-checkpointing" in r.change)
     changed = decide(*apply(decision, remedy.change)).chosen
     assert changed is not None
     before = decision.of(changed.strategy).device_bytes

@@ -26,14 +26,14 @@ from measured.traces import read_config_of, trace_of, traced_model
 from paths import MODELS, ROOT
 from random_models import models
 
-from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt, Interval, find_interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.from_unknown import guess_model
@@ -66,9 +66,9 @@ def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
     )
 
 
-def surely(job: Job, strategy: Strategy) -> Interval:
+def surely(job: PlanInput, strategy: Strategy) -> Interval:
     """The interval of a job that has one."""
-    found = find_interval(job, weigh(job, strategy))
+    found = find_interval(job, evaluate(job, strategy))
     assert found is not None
     return found
 
@@ -76,7 +76,7 @@ def surely(job: Job, strategy: Strategy) -> Interval:
 def interval_of(row: Row, model: Model | None = None, traced: Traced | None = None) -> Interval:
     """What zerowiz says about the run, or would say of it with another count of its model."""
     workload = workload_of(row)
-    job = Job(
+    job = PlanInput(
         machine=gpus(row["gpus"]),
         model=model or read_model(row["model"]),
         workload=workload,
@@ -153,8 +153,8 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(job=jobs())
-def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: Job) -> None:
-    weighed = weigh(job, strategy)
+def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: PlanInput) -> None:
+    weighed = evaluate(job, strategy)
     interval = find_interval(job, weighed)
     if job.accounting is Accounting.TEXTBOOK:
         assert interval is None
@@ -166,7 +166,7 @@ def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: Job) 
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES), source=st.sampled_from(ModelSource))
 def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
-    job: Job, strategy: Strategy, source: ModelSource
+    job: PlanInput, strategy: Strategy, source: ModelSource
 ) -> None:
     known, unknown = (
         surely(
@@ -181,7 +181,7 @@ def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
 
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_doubts_add_up(job: Job, strategy: Strategy) -> None:
+def test_doubts_add_up(job: PlanInput, strategy: Strategy) -> None:
     interval = surely(replace(job, accounting=Accounting.REAL), strategy)
     rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
     assert interval.low_bytes < (1 - rate) * interval.expected_bytes
@@ -209,11 +209,11 @@ WAITING = Workload(accumulation_steps=2)
     ],
 )
 def test_a_share_may_hold_all_that_lies_on_its_borders(
-    ranks: int, workload: Workload, part: str, most: Callable[[Rank], int]
+    ranks: int, workload: Workload, part: str, most: Callable[[RankSizes], int]
 ) -> None:
     job = replace(of("llama-2-7b"), machine=gpus(ranks), workload=workload)
-    rank = place_rank(job.model, job.workload, ranks, ZERO2, weigh(job, ZERO2).buffers)
-    said = weigh(job, ZERO2).estimate
+    rank = rank_sizes(job.model, job.workload, ranks, ZERO2, evaluate(job, ZERO2).buffers)
+    said = evaluate(job, ZERO2).estimate
     (held_bytes,) = (
         line.size_bytes for line in said.lines if (line.phase, line.part) == (said.peak_phase, part)
     )
@@ -226,7 +226,7 @@ def test_a_share_may_hold_all_that_lies_on_its_borders(
 def test_a_share_may_hold_nothing_beyond_itself() -> None:
     """Rank 1 of f2-017 held no more."""
     (row,) = (row for row in ROWS if row["id"] == "f2-017")
-    rank = place_rank(
+    rank = rank_sizes(
         read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
     )
     interval = interval_of(row)
@@ -236,19 +236,19 @@ def test_a_share_may_hold_nothing_beyond_itself() -> None:
     assert lowest_bytes == pytest.approx(row["rank_peaks"][1]["peak_bytes"], rel=1e-5)
 
 
-JOB = Job(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
+JOB = PlanInput(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
 PLAIN = {Assumption.FUSED_OPTIMIZER, Assumption.FUSED_ATTENTION, Assumption.UNPADDED}
 
 
-def training(**changes: object) -> Job:
+def training(**changes: object) -> PlanInput:
     return replace(JOB, workload=replace(JOB.workload, **changes))  # type: ignore[arg-type]
 
 
-def of(name: str) -> Job:
+def of(name: str) -> PlanInput:
     return replace(JOB, model=read_model(name))
 
 
-def from_source(source: ModelSource) -> Job:
+def from_source(source: ModelSource) -> PlanInput:
     return replace(JOB, model=replace(JOB.model, source=source))
 
 
@@ -312,7 +312,7 @@ def from_source(source: ModelSource) -> Job:
     ],
 )
 def test_an_interval_says_what_it_rests_on(
-    job: Job, strategy: Strategy, expected: set[Assumption]
+    job: PlanInput, strategy: Strategy, expected: set[Assumption]
 ) -> None:
     assert expected == {*surely(job, strategy).assumptions}
 
@@ -333,13 +333,13 @@ def test_an_optimizer_is_called_seldom_measured_until_it_is_not(optimizer: Optim
     assert (measured < 5) is seldom
 
 
-def steps(model: Model) -> Iterator[Job]:
+def steps(model: Model) -> Iterator[PlanInput]:
     """What people ask: long and short steps, alone and on many GPUs."""
     positions = model.architecture.positions
     for micro_batch, tokens in ((1, 2048), (4, 2048), (8, 4096)):
         for checkpointing in (False, True):
             for count in (1, 2, 8):
-                yield Job(
+                yield PlanInput(
                     machine=gpus(count),
                     model=model,
                     workload=Workload(
@@ -354,7 +354,7 @@ def steps(model: Model) -> Iterator[Job]:
 def hold(model: Model, stand_in: Model) -> None:
     for job in steps(model):
         for strategy in STRATEGIES:
-            peak_bytes = weigh(job, strategy).estimate.peak_bytes
+            peak_bytes = evaluate(job, strategy).estimate.peak_bytes
             interval = surely(replace(job, model=stand_in), strategy)
             assert interval.low_bytes <= peak_bytes <= interval.high_bytes, strategy.name
 
@@ -433,7 +433,7 @@ def test_every_stretched_line_is_a_line_of_some_rung() -> None:
     held = {
         part
         for strategy in STRATEGIES
-        for rank in (place_rank(JOB.model, JOB.workload, 2, strategy, DEEPSPEED_DEFAULTS),)
+        for rank in (rank_sizes(JOB.model, JOB.workload, 2, strategy, DEEPSPEED_DEFAULTS),)
         for moments in WRAPPERS[strategy.stage, rank.offloaded](rank).values()
         for moment in moments
         for part, _, _ in moment

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_broken
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupported
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.from_size import model_from_size
@@ -26,7 +26,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
-JOB = Job(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())
+JOB = PlanInput(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())
 NVME = replace(JOB, nvme_path="/nvme")
 HPZ = replace(JOB, hpz=True)
 QUANTIZED = replace(JOB, quantized_weights=True)
@@ -35,17 +35,17 @@ ON_CPU = replace(JOB, machine=replace(MACHINE, accelerator=Accelerator.CPU))
 HF, ACCELERATE, DEEPSPEED = Integration.HF, Integration.ACCELERATE, Integration.DEEPSPEED
 
 
-def autocast(precision: Precision) -> Job:
+def autocast(precision: Precision) -> PlanInput:
     return replace(JOB, workload=Workload(precision=Precision.FP32, torch_autocast=precision))
 
 
-def stepping(optimizer: Optimizer) -> Job:
+def stepping(optimizer: Optimizer) -> PlanInput:
     return replace(JOB, workload=Workload(optimizer=optimizer))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    job: Job
+    job: PlanInput
     strategy: Strategy
     integration: Integration = HF
     script_has_optimizer: bool = True
@@ -54,7 +54,7 @@ class Case:
     def refused(self) -> str | None:
         """The message, where there is one."""
         try:
-            refuse_broken(
+            refuse_unsupported(
                 self.job,
                 self.strategy,
                 self.integration,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ranks.harness import rank_environ, run
 
-from zerowiz.core.decision.unsupported import COMBINATIONS, Outcome
+from zerowiz.core.decision.unsupported import COMBINATIONS, Effect
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.thorough]
 
@@ -303,10 +303,10 @@ EVERY_TRY = [
     for name, tries in TRIES.items()
     for number, tried in enumerate(tries)
 ]
-OUTCOMES: Mapping[str, Outcome] = {row.name: row.outcome for row in COMBINATIONS}
+OUTCOMES: Mapping[str, Effect] = {row.name: row.outcome for row in COMBINATIONS}
 
 
-def of_outcome(outcome: Outcome) -> pytest.MarkDecorator:
+def of_outcome(outcome: Effect) -> pytest.MarkDecorator:
     tries = [one for one in EVERY_TRY if OUTCOMES[str(one.values[0])] is outcome]
     return pytest.mark.parametrize(("name", "tried"), tries)
 
@@ -367,12 +367,12 @@ def test_every_row_is_trained() -> None:
     assert list(OUTCOMES) == list(TRIES)
 
 
-@of_outcome(Outcome.RAISES)
+@of_outcome(Effect.RAISES)
 def test_a_row_that_raises_does(answers: Answers, name: str, tried: Try) -> None:
     assert str(answers.of(tried.run)["raised"]).startswith(tried.raises or name)
 
 
-@of_outcome(Outcome.IGNORED)
+@of_outcome(Effect.IGNORED)
 def test_a_row_that_is_ignored_trains_as_without_it(
     answers: Answers, name: str, tried: Try
 ) -> None:
@@ -380,7 +380,7 @@ def test_a_row_that_is_ignored_trains_as_without_it(
     assert answers.trained(tried.reference)["weights"] == answers.trained(tried.run)["weights"]
 
 
-@of_outcome(Outcome.DIFFERS)
+@of_outcome(Effect.DIFFERS)
 def test_a_row_that_differs_learns_nothing(answers: Answers, name: str, tried: Try) -> None:
     assert tried.reference is not None, name
     meant, got = answers.trained(tried.reference)["losses"], answers.trained(tried.run)["losses"]

@@ -13,11 +13,11 @@ from zerowiz.core.dsconfig.hjson import (
     Array,
     Dialect,
     JsonTextError,
-    Key,
+    KeyToken,
     Node,
     Object,
-    Place,
     Scalar,
+    Span,
     parse,
     plain,
     repeated,
@@ -58,7 +58,7 @@ def fault(text: str, dialect: Dialect = Dialect.HJSON) -> tuple[int, int, str]:
     return caught.value.line, caught.value.column, caught.value.reason
 
 
-def placed(node: Node) -> Iterator[Key | Node]:
+def placed(node: Node) -> Iterator[KeyToken | Node]:
     """Every key and every value of a tree."""
     yield node
     if isinstance(node, Array):
@@ -294,7 +294,7 @@ def test_every_repeated_key_is_told_with_the_first_one() -> None:
 
 
 def test_a_byte_order_mark_takes_no_column() -> None:
-    assert Place(start=1, end=3, line=1, column=1) == parse("\ufeff{}").place
+    assert Span(start=1, end=3, line=1, column=1) == parse("\ufeff{}").place
 
 
 def test_the_quotes_of_a_string_are_told() -> None:
@@ -308,7 +308,7 @@ LINE_END = re.compile(r"\r\n|\r|\n")
 MARK = re.compile("^(\ufeff|\xef\xbb\xbf)")
 
 
-def spelling(text: str, part: Key | Node) -> str:
+def spelling(text: str, part: KeyToken | Node) -> str:
     """The part's own characters, found by its line and column."""
     lines = LINE_END.split(MARK.sub("", text))
     found = text[part.place.start : part.place.end]
@@ -407,14 +407,14 @@ def test_any_text_is_read_as_json_reads_it_or_refused(text: str) -> None:
     assert by_json(text) == as_parsed(text, Dialect.JSON)
 
 
-def is_spelled(found: str, part: Key | Node) -> bool:
+def is_spelled(found: str, part: KeyToken | Node) -> bool:
     """Whether these characters, read alone, are this key or value."""
     match part:
         case Array():
             return found[0] + found[-1] == "[]"
         case Object():
             return found[0] + found[-1] == "{}"
-        case Key(name=value) | Scalar(value=value):
+        case KeyToken(name=value) | Scalar(value=value):
             if part.quote == "'''":
                 return found[:3] + found[-3:] == part.quote * 2
             text = isinstance(value, str) and not part.quote
@@ -449,6 +449,6 @@ def exchanged(node: Node, old: Node) -> object:
 def test_a_value_can_be_exchanged_where_it_stands(text: str) -> None:
     tree = parse(text)
     for node in placed(tree):
-        if not isinstance(node, Key):
+        if not isinstance(node, KeyToken):
             new = text[: node.place.start] + '"new"' + text[node.place.end :]
             assert exchanged(tree, node) == plain(parse(new))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from zerowiz.core.codec import encode
 from zerowiz.core.dsconfig.schema import (
-    Key,
     Kind,
     Schema,
+    SchemaKey,
     Unknown,
     choose_schema,
     decode_schemas,
@@ -22,23 +22,25 @@ from zerowiz.errors import UsageError
 
 PLAIN_INT = (Kind.BOOLEAN, Kind.WHOLE, Kind.DIGITS, Kind.AUTO)
 SECTION = (Kind.OBJECT,)
-STAGE = Key(path="zero.stage", takes=PLAIN_INT, choices=("0", "1", "2", "3"))
-BUCKET = Key(
+STAGE = SchemaKey(path="zero.stage", takes=PLAIN_INT, choices=("0", "1", "2", "3"))
+BUCKET = SchemaKey(
     path="zero.stage3_bucket_size", takes=PLAIN_INT, bounds={"gt": 0}, aliases=("bucket_size",)
 )
-DEVICE = Key(path="zero.offload.device", takes=(Kind.WORD, Kind.NULL), choices=('"cpu"', '"nvme"'))
-CLIPPING = Key(path="gradient_clipping", takes=tuple(Kind))
+DEVICE = SchemaKey(
+    path="zero.offload.device", takes=(Kind.WORD, Kind.NULL), choices=('"cpu"', '"nvme"')
+)
+CLIPPING = SchemaKey(path="gradient_clipping", takes=tuple(Kind))
 KEYS = (
-    Key(path="", takes=SECTION, unknown=Unknown.IGNORED),
-    Key(path="zero", takes=SECTION, unknown=Unknown.REFUSED, aliases=("zero_optimization",)),
+    SchemaKey(path="", takes=SECTION, unknown=Unknown.IGNORED),
+    SchemaKey(path="zero", takes=SECTION, unknown=Unknown.REFUSED, aliases=("zero_optimization",)),
     STAGE,
     BUCKET,
-    Key(path="zero.offload", takes=(*SECTION, Kind.NULL), unknown=Unknown.REFUSED),
+    SchemaKey(path="zero.offload", takes=(*SECTION, Kind.NULL), unknown=Unknown.REFUSED),
     DEVICE,
-    Key(path="zero.mics"),
+    SchemaKey(path="zero.mics"),
     CLIPPING,
-    Key(path="optimizer", takes=SECTION, unknown=Unknown.IGNORED),
-    Key(path="optimizer.params", takes=SECTION, unknown=Unknown.FREE),
+    SchemaKey(path="optimizer", takes=SECTION, unknown=Unknown.IGNORED),
+    SchemaKey(path="optimizer.params", takes=SECTION, unknown=Unknown.FREE),
 )
 SCHEMA = Schema(version="0.19.8", keys={key.path: key for key in KEYS})
 
@@ -98,7 +100,7 @@ def test_no_choice_is_asked_of_nothing() -> None:
 
 
 def test_the_choices_of_a_list_are_those_of_its_items() -> None:
-    passes = Key(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
+    passes = SchemaKey(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
     assert passes.accepts(["z1", "z3"])
     assert not passes.accepts(["z1", "z2"])
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.dsconfig.user_config import OwnConfig, read_own_config
+from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -22,7 +22,7 @@ def read_buffers(**keys: Any) -> Buffers:
 
 
 def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
-    expected = OwnConfig(
+    expected = UserConfig(
         stage=0,
         offload=OffloadChoice.NONE,
         buffers=DEEPSPEED_DEFAULTS,
@@ -33,7 +33,7 @@ def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
 
 
 def test_no_file_says_nothing() -> None:
-    values = {getattr(OwnConfig(), name) for name in OwnConfig.__dataclass_fields__}
+    values = {getattr(UserConfig(), name) for name in UserConfig.__dataclass_fields__}
     assert {None, ()} == values
 
 

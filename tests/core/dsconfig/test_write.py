@@ -14,7 +14,7 @@ from measured.rows import read_model
 from paths import GOLDEN
 from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
-from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.lint import Context, lint
 from zerowiz.core.dsconfig.lint.context import on_machine
 from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config
@@ -59,7 +59,7 @@ def machine(spec: str, host_bytes: int = 1024 * GIB) -> Machine:
 
 
 # The templates are this job's configs.
-JOB = Job(
+JOB = PlanInput(
     machine=machine("4xA100-80GB"),
     model=read_model("llama-3.1-8b"),
     workload=Workload(micro_batch=2, accumulation_steps=4, gradient_checkpointing=True),
@@ -72,8 +72,8 @@ RAW = HANDOVERS["deepspeed-no-optimizer"]
 HF = HANDOVERS["hf-settled"]
 
 
-def write(strategy: Strategy, handover: Handover = HF, job: Job = JOB) -> dict[str, Any]:
-    return write_config(job, weigh(job, strategy), handover)
+def write(strategy: Strategy, handover: Handover = HF, job: PlanInput = JOB) -> dict[str, Any]:
+    return write_config(job, evaluate(job, strategy), handover)
 
 
 def leaves(value: object) -> list[object]:
@@ -106,7 +106,7 @@ class Feature:
     """A config that holds what most do not."""
 
     strategy: Strategy
-    job: Job
+    job: PlanInput
     handover: Handover = HF
 
 
@@ -126,7 +126,7 @@ EXPERTS = replace(JOB, model=read_model("mixtral-8x7b"), machine=machine("8xH200
 SMALL_HOST = replace(JOB, machine=machine("4xA100-80GB", 8 * GIB))
 
 
-def with_transformers(job: Job, *version: int) -> Job:
+def with_transformers(job: PlanInput, *version: int) -> PlanInput:
     release = (version[0], version[1])
     return replace(job, workload=replace(job.workload, transformers_version=release))
 
@@ -286,7 +286,7 @@ def test_the_buffers_that_are_written_are_those_that_were_weighed(
     strategy: Strategy, budget_bytes: int
 ) -> None:
     job = replace(JOB, budget_bytes=budget_bytes)
-    buffers, zero = weigh(job, strategy).buffers, write(strategy, job=job)["zero_optimization"]
+    buffers, zero = evaluate(job, strategy).buffers, write(strategy, job=job)["zero_optimization"]
     assert sizes(buffers, strategy) == {key: zero[key] for key in SIZES if key in zero}
     if strategy.stage in {1, 2}:
         assert buffers.overlap_comm is zero["overlap_comm"]
@@ -297,7 +297,7 @@ def test_the_buffers_that_are_written_are_those_that_were_weighed(
 def test_the_less_room_there_is_the_leaner_are_the_buffers(strategy: Strategy) -> None:
     budgets = [tenths * GIB // 10 for tenths in range(800, 400, -1)]
     jobs = [replace(JOB, budget_bytes=budget_bytes) for budget_bytes in budgets]
-    assert [*JOB.buffers(strategy)] == [*dict.fromkeys(weigh(j, strategy).buffers for j in jobs)]
+    assert [*JOB.buffers(strategy)] == [*dict.fromkeys(evaluate(j, strategy).buffers for j in jobs)]
 
 
 @pytest.mark.parametrize(
@@ -313,12 +313,12 @@ def test_the_less_room_there_is_the_leaner_are_the_buffers(strategy: Strategy) -
     ids=["slow nodes", "forbidden", "fast nodes", "one node", "asked for", "no room"],
 )
 def test_a_node_keeps_a_copy_of_the_weights_where_that_saves_a_slow_link(
-    job: Job, partition: int | None
+    job: PlanInput, partition: int | None
 ) -> None:
     assert partition == write(ZERO3, job=job)["zero_optimization"].get("zero_hpz_partition_size")
 
 
-def traced(family: str, *version: int) -> Job:
+def traced(family: str, *version: int) -> PlanInput:
     """A job with a model that only a trace knows."""
     weight = TracedTensor(name="mlp.experts.*.fc1.weight", shape=(64, 64), copies=4, linear=True)
     nothing = Activations(
@@ -371,7 +371,7 @@ def traced(family: str, *version: int) -> Job:
         "no experts",
     ],
 )
-def test_experts_that_are_modules_are_gathered_together(job: Job, block: str | None) -> None:
+def test_experts_that_are_modules_are_gathered_together(job: PlanInput, block: str | None) -> None:
     leaf = write(ZERO3, job=job)["zero_optimization"].get("leaf_module")
     assert (None if block is None else {"classes": [block]}) == leaf
     assert "leaf_module" not in write(ZERO2, job=job)["zero_optimization"]

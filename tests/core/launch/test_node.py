@@ -1,12 +1,12 @@
 import pytest
 
-from zerowiz.core.launch.node import Place, copy_options, expand_hosts, hostfile_text, slots_of
+from zerowiz.core.launch.node import NodeRank, copy_options, expand_hosts, hostfile_text, slots_of
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError
 
 
-def place(node_rank: int = 1, hosts: tuple[str, ...] = ("n1", "n2")) -> Place:
-    return Place(
+def place(node_rank: int = 1, hosts: tuple[str, ...] = ("n1", "n2")) -> NodeRank:
+    return NodeRank(
         node_rank=node_rank, nodes=len(hosts), hosts=hosts, master_addr="n1", job_key="slurm-1-0-0"
     )
 

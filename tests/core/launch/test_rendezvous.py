@@ -1,9 +1,9 @@
 import pytest
 
 from zerowiz.core.launch.rendezvous import (
-    Agreement,
-    Attempt,
-    Hello,
+    AttemptSpec,
+    Join,
+    LaunchSpec,
     decode_file,
     encode_file,
     job_folder,
@@ -12,7 +12,7 @@ from zerowiz.core.launch.rendezvous import (
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError, ZerowizError
 
-AGREEMENT = Agreement(
+AGREEMENT = LaunchSpec(
     zerowiz_version="1.0",
     script="train.py",
     script_args=("--name", "a 'b' $c\n"),
@@ -28,11 +28,11 @@ AGREEMENT = Agreement(
 )
 
 
-def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Hello:
+def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
     source = MachineSource.NVML if accelerator is Accelerator.CUDA else MachineSource.CPU
     gpus = tuple(Gpu(index=index, name="A") for index in range(2))
     machine = Machine(source=source, accelerator=accelerator, gpus=gpus)
-    return Hello(
+    return Join(
         rank=rank, host=f"n{rank + 1}", word=f"w{rank}", zerowiz_version="1.0", machine=machine
     )
 
@@ -40,23 +40,23 @@ def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Hello:
 @pytest.mark.parametrize(
     "attempt",
     [
-        Attempt(heard=("a", "b"), agreement=AGREEMENT),
-        Attempt(heard=("a", "b"), end=137, why="killed"),
-        Attempt(heard=(), end=0),
+        AttemptSpec(heard=("a", "b"), agreement=AGREEMENT),
+        AttemptSpec(heard=("a", "b"), end=137, why="killed"),
+        AttemptSpec(heard=(), end=0),
     ],
 )
-def test_an_attempt_is_read_as_it_was_written(attempt: Attempt) -> None:
-    assert attempt == decode_file(Attempt, encode_file(attempt), "attempt-1.json")
+def test_an_attempt_is_read_as_it_was_written(attempt: AttemptSpec) -> None:
+    assert attempt == decode_file(AttemptSpec, encode_file(attempt), "attempt-1.json")
 
 
 def test_a_hello_is_read_as_it_was_written() -> None:
-    assert hello(1) == decode_file(Hello, encode_file(hello(1)), "hello-1.json")
+    assert hello(1) == decode_file(Join, encode_file(hello(1)), "hello-1.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2, "value": {}}', "{"])
 def test_what_another_version_wrote_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"attempt-1\.json"):
-        decode_file(Attempt, text, "attempt-1.json")
+        decode_file(AttemptSpec, text, "attempt-1.json")
 
 
 @pytest.mark.parametrize(("output_dir", "parent"), [("", "."), ("/shared/out", "/shared/out")])

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zerowiz.core.launch.supervision import Surroundings, why_supervised
+from zerowiz.core.launch.supervision import LaunchEnvironment, why_supervised
 
-TERMINAL = Surroundings(in_foreground=True)
+TERMINAL = LaunchEnvironment(in_foreground=True)
 
 
 def test_at_a_terminal_a_person_ends_the_job() -> None:
@@ -24,6 +24,6 @@ def test_at_a_terminal_a_person_ends_the_job() -> None:
     ],
 )
 def test_everywhere_else_zerowiz_stays_with_it(
-    surroundings: Surroundings, scheduler: str | None, expected: str
+    surroundings: LaunchEnvironment, scheduler: str | None, expected: str
 ) -> None:
     assert expected == why_supervised(surroundings, scheduler)

@@ -13,7 +13,7 @@ from zerowiz.core.machine.host import Disk, Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.outliers import Oddity, OddityKind
+from zerowiz.core.machine.outliers import Outlier, OutlierKind
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_gpus
 from zerowiz.errors import PreflightError, UsageError
 
@@ -237,51 +237,51 @@ NAME = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-80GB"
 
 ODD = {
-    "fewer GPUs": (node(7), OddityKind.FEWER_GPUS, 7, 8, None),
+    "fewer GPUs": (node(7), OutlierKind.FEWER_GPUS, 7, 8, None),
     "a GPU of another model": (
         with_gpu(with_gpu(node(), 5, name=A100), 6, name=A100),
-        *(OddityKind.GPU_MODEL, A100, NAME, "5"),
+        *(OutlierKind.GPU_MODEL, A100, NAME, "5"),
     ),
     "a busy GPU": (
         with_gpu(node(), 3, free_bytes=75 * GB),
-        *(OddityKind.BUSY_GPU, 75 * GB, 84 * GB, "3"),
+        *(OutlierKind.BUSY_GPU, 75 * GB, 84 * GB, "3"),
     ),
     "an older driver": (
         node(driver_version="535.104.05"),
-        *(OddityKind.DRIVER, "535.104.05", "570.86.15", None),
+        *(OutlierKind.DRIVER, "535.104.05", "570.86.15", None),
     ),
     "a newer driver": (
         node(driver_version="580.1"),
-        *(OddityKind.DRIVER, "580.1", "570.86.15", None),
+        *(OutlierKind.DRIVER, "580.1", "570.86.15", None),
     ),
     "a slower link": (
         node(interconnect=PARTIAL),
-        *(OddityKind.SLOWER_LINK, replace(PARTIAL, weakest_pair=None), LINK, None),
+        *(OutlierKind.SLOWER_LINK, replace(PARTIAL, weakest_pair=None), LINK, None),
     ),
     "an unknown link": (
         node(interconnect=Interconnect(link_class=LinkClass.UNKNOWN)),
-        *(OddityKind.SLOWER_LINK, Interconnect(link_class=LinkClass.UNKNOWN), LINK, None),
+        *(OutlierKind.SLOWER_LINK, Interconnect(link_class=LinkClass.UNKNOWN), LINK, None),
     ),
     "a slower network": (
         node(network=TCP),
-        *(OddityKind.SLOWER_NETWORK, TCP, NETWORK, None),
+        *(OutlierKind.SLOWER_NETWORK, TCP, NETWORK, None),
     ),
     "less memory": (
         node(host=Host(available_bytes=900 * GB)),
-        *(OddityKind.LESS_HOST_MEMORY, 900 * GB, 1900 * GB, None),
+        *(OutlierKind.LESS_HOST_MEMORY, 900 * GB, 1900 * GB, None),
     ),
 }
 
 
 @pytest.mark.parametrize(("odd", "what", "said", "usual", "gpu"), ODD.values(), ids=ODD)
 def test_the_odd_node_out_is_named(
-    odd: Machine, what: OddityKind, said: Any, usual: Any, gpu: str | None
+    odd: Machine, what: OutlierKind, said: Any, usual: Any, gpu: str | None
 ) -> None:
     asked = [
         *answers(*[node()] * 3),
         NodeAnswer(host="odd", machine=odd),
     ]
-    expected = Oddity(host="odd", what=what, said=said, usual=usual, gpu=gpu)
+    expected = Outlier(host="odd", what=what, said=said, usual=usual, gpu=gpu)
     assert (expected,) == merge_nodes(asked).oddities
 
 
@@ -304,14 +304,14 @@ def test_what_is_no_worse_is_not_odd(fine: Machine) -> None:
 def test_of_two_nodes_the_worse_is_odd() -> None:
     busy = with_gpu(node(4, interconnect=PARTIAL), 0, free_bytes=GB)
     odd = [(oddity.host, oddity.what) for oddity in merge_nodes(answers(busy, node())).oddities]
-    kinds = (OddityKind.FEWER_GPUS, OddityKind.BUSY_GPU, OddityKind.SLOWER_LINK)
+    kinds = (OutlierKind.FEWER_GPUS, OutlierKind.BUSY_GPU, OutlierKind.SLOWER_LINK)
     assert [("n0", kind) for kind in kinds] == odd
 
 
 def test_smaller_gpus_of_another_model_are_not_called_busy() -> None:
     small = node(gpus=tuple(replace(gpu, name=A100, free_bytes=40 * GB) for gpu in node().gpus))
     oddities = merge_nodes(answers(node(), node(), small)).oddities
-    assert [OddityKind.GPU_MODEL] == [oddity.what for oddity in oddities]
+    assert [OutlierKind.GPU_MODEL] == [oddity.what for oddity in oddities]
 
 
 def test_cpu_ranks_are_not_called_busy() -> None:
@@ -319,7 +319,7 @@ def test_cpu_ranks_are_not_called_busy() -> None:
     cpu = node(2, accelerator=Accelerator.CPU)
     less = replace(with_gpu(cpu, 0, free_bytes=GB), host=replace(cpu.host, available_bytes=2 * GB))
     oddities = merge_nodes(answers(cpu, cpu, less)).oddities
-    assert [OddityKind.LESS_HOST_MEMORY] == [oddity.what for oddity in oddities]
+    assert [OutlierKind.LESS_HOST_MEMORY] == [oddity.what for oddity in oddities]
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_is_not_called_busy() -> None:
@@ -332,7 +332,7 @@ def test_a_gpu_that_shares_the_memory_of_its_host_is_not_called_busy() -> None:
 def test_one_gpu_has_no_link_that_could_be_slow() -> None:
     alone = node(1, interconnect=Interconnect(link_class=LinkClass.NONE))
     oddities = merge_nodes(answers(node(), node(), alone)).oddities
-    assert [OddityKind.FEWER_GPUS] == [oddity.what for oddity in oddities]
+    assert [OutlierKind.FEWER_GPUS] == [oddity.what for oddity in oddities]
 
 
 def test_of_two_drivers_the_newer_is_usual() -> None:
@@ -348,9 +348,9 @@ def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
     ]
     odd = [(oddity.host, oddity.what) for oddity in merge_nodes(asked).oddities]
     expected = [
-        ("n2", OddityKind.FEWER_GPUS),
-        ("n10", OddityKind.FEWER_GPUS),
-        ("n10", OddityKind.DRIVER),
+        ("n2", OutlierKind.FEWER_GPUS),
+        ("n10", OutlierKind.FEWER_GPUS),
+        ("n10", OutlierKind.DRIVER),
     ]
     assert expected == odd
 
@@ -496,7 +496,7 @@ def test_what_all_nodes_note_is_the_machines_and_the_rest_is_theirs() -> None:
 def test_a_node_with_fewer_gpus_than_slots_is_named() -> None:
     fleet = merge_nodes(answers(node(2), node(4)), {"n0": 4, "n1": 4})
     [short] = fleet.short
-    assert ("n0", OddityKind.FEWER_THAN_SLOTS, 2, 4) == (
+    assert ("n0", OutlierKind.FEWER_THAN_SLOTS, 2, 4) == (
         *(short.host, short.what, short.said, short.usual),
     )
     assert () == merge_nodes(answers(node(2), node(4))).short

@@ -3,7 +3,7 @@ from itertools import combinations
 
 import pytest
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.links import PairLink, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, Machine, MachineSource, PcieSlot
@@ -41,7 +41,7 @@ def machine(*gpus: Gpu, nvlinks: int | None = 18, p2p: str | None = "OK") -> Mac
         gpus=gpus,
         links=links,
         interconnect=join_pairs(links),
-        allocation=Allocation(scheduler="SLURM", nodes=1, gpus_per_node=len(gpus)),
+        allocation=JobAllocation(scheduler="SLURM", nodes=1, gpus_per_node=len(gpus)),
         network=Network(kind=NetworkKind.INFINIBAND, nics=NICS),
     )
 
@@ -160,12 +160,12 @@ def test_a_bridge_narrower_than_the_slot_is_named() -> None:
 
 
 def test_a_plan_for_fewer_gpus_than_the_scheduler_gave_is_named() -> None:
-    bound = replace(CLEAN, allocation=Allocation(scheduler="SLURM", gpus_per_node=8))
+    bound = replace(CLEAN, allocation=JobAllocation(scheduler="SLURM", gpus_per_node=8))
     assert ("SLURM gives the job 8 GPUs on a node, this plan is for 3",) == remarks(bound)
 
 
 def test_a_scheduler_that_tells_no_gpus_says_nothing() -> None:
-    assert () == remarks(replace(CLEAN, allocation=Allocation(scheduler="SLURM")))
+    assert () == remarks(replace(CLEAN, allocation=JobAllocation(scheduler="SLURM")))
 
 
 def test_an_adapter_that_is_left_out_matters_between_nodes_alone() -> None:

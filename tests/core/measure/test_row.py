@@ -11,7 +11,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.row import (
     Comparison,
-    RankEnd,
+    TrialEnd,
     compare,
     encode_comparison,
     make_row,
@@ -38,13 +38,13 @@ def report(row: Any, **said: object) -> dict[str, object]:
     return {"error": None, **{key: row[key] for key in (*keys, *more, *memory)}, **said}
 
 
-def end(rank: int, status: int = 0, killed: str | None = None, **said: object) -> RankEnd:
-    return RankEnd(
+def end(rank: int, status: int = 0, killed: str | None = None, **said: object) -> TrialEnd:
+    return TrialEnd(
         rank=rank, report=report(MEASURED, rank=rank, **said), status=status, killed=killed
     )
 
 
-def row_of(*ends: RankEnd) -> dict[str, Any]:
+def row_of(*ends: TrialEnd) -> dict[str, Any]:
     return dict(make_row(plan(MEASURED), ends, Accelerator.CUDA))
 
 
@@ -81,13 +81,13 @@ def test_running_out_of_memory_on_any_rank_is_told_from_failing() -> None:
         ([end(0, -9, "launcher", ok=False)], "rank 0 was ended with the launcher"),
     ],
 )
-def test_the_first_cause_is_the_error(ends: list[RankEnd], error: str) -> None:
+def test_the_first_cause_is_the_error(ends: list[TrialEnd], error: str) -> None:
     row = row_of(*ends)
     assert (False, None, error) == (row["ok"], row["oom_phase"], row["error"])
 
 
 def test_a_rank_that_said_nothing_leaves_nulls() -> None:
-    silent = RankEnd(rank=0, report={}, status=-9, killed=None)
+    silent = TrialEnd(rank=0, report={}, status=-9, killed=None)
     row = row_of(silent)
     assert (None, None, {}) == (row["gpu"], row["step_seconds"], row["phases"])
     assert MEASURED["params"] == row["params"]

@@ -9,10 +9,10 @@ import pytest
 from measured.rows import read_config, read_model, read_rows
 
 from zerowiz.core.codec import encode
-from zerowiz.core.decision.evaluate import weigh
+from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.optimizer_kernels import Stepper, stepper_for
+from zerowiz.core.measure.optimizer_kernels import OptimizerKernel, stepper_for
 from zerowiz.core.measure.trial import (
     PlannedTrial,
     Trial,
@@ -52,7 +52,7 @@ def zero_of(plan: PlannedTrial) -> Mapping[str, Any]:
 
 def test_what_is_not_said_has_the_defaults_of_a_workload() -> None:
     one = trial()
-    assert (Precision.BF16, Stepper.ADAMW_FUSED, 1, 2048, 3) == (
+    assert (Precision.BF16, OptimizerKernel.ADAMW_FUSED, 1, 2048, 3) == (
         one.precision,
         one.optimizer,
         one.micro_batch,
@@ -198,7 +198,7 @@ def test_a_trace_is_what_is_predicted() -> None:
     plan = plan_trial(trial(zero_optimization={}), H200S, model, traced)
     assert plan.job is not None
     assert traced == plan.job.own_trace
-    assert weigh(plan.job, ZERO2).estimate.peak_bytes > held_bytes
+    assert evaluate(plan.job, ZERO2).estimate.peak_bytes > held_bytes
 
 
 def test_a_rung_that_zerowiz_has_not_is_run_without_a_prediction() -> None:
@@ -211,7 +211,10 @@ def test_a_rung_that_zerowiz_has_not_is_run_without_a_prediction() -> None:
 @pytest.mark.parametrize("optimizer", Optimizer)
 def test_every_optimizer_has_something_that_steps(optimizer: Optimizer) -> None:
     assert stepper_for(optimizer, Offload.NONE)
-    assert stepper_for(optimizer, Offload.OPTIMIZER) in {Stepper.CPU_ADAM, Stepper.CPU_LION}
+    assert stepper_for(optimizer, Offload.OPTIMIZER) in {
+        OptimizerKernel.CPU_ADAM,
+        OptimizerKernel.CPU_LION,
+    }
 
 
 def test_each_op_is_compiled_once_and_cpu_ranks_need_one_more() -> None:
@@ -243,4 +246,6 @@ def test_the_budget_is_weighed_for_the_trials_own_ranks() -> None:
     two, four = planned(gpus=2), planned(gpus=4)
     assert two.job is not None
     assert four.job is not None
-    assert weigh(four.job, ZERO2).estimate.peak_bytes < weigh(two.job, ZERO2).estimate.peak_bytes
+    assert (
+        evaluate(four.job, ZERO2).estimate.peak_bytes < evaluate(two.job, ZERO2).estimate.peak_bytes
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import Job, Verdict, weigh
+from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
@@ -64,13 +64,13 @@ def test_tight_is_at_most_a_tenth_of_the_budget_wide(expandable: bool) -> None:
 @pytest.mark.parametrize("expandable", [True, False])
 def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
     near, two = margin(expandable_segments=expandable), machine_of(2)
-    job = Job(
+    job = PlanInput(
         machine=two,
         model=read_model("llama-3.2-1b"),
         workload=Workload(),
         expandable_segments=expandable,
     )
-    weighed = weigh(replace(job, machine=machine_of(2, 2**60)), ZERO2)
+    weighed = evaluate(replace(job, machine=machine_of(2, 2**60)), ZERO2)
     job = replace(job, own_buffers=weighed.buffers)
     peak_bytes = weighed.estimate.peak_bytes
     beside_bytes = outside_bytes(two, weighed.buffers)
@@ -79,7 +79,7 @@ def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
         for fraction in (near.slack_fraction, near.tight_fraction)
     )
     verdicts = [
-        weigh(replace(job, machine=machine_of(2, free_bytes)), ZERO2).verdict
+        evaluate(replace(job, machine=machine_of(2, free_bytes)), ZERO2).verdict
         for free_bytes in (enough_bytes - 1, enough_bytes, plenty_bytes - 1, plenty_bytes)
     ]
     assert [Verdict.DOES_NOT_FIT, Verdict.TIGHT, Verdict.TIGHT, Verdict.FITS] == verdicts

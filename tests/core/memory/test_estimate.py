@@ -16,7 +16,7 @@ from zerowiz.core.measure.row import measured_phases, predict_phases
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Estimate, Phase, Where
-from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.strategy import (
     DDP,
@@ -241,7 +241,7 @@ def test_adapters_are_cast_where_the_engine_shards_the_model() -> None:
 def test_a_layer_of_4_bits_stands_whole_while_backward_multiplies_with_it() -> None:
     """Its 16-bit weights, and its scales in fp32."""
     workload = Workload(method=Method.QLORA, micro_batch=1, sequence_tokens=64)
-    moments = WRAPPERS[0, False](place_rank(LLAMA_7B, workload, 1, DDP, DEEPSPEED_DEFAULTS))
+    moments = WRAPPERS[0, False](rank_sizes(LLAMA_7B, workload, 1, DDP, DEEPSPEED_DEFAULTS))
     held = {
         size for moment in moments[Phase.BACKWARD] for part, size, _ in moment if "4 bits" in part
     }

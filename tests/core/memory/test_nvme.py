@@ -6,7 +6,7 @@ import pytest
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.nvme import AIO, NvmeOffload, fit_sub_group, offload_to_nvme
-from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
 from zerowiz.core.strategy import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER, Strategy
@@ -39,7 +39,7 @@ def offload(
     workload: Workload | None = None,
 ) -> NvmeOffload:
     buffers = Buffers(sub_group_size=sub_group_size)
-    rank = place_rank(model, workload or Workload(), ranks, strategy, buffers)
+    rank = rank_sizes(model, workload or Workload(), ranks, strategy, buffers)
     return offload_to_nvme(model, rank)
 
 

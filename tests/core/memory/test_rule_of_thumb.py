@@ -2,12 +2,12 @@
 
 import pytest
 
-from zerowiz.core.decision.evaluate import Job, Verdict, weigh
+from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.memory.ledger import Estimate, Where
-from zerowiz.core.memory.rule_of_thumb import textbook_estimate
+from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD, Strategy
 from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
@@ -39,7 +39,7 @@ def test_7b_in_bf16_is_the_told_table(
     optimizer: float,
     total: float,
 ) -> None:
-    told = textbook_estimate(SEVEN, Workload(), ranks, strategy)
+    told = rule_of_thumb_estimate(SEVEN, Workload(), ranks, strategy)
     expected = {
         "parameters": parameters,
         "gradients": gradients,
@@ -61,21 +61,23 @@ def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(strategy: Strategy, verdict:
         interconnect=Interconnect(link_class=LinkClass.NVLINK_ALL),
         host=Host(),
     )
-    job = Job(machine=machine, model=SEVEN, workload=Workload(), accounting=Accounting.TEXTBOOK)
-    assert verdict is weigh(job, strategy).verdict
+    job = PlanInput(
+        machine=machine, model=SEVEN, workload=Workload(), accounting=Accounting.TEXTBOOK
+    )
+    assert verdict is evaluate(job, strategy).verdict
 
 
 def test_1b_in_fp32_saves_9_gb_a_gpu_under_zero2() -> None:
     """12 bytes a parameter of gradients and Adam states, divided by four."""
     fp32 = Workload(precision=Precision.FP32)
-    whole, shared = (parts_gb(textbook_estimate(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
+    whole, shared = (parts_gb(rule_of_thumb_estimate(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
     assert 12 == whole["gradients"] + whole["optimizer"]
     assert 3 == shared["gradients"] + shared["optimizer"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: int) -> None:
-    told = textbook_estimate(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
+    told = rule_of_thumb_estimate(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
     assert 8 / ranks == parts_gb(told)["optimizer"]
 
 
@@ -83,7 +85,7 @@ def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: 
 def test_the_moments_are_in_the_models_precision_unless_somebody_said(
     state_dtype: StateDtype | None,
 ) -> None:
-    told = parts_gb(textbook_estimate(ONE, Workload(), 1, DDP, state_dtype))
+    told = parts_gb(rule_of_thumb_estimate(ONE, Workload(), 1, DDP, state_dtype))
     assert {None: 4, StateDtype.BF16: 4, StateDtype.FP32: 8}[state_dtype] == told["optimizer"]
 
 
@@ -96,4 +98,4 @@ def test_the_moments_are_in_the_models_precision_unless_somebody_said(
     ],
 )
 def test_what_is_offloaded_moves_to_the_host(strategy: Strategy, on_host: dict[str, float]) -> None:
-    assert on_host == parts_gb(textbook_estimate(SEVEN, Workload(), 4, strategy), Where.HOST)
+    assert on_host == parts_gb(rule_of_thumb_estimate(SEVEN, Workload(), 4, strategy), Where.HOST)

@@ -9,7 +9,7 @@ from measured.rows import read_model
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import (
@@ -39,17 +39,17 @@ def place(
     strategy: Strategy,
     workload: Workload | None = None,
     buffers: Buffers = DEEPSPEED_DEFAULTS,
-) -> Rank:
-    return place_rank(model, workload or Workload(), RANKS, strategy, buffers)
+) -> RankSizes:
+    return rank_sizes(model, workload or Workload(), RANKS, strategy, buffers)
 
 
-def moments(rank: Rank, phase: Phase = Phase.BACKWARD) -> list[Moment]:
+def moments(rank: RankSizes, phase: Phase = Phase.BACKWARD) -> list[Moment]:
     """Every moment of a phase."""
     competing = WRAPPERS[rank.strategy.stage, rank.offloaded](rank)[phase]
     return [{part: size_bytes for part, size_bytes, _ in moment} for moment in competing]
 
 
-def sizes_of(part: str, rank: Rank, phase: Phase = Phase.BACKWARD) -> set[int]:
+def sizes_of(part: str, rank: RankSizes, phase: Phase = Phase.BACKWARD) -> set[int]:
     """What the moments of a phase hold of a part, where they hold it."""
     return {moment[part] for moment in moments(rank, phase) if part in moment}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from paths import MODELS
 
-from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.checkpoint_check import Stored, StoredTensor
 from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
@@ -67,7 +67,9 @@ def both(name: str) -> tuple[Model, Model]:
 def peak_bytes(model: Model, micro_batch: int) -> int:
     # Since 5.21 transformers runs Gemma 2 with eager attention, which no guess foresees.
     workload = Workload(micro_batch=micro_batch, sequence_tokens=512, transformers_version=(5, 20))
-    return weigh(Job(machine=H200S, model=model, workload=workload), ZERO2).estimate.peak_bytes
+    return evaluate(
+        PlanInput(machine=H200S, model=model, workload=workload), ZERO2
+    ).estimate.peak_bytes
 
 
 def peak_error(name: str, micro_batch: int) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.decision.oom_history import Memory
+from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
 
 OPENS = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
@@ -53,13 +53,13 @@ OTHERS = {
 }
 
 
-def died(text: str, *, on_cpu: bool = False, pythons: bool = False) -> Memory | None:
+def died(text: str, *, on_cpu: bool = False, pythons: bool = False) -> MemoryKind | None:
     return died_for(last_error(text.splitlines(), pythons=pythons), on_cpu=on_cpu)
 
 
 @pytest.mark.parametrize("name", DEVICE)
 def test_the_accelerators_memory_ran_out(name: str) -> None:
-    assert Memory.GPU is died(DEVICE[name])
+    assert MemoryKind.GPU is died(DEVICE[name])
 
 
 def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() -> None:
@@ -67,7 +67,7 @@ def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() ->
         "\nterminate called after throwing an instance of 'c10::Error'\n  what(): shutting down"
     )
     assert died(DEVICE["torch"] + crashed) is None
-    assert Memory.GPU is died(DEVICE["torch"] + crashed, pythons=True)
+    assert MemoryKind.GPU is died(DEVICE["torch"] + crashed, pythons=True)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() ->
 )
 def test_an_error_that_ends_nothing_hides_none_that_did(above: str) -> None:
     late = f"{above}\n{OPENS}ConnectionResetError: [Errno 104] Connection reset by peer"
-    assert Memory.GPU is died(f"{DEVICE['torch']}\n{late}")
+    assert MemoryKind.GPU is died(f"{DEVICE['torch']}\n{late}")
     # Where no other shows, it may be why the script ended.
-    assert Memory.GPU is died(f"{above}\n{DEVICE['torch']}")
+    assert MemoryKind.GPU is died(f"{above}\n{DEVICE['torch']}")
 
 
 def test_host_memory_is_the_accelerators_where_that_is_the_cpu() -> None:
-    assert Memory.HOST is died(CPU)
-    assert Memory.GPU is died(CPU, on_cpu=True)
+    assert MemoryKind.HOST is died(CPU)
+    assert MemoryKind.GPU is died(CPU, on_cpu=True)
 
 
 @pytest.mark.parametrize(
     "last", ["MemoryError", "OSError: [Errno 12] Cannot allocate memory", "[rank0]: MemoryError: 3"]
 )
 def test_the_hosts_memory_ran_out(last: str) -> None:
-    assert Memory.HOST is died(OPENS + last)
+    assert MemoryKind.HOST is died(OPENS + last)
 
 
 @pytest.mark.parametrize("name", OTHERS)

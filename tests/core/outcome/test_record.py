@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
-from zerowiz.core.outcome.record import Attempt, RunRecord, render_record
+from zerowiz.core.outcome.record import AttemptRecord, RunRecord, render_record
 from zerowiz.core.outcome.resume import GoesOn
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
 
-RUNS = Attempt(
+RUNS = AttemptRecord(
     strategy="zero2",
     why="gradients and optimizer states sharded is enough",
     config_path="ds_config_zero2.json",

@@ -5,7 +5,7 @@ from fake_host import build_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.probe.machine.scheduler import (
     SCHEDULERS,
     parse_count,
@@ -91,12 +91,16 @@ def test_outside_of_every_scheduler_there_is_no_allocation() -> None:
 
 
 def test_a_slurm_job_tells_its_nodes_gpus_and_memory() -> None:
-    expected = Allocation(scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB)
+    expected = JobAllocation(
+        scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB
+    )
     assert expected == read_allocation(SLURM_BATCH, NOTHING)
 
 
 def test_a_real_slurm_step_tells_the_gpus_of_its_job() -> None:
-    expected = Allocation(scheduler="SLURM", nodes=1, gpus_per_node=2, memory_bytes=3 * 32768 * MIB)
+    expected = JobAllocation(
+        scheduler="SLURM", nodes=1, gpus_per_node=2, memory_bytes=3 * 32768 * MIB
+    )
     assert expected == read_allocation(SLURM_STEP, NOTHING)
 
 
@@ -148,30 +152,30 @@ def test_slurm_gives_memory_by_node_core_or_gpu(
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        (KUBEFLOW, Allocation(scheduler="Kubernetes", nodes=3, gpus_per_node=8)),
+        (KUBEFLOW, JobAllocation(scheduler="Kubernetes", nodes=3, gpus_per_node=8)),
         (
             KUBEFLOW | {"PET_NPROC_PER_NODE": "auto", "WORLD_SIZE": "3"},
-            Allocation(scheduler="Kubernetes", nodes=3),
+            JobAllocation(scheduler="Kubernetes", nodes=3),
         ),
         (
             {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **TORCHRUN},
-            Allocation(scheduler="Kubernetes", nodes=2, gpus_per_node=4),
+            JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=4),
         ),
         (
             {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **OPEN_MPI},
-            Allocation(scheduler="Kubernetes", nodes=2, gpus_per_node=8),
+            JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=8),
         ),
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, Allocation(scheduler="Kubernetes")),
-        (TORCHRUN, Allocation(scheduler="torchrun", nodes=2, gpus_per_node=4)),
-        ({"PET_NNODES": "1:4"}, Allocation(scheduler="torchrun", nodes=1)),
-        (OPEN_MPI, Allocation(scheduler="Open MPI", nodes=2, gpus_per_node=8)),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, JobAllocation(scheduler="Kubernetes")),
+        (TORCHRUN, JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4)),
+        ({"PET_NNODES": "1:4"}, JobAllocation(scheduler="torchrun", nodes=1)),
+        (OPEN_MPI, JobAllocation(scheduler="Open MPI", nodes=2, gpus_per_node=8)),
         (
             {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-            Allocation(scheduler="Open MPI", nodes=4),
+            JobAllocation(scheduler="Open MPI", nodes=4),
         ),
         (
             {"OMPI_COMM_WORLD_SIZE": "10", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
-            Allocation(scheduler="Open MPI", gpus_per_node=8),
+            JobAllocation(scheduler="Open MPI", gpus_per_node=8),
         ),
     ],
     ids=[
@@ -187,7 +191,7 @@ def test_slurm_gives_memory_by_node_core_or_gpu(
         "mpirun, uneven",
     ],
 )
-def test_a_launcher_tells_its_ranks(environ: dict[str, str], expected: Allocation) -> None:
+def test_a_launcher_tells_its_ranks(environ: dict[str, str], expected: JobAllocation) -> None:
     assert expected == read_allocation(environ, NOTHING)
 
 
@@ -199,31 +203,33 @@ def test_slurm_wins_over_a_launcher_inside_it() -> None:
 
 def test_torchrun_started_by_mpirun_knows_more_than_mpirun() -> None:
     one_each = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-    expected = Allocation(scheduler="torchrun", nodes=2, gpus_per_node=4)
+    expected = JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4)
     assert expected == read_allocation(one_each | TORCHRUN, NOTHING)
 
 
 def test_a_pbs_job_has_as_many_nodes_as_its_file_has_hosts(tmp_path: Path) -> None:
     host = build_host(tmp_path, {"var/spool/pbs/aux/12.pbs": "a\na\nb\nb\n"})
     environ = {"PBS_JOBID": "12.pbs", "PBS_NODEFILE": "/var/spool/pbs/aux/12.pbs"}
-    assert Allocation(scheduler="PBS", nodes=2) == read_allocation(environ, host)
+    assert JobAllocation(scheduler="PBS", nodes=2) == read_allocation(environ, host)
 
 
 def test_a_host_file_without_a_whole_path_is_not_read(tmp_path: Path) -> None:
     host = build_host(tmp_path, {"hosts": "a\n"})
-    expected = Allocation(scheduler="PBS")
+    expected = JobAllocation(scheduler="PBS")
     assert expected == read_allocation({"PBS_JOBID": "12", "PBS_NODEFILE": "hosts"}, host)
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ("1", Allocation(scheduler="PBS", nodes=1, gpus_per_node=4)),
+        ("1", JobAllocation(scheduler="PBS", nodes=1, gpus_per_node=4)),
         # Some sites count those of the job, others those of the node.
-        ("2", Allocation(scheduler="PBS", nodes=2)),
+        ("2", JobAllocation(scheduler="PBS", nodes=2)),
     ],
 )
-def test_the_gpus_of_a_pbs_job_are_clear_on_one_node_only(nodes: str, expected: Allocation) -> None:
+def test_the_gpus_of_a_pbs_job_are_clear_on_one_node_only(
+    nodes: str, expected: JobAllocation
+) -> None:
     environ = {"PBS_JOBID": "12.pbs", "PBS_NUM_NODES": nodes, "PBS_NGPUS": "4"}
     assert expected == read_allocation(environ, NOTHING)
 
@@ -240,7 +246,7 @@ def test_the_gpus_of_a_pbs_job_are_clear_on_one_node_only(nodes: str, expected: 
     ],
 )
 def test_an_lsf_job_has_the_hosts_that_it_lists(environ: dict[str, str], nodes: int | None) -> None:
-    expected = Allocation(scheduler="LSF", nodes=nodes)
+    expected = JobAllocation(scheduler="LSF", nodes=nodes)
     assert expected == read_allocation({"LSB_JOBID": "5", **environ}, NOTHING)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.node import NodeRank
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.nodes.node import read_place, require_address
 
@@ -57,14 +57,14 @@ IN_TORCHRUN = {
 }
 
 
-def of(environ: dict[str, str]) -> Place:
+def of(environ: dict[str, str]) -> NodeRank:
     place = read_place(environ)
     assert place is not None
     return place
 
 
 def test_a_step_of_slurm_tells_its_place() -> None:
-    assert Place(
+    assert NodeRank(
         node_rank=1,
         nodes=2,
         hosts=("n1", "n2"),
@@ -146,7 +146,7 @@ def test_eight_copies_of_torchrun_are_refused(environ: dict[str, str]) -> None:
 
 
 def test_a_pod_of_kubeflow_tells_its_place() -> None:
-    assert Place(
+    assert NodeRank(
         node_rank=3,
         nodes=4,
         hosts=("node-0", "node-1", "node-2", "node-3"),

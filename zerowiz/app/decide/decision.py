@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.resolve.request import Brief, make_brief
+from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.cli.options import Options, with_flags
-from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.remedies import Change, Remedy, remedies, remedy
-from zerowiz.core.decision.unsupported import refuse_broken
+from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
+from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
@@ -24,11 +24,11 @@ Show = Callable[[Decision, Sequence[Remedy], TextIO], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Plan:
     """What was decided, and the options that led there."""
 
     options: Options
-    brief: Brief
+    brief: Request
     decision: Decision
     cures: tuple[Remedy, ...]
     in_script: Mapping[int, str]
@@ -41,18 +41,18 @@ class Outcome:
         return None if chosen is None else chosen.strategy
 
 
-def weigh_options(
+def plan_options(
     options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
-) -> Outcome:
+) -> Plan:
     """Decide with these options on this machine."""
-    brief = make_brief(options, machine, facts, script_args)
+    brief = make_request(options, machine, facts, script_args)
     if facts is not None:
         check_method(facts, brief.job.workload.method)
     decision = decide(brief.job, brief.wish)
-    _refuse_broken(options, brief, decision)
+    _refuse_unsupported(options, brief, decision)
     cures: list[Remedy] = []
     in_script: dict[int, str] = {}
-    for cure in remedies(decision):
+    for cure in find_remedies(decision):
         chosen, edits = _try(options, cure, brief.job, facts, script_args)
         if chosen is None and not (edits and _IN_SCRIPT.issuperset(cure.change)):
             continue
@@ -62,8 +62,8 @@ def weigh_options(
             cures.append(cure)
         else:
             # Such as another machine, which is not the wider one of this that core weighed.
-            cures.append(remedy(decision, cure.change, chosen))
-    return Outcome(
+            cures.append(make_remedy(decision, cure.change, chosen))
+    return Plan(
         options=options,
         brief=brief,
         decision=decision,
@@ -72,7 +72,7 @@ def weigh_options(
     )
 
 
-def _refuse_broken(options: Options, brief: Brief, decision: Decision) -> None:
+def _refuse_unsupported(options: Options, brief: Request, decision: Decision) -> None:
     """A config is written only where DeepSpeed trains what was asked for."""
     if decision.chosen is None or options.config is not None:
         return
@@ -80,7 +80,7 @@ def _refuse_broken(options: Options, brief: Brief, decision: Decision) -> None:
     if brief.wish.stage is None and decision.chosen.strategy.stage == 0:
         # Where all fits one GPU the states stay in fp32: nobody asked for stage 0 with others.
         job = replace(job, state_dtype=None)
-    refuse_broken(
+    refuse_unsupported(
         job,
         decision.chosen.strategy,
         handover.integration,
@@ -98,10 +98,10 @@ _IN_SCRIPT = frozenset(
 def _try(
     options: Options,
     cure: Remedy,
-    job: Job,
+    job: PlanInput,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-) -> tuple[Weighed | None, list[str]]:
+) -> tuple[StrategyEstimate | None, list[str]]:
     """What a cure leads to as it is typed, and what the script must change for it first."""
     try:
         brief = _with_cure(options, cure.change, job, facts, script_args)
@@ -115,7 +115,7 @@ def _try(
         return None, edits
     decision = decide(brief.job, brief.wish)
     try:
-        _refuse_broken(options, brief, decision)
+        _refuse_unsupported(options, brief, decision)
     except ZerowizError:
         return None, []
     return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
@@ -124,10 +124,10 @@ def _try(
 def _with_cure(
     options: Options,
     change: Change,
-    job: Job,
+    job: PlanInput,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-) -> Brief:
+) -> Request:
     """The job with a change typed.
 
     The machine and the model are those of the job, which were read once, unless the change names
@@ -136,7 +136,7 @@ def _with_cure(
     changed = with_flags(options, change)
     machine = _machine_of(changed, change, job.machine)
     model = None if "--model" in change else job.model
-    brief = make_brief(changed, machine, facts, script_args, model)
+    brief = make_request(changed, machine, facts, script_args, model)
     if facts is not None:
         check_method(facts, brief.job.workload.method)
     return brief
@@ -147,7 +147,7 @@ def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     return find_machine(changed, os.environ) if "--machine" in change else machine
 
 
-def write_notes(outcome: Outcome) -> None:
+def write_notes(outcome: Plan) -> None:
     """Say on stderr what a result rests on."""
     brief = outcome.brief
     assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
@@ -169,7 +169,7 @@ def write_notes(outcome: Outcome) -> None:
             show.note(note, sys.stderr)
 
 
-def require_a_rung(outcome: Outcome) -> Strategy:
+def require_strategy(outcome: Plan) -> Strategy:
     """The chosen rung.
 
     Raises:
@@ -184,7 +184,7 @@ def require_a_rung(outcome: Outcome) -> Strategy:
     return outcome.rung
 
 
-def _changes(outcome: Outcome) -> list[Remedy]:
+def _changes(outcome: Plan) -> list[Remedy]:
     """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
     here = is_here(outcome.brief.job.machine)
     return [cure for cure in outcome.cures if not (here and "--machine" in cure.change)]
@@ -197,9 +197,9 @@ def decide_with(
     facts: ScriptFacts,
     script_args: Sequence[str],
     tell: Show,
-) -> Outcome:
+) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
-    outcome = weigh_options(options, machine, facts, script_args)
+    outcome = plan_options(options, machine, facts, script_args)
     write_notes(outcome)
     if not options.quiet:
         show.script(facts, sys.stderr)
@@ -214,7 +214,7 @@ def decide_with(
         try:
             changed = with_flags(outcome.options, cure.change)
             machine = _machine_of(changed, cure.change, machine)
-            outcome = weigh_options(changed, machine, facts, script_args)
+            outcome = plan_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
             for line in (error.message, *([edits] if edits else error.hints[:1])):
@@ -225,6 +225,6 @@ def decide_with(
     return outcome
 
 
-def _tell(outcome: Outcome, tell: Show) -> None:
+def _tell(outcome: Plan, tell: Show) -> None:
     if not outcome.options.quiet:
         tell(outcome.decision, outcome.cures, sys.stderr)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from zerowiz import __version__
-from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.decision import Plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.cli.options import as_words
 from zerowiz.cli.plan import encode_outcome
@@ -26,7 +26,7 @@ from zerowiz.probe.recording.hashes import hash_uuids
 
 
 def with_plan(
-    outcome: Outcome, config: PlannedFile, script: str, script_args: Sequence[str]
+    outcome: Plan, config: PlannedFile, script: str, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """The config and its plan file, in the order in which they are written.
 
@@ -49,7 +49,7 @@ def with_plan(
     return PlannedFile(path=plan_path(config.path), text=text), config
 
 
-def reproducing_words(outcome: Outcome, script: str, script_args: Sequence[str]) -> list[str]:
+def reproducing_words(outcome: Plan, script: str, script_args: Sequence[str]) -> list[str]:
     """The command that writes the same files, asking nothing; run where this one was."""
     # A launch starts where it is: what was planned for another machine, `init` writes.
     command = "launch" if is_here(outcome.decision.job.machine) else "init"

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.decision import Plan
 from zerowiz.cli.options import as_words
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
@@ -17,7 +17,7 @@ _NAME = "job.sbatch"
 _GOES_ON = (RESUME, "--save_on_signal")
 
 
-def plan_job_file(outcome: Outcome, facts: ScriptFacts) -> PlannedFile:
+def plan_job_file(outcome: Plan, facts: ScriptFacts) -> PlannedFile:
     """The job script: the nodes of the plan, the answers that were given, the script.
 
     Args:

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from zerowiz import __version__
-from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.decision import Plan
 from zerowiz.app.launch.escalation import escalate, keep
 from zerowiz.app.launch.start import Start
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
 from zerowiz.core.outcome.next_strategy import memory_of
-from zerowiz.core.outcome.record import FILE_NAME, Attempt, RunRecord, render_record
+from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, render_record
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.files import replace_file, write_files
 from zerowiz.emit.late_signals import noted_signals
@@ -28,14 +28,14 @@ Publish = Callable[[int, Start], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manner:
+class RestartPolicy:
     """How often a supervised job is started."""
 
     escalate: bool = False
     max_attempts: int = 1
 
 
-def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -> int:
+def run_attempts(start: Start, manner: RestartPolicy, publish: Publish | None = None) -> int:
     """Start the job, and after it ran out of memory perhaps once more; the status of the last.
 
     Args:
@@ -89,7 +89,7 @@ def run_attempts(start: Start, manner: Manner, publish: Publish | None = None) -
 
 
 def _following(
-    start: Start, end: JobEnd, manner: Manner, number: int, began_at: float
+    start: Start, end: JobEnd, manner: RestartPolicy, number: int, began_at: float
 ) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
     memory = memory_of(end.cause)
@@ -117,12 +117,12 @@ def _show(error: ZerowizError) -> None:
         show.error(error.message, error.hints, sys.stderr)
 
 
-def _finish(record: RunRecord, outcome: Outcome, status: int) -> int:
+def _finish(record: RunRecord, outcome: Plan, status: int) -> int:
     _update(replace(record, exit_status=status), outcome)
     return status
 
 
-def _update(record: RunRecord, outcome: Outcome) -> None:
+def _update(record: RunRecord, outcome: Plan) -> None:
     """Write the record; a disk that is full changes no status."""
     try:
         _write(record, outcome)
@@ -130,9 +130,9 @@ def _update(record: RunRecord, outcome: Outcome) -> None:
         _show(error)
 
 
-def _attempt(start: Start, logs: Path) -> Attempt:
+def _attempt(start: Start, logs: Path) -> AttemptRecord:
     path = config_file(start.outcome.options, start.rung)
-    return Attempt(
+    return AttemptRecord(
         strategy=start.rung.name,
         why=start.why,
         config_path=path,
@@ -146,7 +146,7 @@ def _attempt(start: Start, logs: Path) -> Attempt:
     )
 
 
-def _write(record: RunRecord, outcome: Outcome) -> None:
+def _write(record: RunRecord, outcome: Plan) -> None:
     folder = outcome.options.output_dir or Path()
     replace_file(folder / FILE_NAME, render_record(record))
 

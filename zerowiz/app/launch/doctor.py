@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.decision import Plan
 from zerowiz.core.dsconfig.write import write_config
-from zerowiz.core.launch.doctor import Finding, Planned, Situation, examine, failures
+from zerowiz.core.launch.doctor import Planned, PreflightFinding, Situation, examine, failures
 from zerowiz.core.launch.doctor.ops import list_ops
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -23,7 +23,7 @@ from zerowiz.ui import doctor, show
 
 
 def check_start(
-    outcome: Outcome,
+    outcome: Plan,
     facts: ScriptFacts,
     rung: Strategy,
     script_args: Sequence[str],
@@ -53,7 +53,7 @@ def check_start(
 
 
 def look(
-    outcome: Outcome,
+    outcome: Plan,
     facts: ScriptFacts | None,
     rung: Strategy,
     script_args: Sequence[str],
@@ -61,7 +61,7 @@ def look(
     environ: Mapping[str, str],
     *,
     master_port: int | None,
-) -> tuple[Finding, ...]:
+) -> tuple[PreflightFinding, ...]:
     """What stands in the way of a planned job.
 
     Args:
@@ -91,14 +91,14 @@ def look(
 
 def look_around(
     program: str | None, machine: Machine | None, environ: Mapping[str, str]
-) -> tuple[Finding, ...]:
+) -> tuple[PreflightFinding, ...]:
     """What stands in the way of any job here."""
     cuda = machine is not None and machine.accelerator is Accelerator.CUDA
     found = read_found(program, environ, HostFiles(), cuda=cuda)
     return examine(Situation(machine=machine, found=found, environ=environ))
 
 
-def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> None:
+def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
     """See that nothing surely ends the job.
 
     Raises:
@@ -115,7 +115,7 @@ def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> Non
         )
 
 
-def tell(findings: Sequence[Finding], *, force: bool = False) -> None:
+def tell(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
     """Note on stderr what may go wrong, with the first mend; errors too, where they are forced."""
     told = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
@@ -124,7 +124,7 @@ def tell(findings: Sequence[Finding], *, force: bool = False) -> None:
             show.note(f"{doctor.in_short(finding)}{mend}", sys.stderr)
 
 
-def plan_of(outcome: Outcome, facts: ScriptFacts | None, rung: Strategy) -> Planned:
+def plan_of(outcome: Plan, facts: ScriptFacts | None, rung: Strategy) -> Planned:
     """The job as the checks read it."""
     brief, weighed = outcome.brief, outcome.decision.of(rung)
     step = brief.job.workload
@@ -146,7 +146,7 @@ def plan_of(outcome: Outcome, facts: ScriptFacts | None, rung: Strategy) -> Plan
     )
 
 
-def _config(outcome: Outcome, rung: Strategy) -> Mapping[str, object]:
+def _config(outcome: Plan, rung: Strategy) -> Mapping[str, object]:
     """What DeepSpeed will read: the person's own config, or the one that is written."""
     own = outcome.options.config
     if own is None:
@@ -157,7 +157,7 @@ def _config(outcome: Outcome, rung: Strategy) -> Mapping[str, object]:
     return read_config_values(own)
 
 
-def _output_folder(outcome: Outcome, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
+def _output_folder(outcome: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
     """Where checkpoints go, as far as the script says."""
     said = None if facts is None else output_folder(facts, script_args)
     return outcome.options.output_dir or Path() if said is None else Path(said)

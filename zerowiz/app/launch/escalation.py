@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 
-from zerowiz.app.decide.decision import require_a_rung
+from zerowiz.app.decide.decision import require_strategy
 from zerowiz.app.launch.doctor import check_start
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.oom_history import Memory, RanOut
+from zerowiz.core.decision.oom_history import MemoryKind, RanOut
 from zerowiz.core.outcome.next_strategy import decide_again, remember
 from zerowiz.core.outcome.resume import goes_on, output_folder, plan_resume
 from zerowiz.emit.files import refuse_loss, replace_file
@@ -24,7 +24,7 @@ from zerowiz.ui import sentences
 _CLOCKS_S = 10.0
 
 
-def keep(start: Start, memory: Memory) -> RanOut | None:
+def keep(start: Start, memory: MemoryKind) -> RanOut | None:
     """Remember what was seen on this machine; where nothing can be kept, this run knows it."""
     day = datetime.now(tz=UTC).date().isoformat()
     seen = remember(start.outcome.decision, start.rung, memory, day)
@@ -62,7 +62,7 @@ def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) ->
         cures=(),
         in_script={},
     )
-    rung = require_a_rung(outcome)
+    rung = require_strategy(outcome)
     # The plan file names this rung, which nobody else's walk would take.
     named = {"stage": str(rung.stage), "offload": OffloadChoice(rung.offload.value)}
     outcome = replace(outcome, options=replace(outcome.options, **named))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from zerowiz.app.launch.launchers import Reach, Run
+from zerowiz.app.launch.launchers import LauncherCommand, Run
 from zerowiz.core.launch.env import merge_env
 from zerowiz.core.launch.plan import PlannedFile, Programs
 from zerowiz.core.launch.remote import plan_host_launch, quote_script, quote_words, refuse_place
@@ -22,7 +22,7 @@ def reach_hosts(
     programs: Programs,
     env: Mapping[str, str],
     watched: Mapping[str, str],
-) -> Reach:
+) -> LauncherCommand:
     """What DeepSpeed is told, and the file of variables that it sends.
 
     Args:
@@ -48,7 +48,7 @@ def reach_hosts(
         master_addr=find_master_address(list(read_hostfile(hostfile))),
         master_port=programs.master_port,
     )
-    return Reach(
+    return LauncherCommand(
         options=launch.options,
         env={**env, **launch.env},
         unset=launch.without,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerowiz.core.launch.node import FOREIGN_VARIABLES, Place, copy_options, hostfile_text
+from zerowiz.core.launch.node import FOREIGN_VARIABLES, NodeRank, copy_options, hostfile_text
 from zerowiz.core.launch.plan import (
     Launcher,
     PlannedFile,
@@ -21,7 +21,7 @@ Quote = Callable[[Sequence[str]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reach:
+class LauncherCommand:
     """What DeepSpeed needs to be told to start the ranks where they run."""
 
     options: tuple[str, ...]
@@ -41,10 +41,10 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Copy:
+class NodeLaunch:
     """One zerowiz of many, which starts the ranks of its own node."""
 
-    place: Place
+    place: NodeRank
     slots: tuple[tuple[int, ...], ...]
     """The devices of each node, by its rank, as DeepSpeed calls them."""
     master_addr: str
@@ -58,10 +58,10 @@ class Copy:
         first = self.place.node_rank * each
         return tuple(range(first, first + each))
 
-    def reach(self, folder: Path, env: Mapping[str, str]) -> Reach:
+    def reach(self, folder: Path, env: Mapping[str, str]) -> LauncherCommand:
         """DeepSpeed starts this node's ranks alone; they meet those of the others."""
         hostfile = str(folder / "hostfile")
-        return Reach(
+        return LauncherCommand(
             options=copy_options(self.place, hostfile, self.slots, self.master_addr),
             env=env,
             unset=tuple(name for name in FOREIGN_VARIABLES if name in os.environ),
@@ -86,7 +86,7 @@ class Run:
     hostfile: Path | None = None
     launcher: Launcher = Launcher.PDSH
     """Over a hostfile."""
-    copy: Copy | None = None
+    copy: NodeLaunch | None = None
     """Where each node has a zerowiz of its own: this one."""
 
     def watch(self, number: int, ranks: int) -> Watch:
@@ -112,9 +112,9 @@ class Run:
         return tuple(range(ranks)) if self.copy is None else self.copy.ranks
 
 
-def reach_ranks(
+def launcher_command(
     run: Run, number: int, machine: Machine, programs: Programs, env: Mapping[str, str]
-) -> Reach:
+) -> LauncherCommand:
     """How the ranks of one attempt are started.
 
     Raises:
@@ -123,7 +123,7 @@ def reach_ranks(
     if run.copy is not None:
         return run.copy.reach(run.folder, env)
     if run.hostfile is None:
-        return Reach(options=launcher_options(machine), env=env)
+        return LauncherCommand(options=launcher_options(machine), env=env)
     refuse_slices(machine)
     from zerowiz.app.launch.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
 

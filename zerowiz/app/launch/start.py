@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerowiz.app.decide.decision import Outcome
+from zerowiz.app.decide.decision import Plan
 from zerowiz.app.decide.plan_files import with_plan
-from zerowiz.app.launch.launchers import Reach, Run, reach_ranks
+from zerowiz.app.launch.launchers import LauncherCommand, Run, launcher_command
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.launch.plan import LaunchPlan, PlannedFile, Programs, launch_argv, launch_env
@@ -20,7 +20,7 @@ from zerowiz.probe.launch.programs import find_programs
 class Start:
     """One start of a job, ready to be done."""
 
-    outcome: Outcome
+    outcome: Plan
     facts: ScriptFacts
     script_args: tuple[str, ...]
     """As the person said them."""
@@ -32,14 +32,14 @@ class Start:
     why: str
 
 
-def render(outcome: Outcome, rung: Strategy) -> str:
+def render(outcome: Plan, rung: Strategy) -> str:
     """The config of this job under this strategy."""
     job, handover = outcome.brief.job, outcome.brief.handover
     return render_config(write_config(job, outcome.decision.of(rung), handover))
 
 
 def plan_files(
-    outcome: Outcome, rung: Strategy, script: str, script_args: Sequence[str]
+    outcome: Plan, rung: Strategy, script: str, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """What this job writes: nothing where it runs with a person's own config."""
     if outcome.options.config is not None:
@@ -50,7 +50,7 @@ def plan_files(
 
 
 def plan_launch(
-    outcome: Outcome,
+    outcome: Plan,
     facts: ScriptFacts,
     script_args: Sequence[str],
     rung: Strategy,
@@ -68,14 +68,14 @@ def plan_launch(
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
-    reach = reach_ranks(run, number, machine, programs, env)
+    reach = launcher_command(run, number, machine, programs, env)
     words = (facts.path, *delivery.script_args)
     files = plan_files(outcome, rung, facts.path, script_args)
-    return make_plan(reach, programs, words, files, supervised=run.supervised)
+    return make_launch_plan(reach, programs, words, files, supervised=run.supervised)
 
 
-def make_plan(
-    reach: Reach,
+def make_launch_plan(
+    reach: LauncherCommand,
     programs: Programs,
     words: Sequence[str],
     files: Sequence[PlannedFile],

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from zerowiz.app.machines.machine import CPU_MACHINE
 from zerowiz.cli.options import Options
-from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.node import NodeRank
 from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.node import read_place
 
 
-def find_place(options: Options) -> Place | None:
+def find_place(options: Options) -> NodeRank | None:
     """Where it stands; None where there is not one copy on each node.
 
     Raises:
@@ -22,7 +22,7 @@ def find_place(options: Options) -> Place | None:
     return read_place(os.environ)
 
 
-def with_place(options: Options, place: Place | None) -> Options:
+def with_place(options: Options, place: NodeRank | None) -> Options:
     """With the nodes that the launcher above tells of; nobody is asked anything there."""
     if place is None:
         return options

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from zerowiz.cli.options import Options
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.dsconfig.user_config import OwnConfig
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Method, Workload
 
 
 def assumptions(
-    options: Options, settings: ScriptSettings, own: OwnConfig, job: Job
+    options: Options, settings: ScriptSettings, own: UserConfig, job: PlanInput
 ) -> tuple[str, ...]:
     """What nobody said and the plan rests on."""
     w = job.workload
@@ -38,7 +38,7 @@ def assumptions(
 
 
 def _assumed_of_script(
-    options: Options, settings: ScriptSettings, own: OwnConfig, w: Workload
+    options: Options, settings: ScriptSettings, own: UserConfig, w: Workload
 ) -> Iterator[str]:
     """The same of what only a script decides, and this one does not show."""
     adapters = w.method is not Method.FULL

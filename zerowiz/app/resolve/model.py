@@ -12,7 +12,7 @@ from zerowiz.ui import sentences
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Read:
+class ReadModel:
     """A model, and the trace of it if there was one."""
 
     model: Model
@@ -22,7 +22,7 @@ class Read:
 
 def read_and_trace(
     text: str, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
-) -> Read:
+) -> ReadModel:
     """The model that `--model` names.
 
     Args:
@@ -37,20 +37,20 @@ def read_and_trace(
     named = read_config(text, environ=environ)
     if named is None:
         notes = (sentences.size_untraced(text),) if trace else ()
-        return Read(model=model_of(text, None), notes=notes)
+        return ReadModel(model=model_of(text, None), notes=notes)
     return count_or_trace(text, named, workload, environ, trace=trace)
 
 
 def count_or_trace(
     text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
-) -> Read:
+) -> ReadModel:
     """The same for a model whose config.json was read already.
 
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
     if not (trace or is_unknown(named[1])):
-        return Read(model=model_of(text, named))
+        return ReadModel(model=model_of(text, named))
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
     return trace_or_guess(text, named, workload, environ, trace=trace)

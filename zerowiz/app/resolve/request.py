@@ -7,12 +7,12 @@ from pathlib import Path
 
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import assumptions
-from zerowiz.app.resolve.model import Read, read_and_trace
+from zerowiz.app.resolve.model import ReadModel, read_and_trace
 from zerowiz.app.resolve.workload import make_workload
 from zerowiz.cli.options import Options
-from zerowiz.core.decision.evaluate import Job
-from zerowiz.core.decision.flowchart import Wish
-from zerowiz.core.dsconfig.user_config import OwnConfig
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.flowchart import Constraints
+from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import expands_segments
@@ -36,11 +36,11 @@ from zerowiz.probe.launch.oom_history import history_path, read_history
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Brief:
+class Request:
     """Everything a command decides with."""
 
-    job: Job
-    wish: Wish
+    job: PlanInput
+    wish: Constraints
     handover: Handover
     assumed: tuple[str, ...]
     """What nobody said, one clause each."""
@@ -75,9 +75,9 @@ def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSetti
     )
 
 
-def _wish(options: Options, own: OwnConfig) -> Wish:
+def _wish(options: Options, own: UserConfig) -> Constraints:
     stage = int(options.stage) if options.stage not in {None, "auto"} else None
-    return Wish(
+    return Constraints(
         stage=by_config("--stage", options.config, stage, own.stage),
         offload=by_config("--offload", options.config, options.offload, own.offload),
         allow_slow=options.allow_slow,
@@ -85,21 +85,21 @@ def _wish(options: Options, own: OwnConfig) -> Wish:
     )
 
 
-def _own_config(options: Options, reader: Integration | None) -> OwnConfig:
+def _own_config(options: Options, reader: Integration | None) -> UserConfig:
     if options.config is None:
-        return OwnConfig()
+        return UserConfig()
     from zerowiz.probe.config.config_file import read_config_file  # noqa: PLC0415 - takes long to load
 
     return read_config_file(options.config, reader)
 
 
-def make_brief(
+def make_request(
     options: Options,
     machine: Machine,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
     model: Model | None = None,
-) -> Brief:
+) -> Request:
     """The job, what is wished for it, and how its config will travel.
 
     Args:
@@ -120,7 +120,7 @@ def make_brief(
     read = (
         read_and_trace(named, workload, environ, trace=options.trace)
         if model is None
-        else Read(model=model)
+        else ReadModel(model=model)
     )
     if settings.targets_by_architecture and options.lora_target_modules is None:
         targets = default_targets(read.model.architecture.family)
@@ -128,7 +128,7 @@ def make_brief(
     budget = options.memory_budget
     flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
     state_dtype = by_config(flag, options.config, said, own.state_dtype)
-    job = Job(
+    job = PlanInput(
         machine=machine,
         model=read.model,
         workload=workload,
@@ -144,7 +144,7 @@ def make_brief(
     )
     if not options.ignore_oom:
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
-    return Brief(
+    return Request(
         job=job,
         wish=_wish(options, own),
         handover=_handover(options, facts, settings),
@@ -161,7 +161,7 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     return None if facts is None or line is None else f"{facts.path} line {line}"
 
 
-def _falls_back(job: Job) -> str | None:
+def _falls_back(job: PlanInput) -> str | None:
     w, known = job.workload, job.model.architecture.family in FAMILIES
     asked = w.attention is Attention.SDPA and job.own_trace is None
     if not known or not asked or not runs_eager(job.model.architecture, w):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from zerowiz.app.resolve.model import Read
+from zerowiz.app.resolve.model import ReadModel
 from zerowiz.core.codec import encode
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.from_unknown import is_unknown
@@ -22,7 +22,7 @@ _NEEDS = "`pip install 'zerowiz[train]'` brings torch and transformers"
 
 def trace_or_guess(
     text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
-) -> Read:
+) -> ReadModel:
     """A model of an unknown family, or any that `trace` asks for.
 
     Raises:
@@ -42,7 +42,7 @@ def trace_or_guess(
         return _guess(text, named, error.message)
     architecture = None if unknown else read_architecture(name, config)
     family = str(config["model_type"]) if unknown else None
-    return Read(
+    return ReadModel(
         model=traced.model(name, architecture),
         traced=traced,
         notes=(sentences.traced(family, traced.built, traced.took_milliseconds),),
@@ -69,14 +69,14 @@ def _exact(trace: bool | None) -> str:
     return "without `--no-trace` it is traced" if trace is False else "it cannot be traced either"
 
 
-def _guess(text: str, named: Named, exact: str) -> Read:
+def _guess(text: str, named: Named, exact: str) -> ReadModel:
     """The model by the sizes in its config, and a note that this is a guess."""
     try:
         model = model_of(text, named)
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
     family, wraps = str(named[1]["model_type"]), "text_config" in named[1]
-    return Read(model=model, notes=(sentences.guess(family, exact, wraps=wraps),))
+    return ReadModel(model=model, notes=(sentences.guess(family, exact, wraps=wraps),))
 
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:

@@ -8,7 +8,7 @@ from pathlib import Path
 from zerowiz.cli.options import Options
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.source import unreadable
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
@@ -54,7 +54,7 @@ def _found(
     facts: ScriptFacts,
     script_args: Sequence[str],
     integration: Integration | None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     config = read_config_text(path)
     if config.fault is not None:
         return (unreadable(config.fault),)
@@ -67,7 +67,7 @@ def _found(
     return lint(config.text, schema, on_machine(context, machine))
 
 
-def _ends_the_run(finding: Finding, facts: ScriptFacts) -> bool:
+def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:
     """Whether it is an error for this script: DeepSpeed does not read an optimizer beside its own.
 
     Source: runtime/engine.py, _configure_optimizer (0.19.8).

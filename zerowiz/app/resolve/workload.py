@@ -2,7 +2,7 @@
 
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.cli.options import Options
-from zerowiz.core.dsconfig.user_config import OwnConfig
+from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.units import solve_accumulation
@@ -59,7 +59,7 @@ def _said_modules(options: Options, settings: ScriptSettings) -> str | None:
 
 
 def make_workload(
-    options: Options, settings: ScriptSettings, own: OwnConfig, machine: Machine
+    options: Options, settings: ScriptSettings, own: UserConfig, machine: Machine
 ) -> Workload:
     """The workload; a default of ours where nobody says.
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerowiz.core.decision.evaluate import Job, Weighed
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.strategy import Part
 
 
@@ -19,7 +19,7 @@ class Cost:
     """The most that it can hold of each GPU at a time."""
 
 
-def _of_gradients(r: Rank) -> Iterator[tuple[str, int, int]]:
+def _of_gradients(r: RankSizes) -> Iterator[tuple[str, int, int]]:
     b = r.buffers
     bucket_bytes = r.weight_bytes * b.reduce_bucket_size
     # stage_1_and_2.py, setup_buckets: two where communication overlaps; stage3.py has one, and
@@ -28,7 +28,7 @@ def _of_gradients(r: Rank) -> Iterator[tuple[str, int, int]]:
     yield "reduce_bucket_size", b.reduce_bucket_size, times * bucket_bytes
 
 
-def _of_parameters(job: Job, r: Rank) -> Iterator[tuple[str, int, int]]:
+def _of_parameters(job: PlanInput, r: RankSizes) -> Iterator[tuple[str, int, int]]:
     b, w = r.buffers, r.weight_bytes
     numel = r.trainable + r.frozen_bytes // w
     threshold = b.stage3_param_persistence_threshold
@@ -44,12 +44,12 @@ def _of_parameters(job: Job, r: Rank) -> Iterator[tuple[str, int, int]]:
         yield "zero_hpz_partition_size", ranks, w * numel // ranks
 
 
-def buffer_costs(job: Job, weighed: Weighed) -> tuple[Cost, ...]:
+def buffer_costs(job: PlanInput, weighed: StrategyEstimate) -> tuple[Cost, ...]:
     """What the buffers of this rung cost, in the order of the config."""
     strategy, ranks = weighed.strategy, job.machine.world_size
     if strategy.stage == 0:
         return ()
-    r = place_rank(job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace)
+    r = rank_sizes(job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace)
     sharded = Part.PARAMETERS in strategy.sharded
     said = [*_of_gradients(r), *(_of_parameters(job, r) if sharded else ())]
     return tuple(Cost(key=key, value=value, size_bytes=size) for key, value, size in said)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from zerowiz.core.decision.oom_history import Memory, RanOut, job_key
+from zerowiz.core.decision.oom_history import MemoryKind, RanOut, job_key
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
@@ -12,7 +12,7 @@ from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.ledger import Estimate
 from zerowiz.core.memory.nvme import fit_sub_group
 from zerowiz.core.memory.rank_sizes import trainable_params
-from zerowiz.core.memory.rule_of_thumb import textbook_estimate
+from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class PlanInput:
     """Everything a rung is weighed with."""
 
     machine: Machine
@@ -149,7 +149,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weighed:
+class StrategyEstimate:
     """One rung against one machine."""
 
     estimate: Estimate
@@ -201,7 +201,7 @@ class Weighed:
             self.host_bytes if on_host is None else -on_host,
         )
 
-    def load_bytes(self, job: Job) -> int:
+    def load_bytes(self, job: PlanInput) -> int:
         """What the ranks of a node hold of its memory in all: to build the model, then to train.
 
         Below stage 3 every rank builds the whole model there; at stage 3 none does (zero.Init).
@@ -227,24 +227,24 @@ def _verdict(need_bytes: int, spare_bytes: int, budget_bytes: int | None) -> Ver
     return Verdict.FITS if need_bytes + spare_bytes <= budget_bytes else Verdict.TIGHT
 
 
-def weigh(job: Job, strategy: Strategy) -> Weighed:
+def evaluate(job: PlanInput, strategy: Strategy) -> StrategyEstimate:
     """Predict the rung and compare it with what the machine has.
 
     The fastest buffers that leave room are taken; where none do, the leanest.
     """
     *faster, leanest = job.buffers(strategy)
     for buffers in faster:
-        weighed = weigh_with(job, strategy, buffers)
+        weighed = evaluate_with(job, strategy, buffers)
         if weighed.verdict is Verdict.FITS:
             return weighed
-    return weigh_with(job, strategy, leanest)
+    return evaluate_with(job, strategy, leanest)
 
 
-def weigh_with(job: Job, strategy: Strategy, buffers: Buffers) -> Weighed:
+def evaluate_with(job: PlanInput, strategy: Strategy, buffers: Buffers) -> StrategyEstimate:
     """The rung with these buffers."""
     ranks, budget_bytes = job.machine.world_size, job.gpu_budget_bytes
     if job.accounting is Accounting.TEXTBOOK:
-        told = textbook_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
+        told = rule_of_thumb_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
         predicted, device_bytes, spare_bytes = told, told.peak_bytes, 0
     else:
         on, step = job.machine.accelerator, job.counted_workload
@@ -259,7 +259,7 @@ def weigh_with(job: Job, strategy: Strategy, buffers: Buffers) -> Weighed:
     verdict = _verdict(device_bytes, spare_bytes, budget_bytes)
     if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
         verdict = Verdict.DOES_NOT_FIT
-    return Weighed(
+    return StrategyEstimate(
         estimate=predicted,
         buffers=buffers,
         verdict=verdict,
@@ -273,12 +273,12 @@ def weigh_with(job: Job, strategy: Strategy, buffers: Buffers) -> Weighed:
     )
 
 
-def weigh_all(job: Job) -> tuple[Weighed, ...]:
+def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
     """Every strategy, in the order of the ladder; what ran out here before does not fit."""
-    weighed = tuple(weigh(job, strategy) for strategy in STRATEGIES)
+    weighed = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
         died = next((one for one in weighed if one.strategy.name == seen.strategy), None)
-        on_gpu = seen.memory is Memory.GPU
+        on_gpu = seen.memory is MemoryKind.GPU
         room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
         if died is None or seen.job_key != job.key or not seen.rules_out(job.workload, room_bytes):
             continue
@@ -287,7 +287,9 @@ def weigh_all(job: Job) -> tuple[Weighed, ...]:
     return weighed
 
 
-def _without_device(seen: RanOut, died: Weighed, job: Job, one: Weighed) -> Weighed:
+def _without_device(
+    seen: RanOut, died: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+) -> StrategyEstimate:
     """A rung after a run was seen to die: there is less room than was predicted for that run.
 
     One that spares nothing more dies too; another may still fit, perhaps with leaner buffers.
@@ -296,12 +298,14 @@ def _without_device(seen: RanOut, died: Weighed, job: Job, one: Weighed) -> Weig
         return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
     if one.device_bytes < died.device_bytes or not one.runs:
         return one
-    smaller = weigh(replace(job, budget_bytes=died.device_bytes - 1), one.strategy)
+    smaller = evaluate(replace(job, budget_bytes=died.device_bytes - 1), one.strategy)
     learned = None if smaller.runs else seen
     return replace(smaller, budget_bytes=job.gpu_budget_bytes, ran_out=learned)
 
 
-def _without_host(seen: RanOut, died: Weighed, job: Job, one: Weighed) -> Weighed:
+def _without_host(
+    seen: RanOut, died: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+) -> StrategyEstimate:
     """The same of the host: each rung that needs as much there would die as well."""
     if one.load_bytes(job) < died.load_bytes(job):
         return one

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zerowiz.core.decision.evaluate import Job, Verdict, Weighed, weigh_all
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict, evaluate_all
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategy import (
     DDP,
-    LADDER,
+    FLOWCHART_STRATEGIES,
     STRATEGIES,
     ZERO1,
     ZERO2,
@@ -29,7 +29,7 @@ class OffloadChoice(StrEnum):
     ALL = "all"
 
 
-class Question(StrEnum):
+class FlowchartQuestion(StrEnum):
     """The questions of the flowchart."""
 
     FITS_ONE_GPU = "fits_one_gpu"
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class Constraints:
     """What the person asked of the walk."""
 
     stage: int | None = None
@@ -73,7 +73,7 @@ class Wish:
 class Answer:
     """One step of the walk, with the numbers that settled it."""
 
-    question: Question
+    question: FlowchartQuestion
     answer: bool
     strategy: str | None = None
     need_bytes: int | None = None
@@ -84,28 +84,28 @@ class Answer:
 class Decision:
     """The chosen rung, or None, with every verdict and the way there."""
 
-    job: Job
-    wish: Wish
-    weighed: tuple[Weighed, ...]
+    job: PlanInput
+    wish: Constraints
+    weighed: tuple[StrategyEstimate, ...]
     walk: tuple[Answer, ...]
     reasons: tuple[Reason, ...]
-    chosen: Weighed | None
+    chosen: StrategyEstimate | None
 
     @property
-    def closest(self) -> Weighed:
+    def closest(self) -> StrategyEstimate:
         """Of the rungs that may be chosen, the one that lacks least."""
         allowed = [w for w in self.weighed if w.strategy in _considered(self.wish)]
         return min(allowed, key=lambda w: w.lacking_bytes)
 
-    def of(self, strategy: Strategy) -> Weighed:
+    def of(self, strategy: Strategy) -> StrategyEstimate:
         """The verdict on one rung."""
         return next(w for w in self.weighed if w.strategy == strategy)
 
 
-def _considered(wish: Wish) -> tuple[Strategy, ...]:
+def _considered(wish: Constraints) -> tuple[Strategy, ...]:
     """The rungs that this wish leaves open, the least frugal first."""
     if wish.stage is None and wish.offload in (None, OffloadChoice.AUTO):
-        return LADDER
+        return FLOWCHART_STRATEGIES
     offloads = {
         None: (Offload.NONE,) if wish.stage is not None else tuple(Offload),
         OffloadChoice.NONE: (Offload.NONE,),
@@ -127,14 +127,14 @@ def _considered(wish: Wish) -> tuple[Strategy, ...]:
     return rungs
 
 
-class _Walk:
+class _Flowchart:
     """The walk so far: each question is asked once, in order, and written down."""
 
-    def __init__(self, weighed: Sequence[Weighed]) -> None:
+    def __init__(self, weighed: Sequence[StrategyEstimate]) -> None:
         self.by_name = {w.strategy.name: w for w in weighed}
         self.answers: list[Answer] = []
 
-    def fits(self, question: Question, strategy: Strategy) -> bool:
+    def fits(self, question: FlowchartQuestion, strategy: Strategy) -> bool:
         weighed = self.by_name[strategy.name]
         room_bytes = weighed.headroom_bytes
         on_host = not weighed.runs and room_bytes is not None and room_bytes >= 0
@@ -149,26 +149,26 @@ class _Walk:
         )
         return weighed.runs
 
-    def first_offload(self) -> Weighed | None:
-        rungs = [s for s in LADDER if s.offload is not Offload.NONE]
-        fitting = (s for s in rungs if self.fits(Question.FITS_OFFLOAD, s))
+    def first_offload(self) -> StrategyEstimate | None:
+        rungs = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
+        fitting = (s for s in rungs if self.fits(FlowchartQuestion.FITS_OFFLOAD, s))
         return next((self.by_name[s.name] for s in fitting), None)
 
 
-_Outcome = tuple[Weighed | None, Reason]
+_Choice = tuple[StrategyEstimate | None, Reason]
 
 
-def _sharded(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
+def _sharded(walk: _Flowchart, machine: Machine, wish: Constraints) -> _Choice:
     """The part of the chart below "does it fit replicated": several GPUs."""
     fast = machine.is_fast
     # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (traffic.py).
-    if not fast and walk.fits(Question.FITS_ZERO1, ZERO1):
+    if not fast and walk.fits(FlowchartQuestion.FITS_ZERO1, ZERO1):
         return walk.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1
-    if walk.fits(Question.FITS_ZERO2, ZERO2):
+    if walk.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
         return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
-    walk.answers.append(Answer(question=Question.FAST_INTERCONNECT, answer=fast))
+    walk.answers.append(Answer(question=FlowchartQuestion.FAST_INTERCONNECT, answer=fast))
     zero3 = walk.by_name[ZERO3.name]
-    if walk.fits(Question.FITS_ZERO3, ZERO3):
+    if walk.fits(FlowchartQuestion.FITS_ZERO3, ZERO3):
         if fast or wish.allow_slow:
             return zero3, Reason.FAST_LINK_ZERO3 if fast else Reason.SLOW_ALLOWED
         if wish.offload is OffloadChoice.AUTO and (rung := walk.first_offload()):
@@ -177,36 +177,36 @@ def _sharded(walk: _Walk, machine: Machine, wish: Wish) -> _Outcome:
     return _offloaded(walk, wish)
 
 
-def _offloaded(walk: _Walk, wish: Wish) -> _Outcome:
+def _offloaded(walk: _Flowchart, wish: Constraints) -> _Choice:
     rung = None if wish.offload is OffloadChoice.NONE else walk.first_offload()
     return rung, Reason.ONLY_OFFLOAD_FITS if rung else Reason.NOTHING_FITS
 
 
-def _free_walk(walk: _Walk, job: Job, wish: Wish) -> _Outcome:
-    if walk.fits(Question.FITS_ONE_GPU, DDP):
+def _free_walk(walk: _Flowchart, job: PlanInput, wish: Constraints) -> _Choice:
+    if walk.fits(FlowchartQuestion.FITS_ONE_GPU, DDP):
         return walk.by_name[DDP.name], Reason.REPLICATED_FITS
     if job.machine.world_size > 1:
         return _sharded(walk, job.machine, wish)
     # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
     # in bf16, which DeepSpeed has at stages 1 to 3 alone.
     halved = job.state_dtype is StateDtype.BF16
-    if halved and walk.fits(Question.FITS_ZERO2, ZERO2):
+    if halved and walk.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
         return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
     return _offloaded(walk, wish)
 
 
 _QUESTION_OF_STAGE = {
-    0: Question.FITS_ONE_GPU,
-    1: Question.FITS_ZERO1,
-    2: Question.FITS_ZERO2,
-    3: Question.FITS_ZERO3,
+    0: FlowchartQuestion.FITS_ONE_GPU,
+    1: FlowchartQuestion.FITS_ZERO1,
+    2: FlowchartQuestion.FITS_ZERO2,
+    3: FlowchartQuestion.FITS_ZERO3,
 }
 
 
-def _asked_for(walk: _Walk, rungs: Sequence[Strategy], wish: Wish) -> _Outcome:
+def _asked_for(walk: _Flowchart, rungs: Sequence[Strategy], wish: Constraints) -> _Choice:
     for rung in rungs:
         plain = rung.offload is Offload.NONE
-        question = _QUESTION_OF_STAGE[rung.stage] if plain else Question.FITS_OFFLOAD
+        question = _QUESTION_OF_STAGE[rung.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
         if walk.fits(question, rung):
             return walk.by_name[rung.name], Reason.ASKED_FOR
     if wish.force:
@@ -214,9 +214,11 @@ def _asked_for(walk: _Walk, rungs: Sequence[Strategy], wish: Wish) -> _Outcome:
     return None, Reason.NOTHING_FITS
 
 
-def walk_flowchart(weighed: Sequence[Weighed], job: Job, wish: Wish) -> Decision:
+def walk_flowchart(
+    weighed: Sequence[StrategyEstimate], job: PlanInput, wish: Constraints
+) -> Decision:
     """Walk the chart over verdicts that stand already."""
-    walk, rungs = _Walk(weighed), _considered(wish)
+    walk, rungs = _Flowchart(weighed), _considered(wish)
     pinned = wish.stage is not None or wish.offload in (
         OffloadChoice.OPTIMIZER,
         OffloadChoice.ALL,
@@ -240,6 +242,6 @@ def walk_flowchart(weighed: Sequence[Weighed], job: Job, wish: Wish) -> Decision
     )
 
 
-def decide(job: Job, wish: Wish) -> Decision:
+def decide(job: PlanInput, wish: Constraints) -> Decision:
     """Weigh every rung and walk the chart."""
-    return walk_flowchart(weigh_all(job), job, wish)
+    return walk_flowchart(evaluate_all(job), job, wish)

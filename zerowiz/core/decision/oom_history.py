@@ -17,7 +17,7 @@ from zerowiz.core.workload import StateDtype, Workload
 _SAME_ROOM = 1.05
 
 
-class Memory(StrEnum):
+class MemoryKind(StrEnum):
     """Which memory was too small."""
 
     GPU = "gpu"
@@ -30,7 +30,7 @@ class RanOut:
 
     job_key: str
     strategy: str
-    memory: Memory
+    memory: MemoryKind
     micro_batch: int
     sequence_tokens: int
     budget_bytes: int

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from zerowiz.core.decision.evaluate import Job, Verdict, Weighed
-from zerowiz.core.decision.flowchart import Decision, OffloadChoice, Reason, Wish, decide
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, Reason, decide
 from zerowiz.core.machine.types import Accelerator, widen
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import Offload
@@ -12,7 +12,7 @@ from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
 from zerowiz.errors import UsageError
 
 Change = Mapping[str, int | str | bool]
-Trial = tuple[Change, Job, Wish]
+Attempted = tuple[Change, PlanInput, Constraints]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,19 +24,19 @@ class Remedy:
     frees_bytes: int
 
 
-def _bf16(job: Job, wish: Wish) -> Iterator[Trial]:
+def _bf16(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.FP32 and job.machine.takes_bf16:
         workload = replace(job.workload, precision=Precision.BF16)
         yield {"--precision": "bf16"}, replace(job, workload=workload), wish
 
 
-def _checkpointing(job: Job, wish: Wish) -> Iterator[Trial]:
+def _checkpointing(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if not job.workload.gradient_checkpointing:
         workload = replace(job.workload, gradient_checkpointing=True)
         yield {"--gradient-checkpointing": True}, replace(job, workload=workload), wish
 
 
-def _bf16_states(job: Job, wish: Wish) -> Iterator[Trial]:
+def _bf16_states(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
         yield {"--optimizer-state-dtype": "bf16"}, replace(job, state_dtype=StateDtype.BF16), wish
 
@@ -47,7 +47,7 @@ def _halves(value: int, least: int) -> Iterator[int]:
         yield value
 
 
-def _micro_batch(job: Job, wish: Wish) -> Iterator[Trial]:
+def _micro_batch(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
     for parts in range(2, batch + 1):
@@ -59,13 +59,13 @@ def _micro_batch(job: Job, wish: Wish) -> Iterator[Trial]:
             yield change, replace(job, workload=workload), wish
 
 
-def _sequence(job: Job, wish: Wish) -> Iterator[Trial]:
+def _sequence(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     for tokens in _halves(job.workload.sequence_tokens, 256):
         workload = replace(job.workload, sequence_tokens=tokens)
         yield {"--seq-len": tokens}, replace(job, workload=workload), wish
 
 
-def _lean(job: Job, wish: Wish) -> Iterator[Trial]:
+def _lean(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     """Checkpointing and bf16 states together, then with ever smaller micro-batches."""
     change: Change = {}
     for cure in (_checkpointing, _bf16_states):
@@ -78,12 +78,12 @@ def _lean(job: Job, wish: Wish) -> Iterator[Trial]:
             yield {**change, **more}, smaller, wish
 
 
-def _offload(job: Job, wish: Wish) -> Iterator[Trial]:
+def _offload(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if wish.offload is not OffloadChoice.AUTO:
         yield {"--offload": "auto"}, job, replace(wish, offload=OffloadChoice.AUTO)
 
 
-def _allow_slow(job: Job, wish: Wish) -> Iterator[Trial]:
+def _allow_slow(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if not wish.allow_slow:
         yield {"--allow-slow": True}, job, replace(wish, allow_slow=True)
 
@@ -92,7 +92,7 @@ def _allow_slow(job: Job, wish: Wish) -> Iterator[Trial]:
 _GPUS_OF_A_NODE = (2, 4, 8)
 
 
-def _more_gpus(job: Job, wish: Wish) -> Iterator[Trial]:
+def _more_gpus(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     machine = job.machine
     if machine.nodes > 1 or machine.accelerator is Accelerator.CPU:
         return
@@ -103,7 +103,7 @@ def _more_gpus(job: Job, wish: Wish) -> Iterator[Trial]:
             yield {"--machine": f"{count}x{name}"}, wider, wish
 
 
-def _adapters(job: Job, wish: Wish) -> Iterator[Trial]:
+def _adapters(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     if job.workload.method is not Method.FULL or job.accounting is Accounting.TEXTBOOK:
         return
     for method in (Method.LORA, Method.QLORA):
@@ -118,7 +118,7 @@ _SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
 _SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
 
 
-def _smaller_model(job: Job, wish: Wish) -> Iterator[Trial]:
+def _smaller_model(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
     for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True):
         if params < job.model.params:
             model = model_from_size(name, int(params))
@@ -126,7 +126,7 @@ def _smaller_model(job: Job, wish: Wish) -> Iterator[Trial]:
 
 
 # The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
-_CURES: tuple[Callable[[Job, Wish], Iterator[Trial]], ...] = (
+_CURES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
     _bf16,
     _checkpointing,
     _bf16_states,
@@ -141,7 +141,7 @@ _CURES: tuple[Callable[[Job, Wish], Iterator[Trial]], ...] = (
 )
 
 
-def remedy(decision: Decision, change: Change, chosen: Weighed) -> Remedy:
+def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) -> Remedy:
     """The change that leads from a decision to this rung.
 
     Told against the same rung, so that a changed strategy does not count as freed memory.
@@ -155,7 +155,7 @@ def remedy(decision: Decision, change: Change, chosen: Weighed) -> Remedy:
     )
 
 
-def _first_that_fits(decision: Decision, trials: Iterator[Trial]) -> Remedy | None:
+def _first_that_fits(decision: Decision, trials: Iterator[Attempted]) -> Remedy | None:
     for change, changed_job, wish in trials:
         try:
             chosen = decide(changed_job, wish).chosen
@@ -163,11 +163,11 @@ def _first_that_fits(decision: Decision, trials: Iterator[Trial]) -> Remedy | No
             continue
         if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT:
             continue
-        return remedy(decision, change, chosen)
+        return make_remedy(decision, change, chosen)
     return None
 
 
-def remedies(decision: Decision) -> tuple[Remedy, ...]:
+def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
     """The changes that would lead to a rung, the cheapest first; none when one was chosen well.
 
     A tight choice is given the next rung that fits without being tight.
@@ -177,7 +177,7 @@ def remedies(decision: Decision) -> tuple[Remedy, ...]:
         return ()
     if decision.chosen is None:
         found = (_first_that_fits(decision, cure(decision.job, decision.wish)) for cure in _CURES)
-        return tuple(remedy for remedy in found if remedy is not None)
+        return tuple(make_remedy for make_remedy in found if make_remedy is not None)
     if Reason.TIGHT not in decision.reasons:
         return ()
     forbidden = decision.wish.offload is OffloadChoice.NONE

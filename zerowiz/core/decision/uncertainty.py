@@ -13,10 +13,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.common import Held, share_gradients
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Part, Strategy
@@ -77,7 +77,7 @@ class Doubt(NamedTuple):
     """One thing that a prediction rests on, and how far that can lead astray."""
 
     what: Assumption
-    holds: Callable[[Job, Strategy], object]
+    holds: Callable[[PlanInput, Strategy], object]
     rate: float = 0
     """Of the whole peak, to either side."""
     parts: Stretch = _NONE
@@ -121,14 +121,14 @@ _NEW_FAMILIES = frozenset({"gemma"})
 _KNOWN_OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.ADAMW_8BIT})
 
 
-def _steps_with(job: Job, strategy: Strategy, *, fused: bool) -> bool:
+def _steps_with(job: PlanInput, strategy: Strategy, *, fused: bool) -> bool:
     """Whether torch's own Adam steps so; under offload it is DeepSpeed's."""
     w = job.workload
     here = strategy.offload is Offload.NONE
     return here and w.optimizer is Optimizer.ADAMW and w.optimizer_fused is fused
 
 
-def _is_cut(job: Job, strategy: Strategy) -> bool:
+def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
     """Whether shares are cut from one flat vector; ZeRO-3 divides each tensor evenly."""
     sharded = strategy.sharded
     alone = job.machine.world_size == 1
@@ -282,7 +282,7 @@ DOUBTS: Sequence[Doubt] = (
 )
 
 
-def _cuts(r: Rank) -> Stretch:
+def _cuts(r: RankSizes) -> Stretch:
     """How far ranks differ whose shares are cut from one flat vector, beside the expected one.
 
     A share holds nothing beyond itself at least; at most the rest of the tensor on each of its two
@@ -301,7 +301,7 @@ def _cuts(r: Rank) -> Stretch:
     }
 
 
-def _late(r: Rank) -> tuple[Held, ...]:
+def _late(r: RankSizes) -> tuple[Held, ...]:
     """What a rank may hold too, whose share ends the model, before backward is past its blocks.
 
     Rank 1 of launch-04 peaked 2.5 % above rank 0, and no higher than with its whole share.
@@ -324,7 +324,7 @@ def _size(moment: Iterable[Held], stretch: Stretch, end: int) -> int:
     return sum(math.ceil(size * stretch.get(part, (1, 1))[end]) for part, size, _ in moment)
 
 
-def _extremes(r: Rank, weighed: Weighed, stretch: Stretch) -> tuple[int, int]:
+def _extremes(r: RankSizes, weighed: StrategyEstimate, stretch: Stretch) -> tuple[int, int]:
     """The lowest and the highest peak; what stands beside the moments is as it was."""
     said = weighed.estimate.phase_bytes()
     lowest = highest = 0
@@ -338,12 +338,12 @@ def _extremes(r: Rank, weighed: Weighed, stretch: Stretch) -> tuple[int, int]:
     return lowest, highest
 
 
-def find_interval(job: Job, weighed: Weighed) -> Interval | None:
+def find_interval(job: PlanInput, weighed: StrategyEstimate) -> Interval | None:
     """Around what was weighed; None for the told arithmetic, which predicts no run."""
     if job.accounting is Accounting.TEXTBOOK:
         return None
     strategy, ranks = weighed.strategy, job.machine.world_size
-    rank = place_rank(
+    rank = rank_sizes(
         job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace
     )
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 from zerowiz.errors import UsageError
 
 
-class Outcome(StrEnum):
+class Effect(StrEnum):
     """What becomes of a combination that nobody refuses."""
 
     RAISES = "raises"
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 class Asked:
     """A job on one rung, and who hands its config to DeepSpeed."""
 
-    job: Job
+    job: PlanInput
     strategy: Strategy
     integration: Integration
     script_has_optimizer: bool
@@ -75,7 +75,7 @@ class Combination:
     message: str
     """`{rung}` stands for the rung's name."""
     hints: tuple[str, ...]
-    outcome: Outcome
+    outcome: Effect
     source: str
     """Where DeepSpeed 0.19.8 decides it, below its folder `runtime`."""
     is_asked: Predicate
@@ -91,7 +91,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--nvme-path` with `{rung}`: below stage 3 DeepSpeed keeps what is offloaded in"
         " host memory and writes nothing to the folder",
         hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
-        outcome=Outcome.IGNORED,
+        outcome=Effect.IGNORED,
         source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
         is_asked=lambda a: a.on_nvme and a.offloaded and not a.sharded,
     ),
@@ -99,7 +99,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="nvme-without-offload",
         message="`--nvme-path` with `{rung}`, which offloads nothing",
         hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
-        outcome=Outcome.IGNORED,
+        outcome=Effect.IGNORED,
         source="zero/offload_config.py: `device` is none",
         is_asked=lambda a: a.on_nvme and not a.offloaded,
     ),
@@ -108,7 +108,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--nvme-path` with `--optimizer-state-dtype bf16`: DeepSpeed swaps states to NVMe"
         " in fp32 alone, and stops at the first step",
         hints=("drop `--optimizer-state-dtype bf16`", "drop `--nvme-path`"),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
         source="swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
         "utils.py, SwapBufferManager.allocate",
@@ -119,7 +119,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--nvme-path` with `--optimizer adamw_8bit`: DeepSpeed swaps its 8-bit states as"
         " if they were fp32, and the model diverges",
         hints=("`--optimizer adamw` keeps fp32 states on NVMe", "drop `--nvme-path`"),
-        outcome=Outcome.DIFFERS,
+        outcome=Effect.DIFFERS,
         source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
         is_asked=lambda a: (
             a.on_nvme and a.sharded and a.job.workload.optimizer is Optimizer.ADAMW_8BIT
@@ -130,7 +130,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--nvme-path` with `--hpz` and `{rung}`: DeepSpeed makes hpZ's copy of the"
         " weights on a device named nvme, which torch does not have",
         hints=("`--no-hpz`", "`--offload optimizer` keeps the weights off NVMe"),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
         is_asked=lambda a: (
             a.on_nvme and a.sharded and a.strategy.offload is Offload.ALL and a.job.hpz is True
@@ -140,7 +140,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="hpz-below-stage-3",
         message="`--hpz` with `{rung}`: below stage 3 the weights are whole on each GPU",
         hints=("`--stage 3` shards them", "drop `--hpz`"),
-        outcome=Outcome.IGNORED,
+        outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
         is_asked=lambda a: a.job.hpz is True and not a.sharded,
     ),
@@ -148,7 +148,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="quantized-weights-below-stage-3",
         message="`--quantized-weights` with `{rung}`: below stage 3 no weights are gathered",
         hints=("`--stage 3` gathers them", "drop `--quantized-weights`"),
-        outcome=Outcome.IGNORED,
+        outcome=Effect.IGNORED,
         source="zero/partition_parameters.py alone reads zero_quantized_weights",
         is_asked=lambda a: a.job.quantized_weights and not a.sharded,
     ),
@@ -156,7 +156,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="quantized-weights-with-autocast",
         message="`--quantized-weights` with `--torch-autocast`: DeepSpeed takes one of the two",
         hints=("`--precision bf16` gathers in int8 too", "drop `--quantized-weights`"),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         source="torch_autocast.py, _validate_auto_cast_settings",
         is_asked=lambda a: a.job.quantized_weights and a.job.workload.torch_autocast is not None,
     ),
@@ -165,7 +165,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--quantized-weights` on the CPU accelerator: DeepSpeed's quantizer is written"
         " in CUDA",
         hints=("drop `--quantized-weights`",),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         source="zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py",
         is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
     ),
@@ -178,7 +178,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             "`--precision fp16` scales and clips in the right order",
             "`--stage 0` does, too",
         ),
-        outcome=Outcome.DIFFERS,
+        outcome=Effect.DIFFERS,
         # GradScaler scales the loss, but unscale_and_clip_grads divides by ZeRO's own scale, 1.
         source="zero/stage_1_and_2.py and zero/stage3.py, unscale_and_clip_grads",
         is_asked=lambda a: a.job.workload.torch_autocast is Precision.FP16 and a.strategy.stage > 0,
@@ -188,7 +188,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`--optimizer-state-dtype bf16` with `{rung}`: DeepSpeed keeps states in bf16 at"
         " stages 1 to 3 only",
         hints=("`--stage 1` is the first that does", "drop `--optimizer-state-dtype bf16`"),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         source="config.py, DeepSpeedConfig._do_error_check",
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
     ),
@@ -200,7 +200,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
             "drop `--optimizer adamw_8bit`",
         ),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
         is_asked=lambda a: (
             a.job.workload.optimizer is Optimizer.ADAMW_8BIT
@@ -216,7 +216,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             "drop `--optimizer-state-dtype bf16`",
             "take the optimizer out of the script: the config then names AdamW",
         ),
-        outcome=Outcome.RAISES,
+        outcome=Effect.RAISES,
         # DeepSpeedCPUAdam(fp32_optimizer_states=False) would do; Accelerate cannot build it.
         source="base_optimizer.py, _configure_master_weights; zero/stage3.py, __init__",
         is_asked=lambda a: a.half_states and a.offloaded and a.swapped_optimizer,
@@ -224,8 +224,8 @@ COMBINATIONS: tuple[Combination, ...] = (
 )
 
 
-def refuse_broken(
-    job: Job, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
+def refuse_unsupported(
+    job: PlanInput, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
 ) -> None:
     """Let only what DeepSpeed trains as asked through to the config.
 

@@ -27,7 +27,7 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Span:
     """The characters from `start` up to `end`; line and column of the first one count from 1.
 
     A line ends with LF, CRLF or CR. A byte order mark is part of the text, but of no line.
@@ -43,17 +43,17 @@ class Place:
 class Scalar:
     """A string, a number, true, false or null."""
 
-    place: Place
+    place: Span
     value: str | float | bool | None
     quote: str
     """What encloses a string: `"`, `'`, `'''`; empty for text without quotes and all else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class KeyToken:
     """The name of a member."""
 
-    place: Place
+    place: Span
     name: str
     quote: str
 
@@ -62,7 +62,7 @@ class Key:
 class Array:
     """Values in their order."""
 
-    place: Place
+    place: Span
     items: tuple["Node", ...]
 
 
@@ -70,7 +70,7 @@ class Array:
 class Object:
     """Members in their order, those with the same key included."""
 
-    place: Place
+    place: Span
     members: tuple["Member", ...]
 
 
@@ -81,7 +81,7 @@ Node = Scalar | Array | Object
 class Member:
     """A key with its value."""
 
-    key: Key
+    key: KeyToken
     value: Node
 
 
@@ -111,7 +111,7 @@ def parse(text: str, dialect: Dialect = Dialect.HJSON) -> Node:
     Raises:
         JsonTextError: The dialect's own library does not take it, or it is nested too deeply.
     """
-    reader = _Reader(text, dialect)
+    reader = _HjsonReader(text, dialect)
     if dialect is Dialect.JSON:
         reader.refuse_what_json_refuses()
     return reader.document()
@@ -221,7 +221,7 @@ def _dedent(line: str, indent: int) -> str:
     return line[:indent].lstrip(_BLOCK_INDENT) + line[indent:]
 
 
-class _Reader:
+class _HjsonReader:
     """A text, how far it has been read, the last text without quotes that holds a bracket."""
 
     __slots__ = ("at", "greedy", "level", "lines", "number", "text", "words")
@@ -235,9 +235,9 @@ class _Reader:
         self.at = next((len(m) for m in _BYTE_ORDER_MARKS if text.startswith(m)), 0)
         self.lines = [self.at, *(end.end() for end in _LINE_END.finditer(text))]
 
-    def place(self, start: int, end: int) -> Place:
+    def place(self, start: int, end: int) -> Span:
         line = bisect_right(self.lines, start)
-        return Place(start=start, end=end, line=line, column=start - self.lines[line - 1] + 1)
+        return Span(start=start, end=end, line=line, column=start - self.lines[line - 1] + 1)
 
     def fault(
         self, reason: str, at: int, error: type[JsonTextError] = JsonTextError
@@ -339,7 +339,7 @@ class _Reader:
         found = self.text[self.at : self.at + 1]
         if not found:
             raise self.unclosed(opener)
-        return _READ_BY_FIRST.get(found, _Reader.token)(self)
+        return _READ_BY_FIRST.get(found, _HjsonReader.token)(self)
 
     def unclosed(self, opener: int) -> JsonTextError:
         found = self.text[opener : opener + 1]
@@ -360,7 +360,7 @@ class _Reader:
         self.at += 1
         return opener
 
-    def close(self, opener: int) -> Place:
+    def close(self, opener: int) -> Span:
         self.at += 1
         self.level -= 1
         return self.place(opener, self.at)
@@ -390,15 +390,15 @@ class _Reader:
         self.blank()
         return Member(key=key, value=self.value(opener))
 
-    def quoted_key(self) -> Key:
+    def quoted_key(self) -> KeyToken:
         start = self.at
         name = self.string()
-        key = Key(place=self.place(start, self.at), name=name, quote=self.text[start])
+        key = KeyToken(place=self.place(start, self.at), name=name, quote=self.text[start])
         if self.blank() != ":":
             raise self.fault(f"no `:` after the key `{_shown(name)}`", self.at)
         return key
 
-    def bare_key(self, opener: int) -> Key:
+    def bare_key(self, opener: int) -> KeyToken:
         start = self.at
         found = _KEY.match(self.text, start)
         if found is None:
@@ -408,7 +408,7 @@ class _Reader:
             raise self.fault(f"no `:` after the key `{_shown(word)}`", start)
         self.at = found.end() - 1
         name = word.rstrip() if gap else word
-        return Key(place=self.place(start, start + len(name)), name=name, quote="")
+        return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
 
     def no_key(self, opener: int) -> JsonTextError:
         found = self.text[self.at : self.at + 1]
@@ -542,9 +542,9 @@ def _matched(pattern: re.Pattern[str], text: str, at: int) -> str:
     return found[0] if found else ""
 
 
-_READ_BY_FIRST: dict[str, Callable[[_Reader], Node]] = {
-    '"': _Reader.quoted,
-    "'": _Reader.quoted,
-    "{": _Reader.braces,
-    "[": _Reader.brackets,
+_READ_BY_FIRST: dict[str, Callable[[_HjsonReader], Node]] = {
+    '"': _HjsonReader.quoted,
+    "'": _HjsonReader.quoted,
+    "{": _HjsonReader.braces,
+    "[": _HjsonReader.brackets,
 }

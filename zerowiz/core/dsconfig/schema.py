@@ -58,7 +58,7 @@ BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class SchemaKey:
     """One key of a config; a section is one too, and the path of the whole config is empty."""
 
     path: str
@@ -188,21 +188,21 @@ class Schema:
     """Every key that one version of DeepSpeed knows."""
 
     version: str
-    keys: Mapping[str, Key]
+    keys: Mapping[str, SchemaKey]
     """By their paths."""
 
-    def find(self, path: str) -> Key | None:
+    def find(self, path: str) -> SchemaKey | None:
         """The key of this path, whichever of its names the path uses."""
-        key: Key | None = self.keys[""]
+        key: SchemaKey | None = self.keys[""]
         for name in filter(None, path.split(".")):
             key = key and self._child(key, name)
         return key
 
-    def _child(self, section: Key, name: str) -> Key | None:
+    def _child(self, section: SchemaKey, name: str) -> SchemaKey | None:
         exact = self.keys.get(f"{section.path}.{name}".lstrip("."))
         return exact or next((k for k in self.children(section.path) if name in k.aliases), None)
 
-    def children(self, section: str) -> tuple[Key, ...]:
+    def children(self, section: str) -> tuple[SchemaKey, ...]:
         """The keys right inside a section."""
         return tuple(key for key in self.keys.values() if key.path and key.section == section)
 
@@ -234,7 +234,7 @@ class Schema:
 _ALIKE_RATE = 0.75
 
 
-def _close(name: str, keys: Sequence[Key]) -> Iterator[str]:
+def _close(name: str, keys: Sequence[SchemaKey]) -> Iterator[str]:
     """The paths of the keys that have the name nearest to this one."""
     kept = [key for key in keys if not key.removed]
     spellings = [each for key in kept for each in key.names]
@@ -247,7 +247,7 @@ class _Step:
     """A version, as it differs from the one before it in the file."""
 
     version: str
-    keys: tuple[Key, ...]
+    keys: tuple[SchemaKey, ...]
     dropped: tuple[str, ...] = ()
 
 
@@ -259,7 +259,7 @@ class _File:
 def decode_schemas(value: object) -> tuple[Schema, ...]:
     """The schemas of `zerowiz/data/ds_schema.json`, the newest first."""
     schemas: list[Schema] = []
-    keys: dict[str, Key] = {}
+    keys: dict[str, SchemaKey] = {}
     for step in decode(_File, value, "ds_schema").versions:
         kept = {path: key for path, key in keys.items() if path not in step.dropped}
         keys = dict(sorted((kept | {key.path: key for key in step.keys}).items()))

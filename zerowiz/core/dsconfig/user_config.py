@@ -24,7 +24,7 @@ _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnConfig:
+class UserConfig:
     """What the file says; None where it says nothing, or "auto", or where there is no file."""
 
     stage: int | None = None
@@ -174,7 +174,7 @@ def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
     return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
 
 
-def read_own_config(values: Mapping[str, object]) -> OwnConfig:
+def read_own_config(values: Mapping[str, object]) -> UserConfig:
     """Parse the content of a ds_config.
 
     Raises:
@@ -187,7 +187,7 @@ def read_own_config(values: Mapping[str, object]) -> OwnConfig:
     if stage not in {0, 1, 2, 3}:
         raise UsageError(f"`zero_optimization.stage` is `{said}`, not a ZeRO stage")
     half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
-    return OwnConfig(
+    return UserConfig(
         stage=stage,
         offload=_offload(zero),
         buffers=_buffers(zero, stage),

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.memory.rank_sizes import place_rank
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Strategy
@@ -37,8 +37,8 @@ class Handover:
 class _Writing:
     """What the sections are written from."""
 
-    job: Job
-    weighed: Weighed
+    job: PlanInput
+    weighed: StrategyEstimate
     handover: Handover
 
     @property
@@ -140,7 +140,7 @@ def _sharded_parameters(w: _Writing) -> Section:
 _FUSED_EXPERTS = (5, 0)
 
 
-def _expert_block(job: Job) -> str | None:
+def _expert_block(job: PlanInput) -> str | None:
     """The module that has to be gathered whole, as each rank may run other experts of it."""
     family, guessed = job.model.architecture.family, job.model.source is ModelSource.GUESS
     fused = job.workload.transformers_version >= _FUSED_EXPERTS and family not in APART
@@ -181,7 +181,7 @@ def _zero(w: _Writing) -> Section:
 def _on_nvme(w: _Writing, section: dict[str, object], path: str) -> Section:
     job, ranks = w.job, w.job.machine.world_size
     step, buffers = job.counted_workload, w.weighed.buffers
-    rank = place_rank(job.model, step, ranks, w.strategy, buffers, job.own_trace)
+    rank = rank_sizes(job.model, step, ranks, w.strategy, buffers, job.own_trace)
     fitted, folder = offload_to_nvme(job.model, rank), {"nvme_path": path}
     section |= fitted.zero_optimization
     section["offload_optimizer"] = {**fitted.offload_optimizer, **folder}
@@ -240,7 +240,9 @@ def _client_optimizer(w: _Writing) -> Section:
 _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)
 
 
-def write_config(job: Job, weighed: Weighed, handover: Handover) -> dict[str, object]:
+def write_config(
+    job: PlanInput, weighed: StrategyEstimate, handover: Handover
+) -> dict[str, object]:
     """The config with which this job runs under the strategy that was weighed."""
     writing = _Writing(job=job, weighed=weighed, handover=handover)
     return {key: value for section in _SECTIONS for key, value in section(writing).items()}

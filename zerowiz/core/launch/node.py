@@ -38,7 +38,7 @@ _MOST_HOSTS = 65_536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class NodeRank:
     """One copy on each of several nodes; each starts the ranks of its own node."""
 
     node_rank: int
@@ -128,7 +128,7 @@ def slots_of(machine: Machine) -> tuple[int, ...]:
     return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))
 
 
-def hostfile_text(place: Place, slots: Sequence[Sequence[int]]) -> str:
+def hostfile_text(place: NodeRank, slots: Sequence[Sequence[int]]) -> str:
     """DeepSpeed's hostfile; a host's count is one above its highest slot.
 
     DeepSpeed takes a slot of `--include` only below the host's count (deepspeed/launcher/runner.py,
@@ -144,7 +144,7 @@ def hostfile_text(place: Place, slots: Sequence[Sequence[int]]) -> str:
 
 
 def copy_options(
-    place: Place, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
+    place: NodeRank, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
 ) -> tuple[str, ...]:
     """DeepSpeed's own options for the ranks of this node alone.
 

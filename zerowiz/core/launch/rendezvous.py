@@ -32,7 +32,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class RendezvousCall:
     """Node 0 is here."""
 
     word: str
@@ -40,7 +40,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class Join:
     """A node is here, and what it has."""
 
     rank: int
@@ -51,7 +51,7 @@ class Hello:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Agreement:
+class LaunchSpec:
     """All that a node needs to start its own ranks."""
 
     zerowiz_version: str
@@ -72,12 +72,12 @@ class Agreement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class AttemptSpec:
     """What node 0 says: a plan, or the end."""
 
     heard: tuple[str, ...]
     """The words of those that are meant."""
-    agreement: Agreement | None = None
+    agreement: LaunchSpec | None = None
     end: int | None = None
     """The status that every copy returns."""
     why: str = ""
@@ -88,7 +88,7 @@ def job_folder(output_dir: str, job_key: str) -> str:
     return f"{output_dir or '.'}/.zerowiz/jobs/{job_key}"
 
 
-def hello_name(rank: int) -> str:
+def join_name(rank: int) -> str:
     """The file in which this node answers."""
     return f"hello-{rank}.json"
 
@@ -98,7 +98,7 @@ def attempt_name(number: int) -> str:
     return f"attempt-{number}.json"
 
 
-def encode_file(value: Call | Hello | Attempt) -> str:
+def encode_file(value: RendezvousCall | Join | AttemptSpec) -> str:
     """The text of its file."""
     content = {"schema_version": SCHEMA_VERSION, "value": encode(value)}
     return json.dumps(content, indent=2) + "\n"
@@ -119,7 +119,7 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
     return decode(kind, content.get("value"), name)
 
 
-def refuse_unlike(hellos: Sequence[Hello]) -> None:
+def refuse_unlike(hellos: Sequence[Join]) -> None:
     """See that these nodes can train together.
 
     DeepSpeed numbers the ranks of a node by `rank % ranks of the node`, which is wrong where nodes

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class LaunchEnvironment:
     """What a launch was started from."""
 
     in_foreground: bool
@@ -18,14 +18,14 @@ class Surroundings:
 
 
 # Each that holds keeps zerowiz with its job, and says why.
-_REASONS: Mapping[str, Callable[[Surroundings], bool]] = {
+_REASONS: Mapping[str, Callable[[LaunchEnvironment], bool]] = {
     "no terminal in the foreground": lambda s: not s.in_foreground,
     "nohup": lambda s: s.survives_hangup,
     "CI": lambda s: s.runs_ci,
 }
 
 
-def why_supervised(surroundings: Surroundings, scheduler: str | None) -> str | None:
+def why_supervised(surroundings: LaunchEnvironment, scheduler: str | None) -> str | None:
     """What keeps zerowiz with its job; None where a person can end it at the terminal.
 
     Args:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allocation:
+class JobAllocation:
     """Hints, never proof: what is not told is `None`."""
 
     scheduler: str

@@ -16,8 +16,8 @@ from zerowiz.core.machine.host import Disk, Host
 from zerowiz.core.machine.links import Interconnect
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.outliers import (
-    Oddity,
-    OddityKind,
+    Outlier,
+    OutlierKind,
     find_oddities,
     link_rank,
     network_rank,
@@ -72,8 +72,8 @@ class Fleet:
 
     machine: Machine
     """As good as the weakest node in every respect; its GPUs are those of one node."""
-    oddities: tuple[Oddity, ...] = ()
-    short: tuple[Oddity, ...] = ()
+    oddities: tuple[Outlier, ...] = ()
+    short: tuple[Outlier, ...] = ()
     """Nodes that have fewer GPUs than the job wants of each."""
     notes: tuple[NodeNote, ...] = ()
     """What some nodes noted and others did not."""
@@ -111,12 +111,12 @@ def merge_nodes(
     )
 
 
-def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[Oddity]:
+def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[Outlier]:
     for host, machine in nodes.items():
         wanted, count = slots.get(host, 0), len(machine.gpus)
         if count < wanted:
-            kind = OddityKind.FEWER_THAN_SLOTS
-            yield Oddity(host=host, what=kind, said=count, usual=wanted)
+            kind = OutlierKind.FEWER_THAN_SLOTS
+            yield Outlier(host=host, what=kind, said=count, usual=wanted)
 
 
 def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:

@@ -29,7 +29,7 @@ _BUSY_FRACTION = 0.9
 _LITTLE_MEMORY_FRACTION = 0.5
 
 
-class OddityKind(StrEnum):
+class OutlierKind(StrEnum):
     """In what a node is odd, and what `said` and `usual` then are."""
 
     FEWER_GPUS = "fewer_gpus"
@@ -54,11 +54,11 @@ Said = int | str | Interconnect | Network
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Oddity:
+class Outlier:
     """One respect in which one node is the odd one out."""
 
     host: str
-    what: OddityKind
+    what: OutlierKind
     said: Said
     usual: Said
     """What most nodes say; of equally many, the better."""
@@ -66,7 +66,7 @@ class Oddity:
     """The label of the GPU that is odd; `None` when it is the node."""
 
 
-def find_oddities(nodes: Mapping[str, Machine]) -> tuple[Oddity, ...]:
+def find_oddities(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
     """Each respect in which a node differs from most, node by node."""
     found = [oddity for find in _FINDERS for oddity in find(nodes)]
     place = {host: i for i, host in enumerate(nodes)}
@@ -95,24 +95,24 @@ def usual(values: Sequence[_Value], better: Callable[[Sequence[_Value]], _Value]
     return better(multimode(values))
 
 
-def _fewer_gpus(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _fewer_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     counts = {host: len(machine.gpus) for host, machine in nodes.items()}
     most = usual(list(counts.values()), max)
     for host, count in counts.items():
         if count < most:
-            yield Oddity(host=host, what=OddityKind.FEWER_GPUS, said=count, usual=most)
+            yield Outlier(host=host, what=OutlierKind.FEWER_GPUS, said=count, usual=most)
 
 
-def _gpu_models(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _gpu_models(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     """One for each model that a node should not have, however many GPUs of it there are."""
     names = [usual([gpu.name for gpu in place], max) for place in _places(nodes)]
     for host, machine in nodes.items():
-        odd: dict[str, Oddity] = {}
+        odd: dict[str, Outlier] = {}
         for gpu, name in zip(machine.gpus, names, strict=False):
             if gpu.name != name and gpu.name not in odd:
-                odd[gpu.name] = Oddity(
+                odd[gpu.name] = Outlier(
                     host=host,
-                    what=OddityKind.GPU_MODEL,
+                    what=OutlierKind.GPU_MODEL,
                     said=gpu.name,
                     usual=name,
                     gpu=gpu.label,
@@ -126,7 +126,7 @@ def _places(nodes: Mapping[str, Machine]) -> list[list[Gpu]]:
     return [[m.gpus[i] for m in nodes.values() if i < len(m.gpus)] for i in range(most)]
 
 
-def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     free: dict[tuple[int, str], list[tuple[str, str, int]]] = {}
     for host, machine in nodes.items():
         for place, gpu in enumerate(machine.gpus):
@@ -137,9 +137,9 @@ def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
         middle = median_high(free_bytes for _, _, free_bytes in alike)
         for host, label, free_bytes in alike:
             if free_bytes < _BUSY_FRACTION * middle:
-                yield Oddity(
+                yield Outlier(
                     host=host,
-                    what=OddityKind.BUSY_GPU,
+                    what=OutlierKind.BUSY_GPU,
                     said=free_bytes,
                     usual=middle,
                     gpu=label,
@@ -150,17 +150,17 @@ def _has_own_memory(machine: Machine, gpu: Gpu) -> bool:
     return machine.accelerator is Accelerator.CUDA and not gpu.shares_host_memory
 
 
-def _drivers(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _drivers(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     versions = {h: m.driver_version for h, m in nodes.items() if m.driver_version is not None}
     if not versions:
         return
     most = usual(list(versions.values()), partial(max, key=version_rank))
     for host, version in versions.items():
         if version != most:
-            yield Oddity(host=host, what=OddityKind.DRIVER, said=version, usual=most)
+            yield Outlier(host=host, what=OutlierKind.DRIVER, said=version, usual=most)
 
 
-def _slower_links(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _slower_links(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     """One GPU crosses no link."""
     links = {
         host: replace(machine.interconnect, weakest_pair=None)
@@ -172,18 +172,18 @@ def _slower_links(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
     most = usual(list(links.values()), partial(max, key=link_rank))
     for host, link in links.items():
         if link_rank(link) < link_rank(most):
-            yield Oddity(host=host, what=OddityKind.SLOWER_LINK, said=link, usual=most)
+            yield Outlier(host=host, what=OutlierKind.SLOWER_LINK, said=link, usual=most)
 
 
-def _slower_networks(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _slower_networks(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     networks = {host: replace(machine.network, nics=()) for host, machine in nodes.items()}
     most = usual(list(networks.values()), partial(max, key=network_rank))
     for host, network in networks.items():
         if network_rank(network) < network_rank(most):
-            yield Oddity(host=host, what=OddityKind.SLOWER_NETWORK, said=network, usual=most)
+            yield Outlier(host=host, what=OutlierKind.SLOWER_NETWORK, said=network, usual=most)
 
 
-def _less_host_memory(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
+def _less_host_memory(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
     rooms = {
         host: machine.host.available_bytes
         for host, machine in nodes.items()
@@ -194,10 +194,10 @@ def _less_host_memory(nodes: Mapping[str, Machine]) -> Iterator[Oddity]:
     middle = median_high(rooms.values())
     for host, room in rooms.items():
         if room < _LITTLE_MEMORY_FRACTION * middle:
-            yield Oddity(host=host, what=OddityKind.LESS_HOST_MEMORY, said=room, usual=middle)
+            yield Outlier(host=host, what=OutlierKind.LESS_HOST_MEMORY, said=room, usual=middle)
 
 
-_FINDERS: Sequence[Callable[[Mapping[str, Machine]], Iterator[Oddity]]] = (
+_FINDERS: Sequence[Callable[[Mapping[str, Machine]], Iterator[Outlier]]] = (
     _fewer_gpus,
     _gpu_models,
     _busy_gpus,

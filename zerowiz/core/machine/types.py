@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network
@@ -148,7 +148,7 @@ class Machine:
     driver_version: str | None = None
     cuda_version: tuple[int, int] | None = None
     """The newest that the driver runs."""
-    allocation: Allocation | None = None
+    allocation: JobAllocation | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each number came from, by its place in the JSON: `gpus.free_bytes`."""
     notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import Optimizer
 
 
-class Stepper(StrEnum):
+class OptimizerKernel(StrEnum):
     """What takes the step, by the names that measured rows have."""
 
     ADAMW_FUSED = "torch AdamW fused=True"
@@ -22,35 +22,35 @@ class Stepper(StrEnum):
     SGD = "torch SGD"
 
 
-_COUNTED_AS: Mapping[Stepper, Optimizer] = {
-    Stepper.ADAMW_FUSED: Optimizer.ADAMW,
-    Stepper.ADAMW_FOREACH: Optimizer.ADAMW,
-    Stepper.ADAMW_CONFIG: Optimizer.ADAMW,
-    Stepper.FUSED_ADAM: Optimizer.ADAMW,
-    Stepper.CPU_ADAM: Optimizer.ADAMW,
-    Stepper.ADAMW_8BIT: Optimizer.ADAMW_8BIT,
-    Stepper.ADAFACTOR: Optimizer.ADAFACTOR,
-    Stepper.FUSED_LION: Optimizer.LION,
-    Stepper.CPU_LION: Optimizer.LION,
-    Stepper.SGD: Optimizer.SGD,
+_COUNTED_AS: Mapping[OptimizerKernel, Optimizer] = {
+    OptimizerKernel.ADAMW_FUSED: Optimizer.ADAMW,
+    OptimizerKernel.ADAMW_FOREACH: Optimizer.ADAMW,
+    OptimizerKernel.ADAMW_CONFIG: Optimizer.ADAMW,
+    OptimizerKernel.FUSED_ADAM: Optimizer.ADAMW,
+    OptimizerKernel.CPU_ADAM: Optimizer.ADAMW,
+    OptimizerKernel.ADAMW_8BIT: Optimizer.ADAMW_8BIT,
+    OptimizerKernel.ADAFACTOR: Optimizer.ADAFACTOR,
+    OptimizerKernel.FUSED_LION: Optimizer.LION,
+    OptimizerKernel.CPU_LION: Optimizer.LION,
+    OptimizerKernel.SGD: Optimizer.SGD,
 }
 
 # What DeepSpeed compiles at first use (deepspeed/ops/op_builder).
-OPS: Mapping[Stepper, str] = {
-    Stepper.FUSED_ADAM: "FusedAdamBuilder",
-    Stepper.CPU_ADAM: "CPUAdamBuilder",
-    Stepper.FUSED_LION: "FusedLionBuilder",
-    Stepper.CPU_LION: "CPULionBuilder",
+OPS: Mapping[OptimizerKernel, str] = {
+    OptimizerKernel.FUSED_ADAM: "FusedAdamBuilder",
+    OptimizerKernel.CPU_ADAM: "CPUAdamBuilder",
+    OptimizerKernel.FUSED_LION: "FusedLionBuilder",
+    OptimizerKernel.CPU_LION: "CPULionBuilder",
 }
 
 
-def counted_as(stepper: Stepper) -> Optimizer:
+def counted_as(stepper: OptimizerKernel) -> Optimizer:
     """The optimizer whose states the ledger counts."""
     return _COUNTED_AS[stepper]
 
 
-def stepper_for(optimizer: Optimizer, offload: Offload) -> Stepper:
+def stepper_for(optimizer: Optimizer, offload: Offload) -> OptimizerKernel:
     """What a launch would step with; DeepSpeed steps on the CPU under offload."""
     if offload is not Offload.NONE:
-        return Stepper.CPU_LION if optimizer is Optimizer.LION else Stepper.CPU_ADAM
+        return OptimizerKernel.CPU_LION if optimizer is Optimizer.LION else OptimizerKernel.CPU_ADAM
     return next(stepper for stepper, counted in _COUNTED_AS.items() if counted is optimizer)

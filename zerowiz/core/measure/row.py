@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from zerowiz.core.decision.evaluate import Verdict, weigh
+from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.trial import PlannedTrial, Trial
 from zerowiz.core.memory.ledger import Estimate, Phase
@@ -19,7 +19,7 @@ PHASES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankEnd:
+class TrialEnd:
     """How a trial ended on one rank."""
 
     rank: int
@@ -95,7 +95,7 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
 _ENDED = {"deadline": "at the deadline", "launcher": "with the launcher"}
 
 
-def _error(ends: Sequence[RankEnd]) -> str | None:
+def _error(ends: Sequence[TrialEnd]) -> str | None:
     """What went wrong first; a rank that was ended for its peer's sake knows nothing."""
     said = [end.report["error"] for end in ends if end.report.get("error")]
     if said:
@@ -110,7 +110,7 @@ def _error(ends: Sequence[RankEnd]) -> str | None:
     return None
 
 
-def _memory(first: Report, ends: Sequence[RankEnd], *, ok: bool) -> dict[str, object]:
+def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, object]:
     """The sizes of rank 0, and the peak of every rank."""
     told = (
         *("peak_reserved_bytes", "context_bytes", "context_and_nccl_bytes"),
@@ -134,7 +134,7 @@ def _memory(first: Report, ends: Sequence[RankEnd], *, ok: bool) -> dict[str, ob
     }
 
 
-def make_row(planned: PlannedTrial, ends: Sequence[RankEnd], accelerator: Accelerator) -> Report:
+def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accelerator) -> Report:
     """One line of measured truth; what nobody could tell is null."""
     trial = planned.trial
     first = ends[0].report
@@ -231,7 +231,7 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
     job, cap_bytes = planned.job, cast("int | None", row["memory_cap_bytes"])
     if cap_bytes is not None:
         job = replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
-    weighed = weigh(job, planned.strategy)
+    weighed = evaluate(job, planned.strategy)
     predicted = predict_phases(weighed.estimate)
     return Comparison(
         row=row,

@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, replace
 from typing import cast
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.decision.evaluate import Job, weigh
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.user_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
-from zerowiz.core.measure.optimizer_kernels import OPS, Stepper, counted_as
+from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted_as
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
@@ -39,7 +39,7 @@ class PlainTrial:
     gpus: int = 1
     precision: Precision = Precision.BF16
     torch_autocast: Precision | None = None
-    optimizer: Stepper = Stepper.ADAMW_FUSED
+    optimizer: OptimizerKernel = OptimizerKernel.ADAMW_FUSED
     micro_batch: int = 1
     sequence_tokens: int = 2048
     accumulation_steps: int = 1
@@ -129,7 +129,7 @@ class PlannedTrial:
 
     trial: Trial
     ds_config: Section
-    job: Job | None
+    job: PlanInput | None
     strategy: Strategy | None
     unpredicted: str | None
     """Why there is no prediction."""
@@ -213,7 +213,7 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
     _with_section(base, "bf16", trial.bf16)
     # At DeepSpeed's own 2^16 the first steps overflow and are skipped, so no states appear.
     _with_section(base, "fp16", {"initial_scale_power": 8})
-    if trial.optimizer is Stepper.ADAMW_CONFIG:
+    if trial.optimizer is OptimizerKernel.ADAMW_CONFIG:
         base["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
     return base
 
@@ -236,7 +236,7 @@ def plan_trial(
         own = trial.ds_config or _own_config(trial, _bare_config(trial))
         return PlannedTrial(trial=trial, ds_config=own, job=None, strategy=None, unpredicted=model)
     half = trial.bf16.get("bf16_optimizer_states") is True
-    job = Job(
+    job = PlanInput(
         machine=with_gpus(machine, trial.gpus),
         model=model,
         workload=workload_of(trial),
@@ -247,7 +247,7 @@ def plan_trial(
     if rung is not None and trial.zero_optimization is None:
         # What zerowiz writes for a plain loop that brings its optimizer.
         handover = Handover(integration=Integration.DEEPSPEED)
-        base = write_config(job, weigh(job, rung), handover)
+        base = write_config(job, evaluate(job, rung), handover)
     else:
         base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)

@@ -9,7 +9,7 @@ from zerowiz.core.memory.common import Held, Moments
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS, first_iteration
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload, Part, Strategy
@@ -33,13 +33,13 @@ def _pinned(size_bytes: int) -> int:
     return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
 
 
-def _pinned_tensors(model: Model, r: Rank) -> int:
+def _pinned_tensors(model: Model, r: RankSizes) -> int:
     """This rank's part of every tensor, each pinned by itself."""
     w = r.weight_bytes
     return sum(t.copies * _pinned(-(-w * t.numel // r.ranks)) for t in model.tensors)
 
 
-def _host_stage2(model: Model, r: Rank) -> tuple[Held, ...]:
+def _host_stage2(model: Model, r: RankSizes) -> tuple[Held, ...]:
     """stage_1_and_2.py, __init__: all is pinned but what the optimizer makes itself (d4-027)."""
     w, p = r.weight_bytes, r.share
     master_bytes = _pinned(r.master_bytes * p)
@@ -59,7 +59,7 @@ def _host_stage2(model: Model, r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
+def _host_stage3(model: Model, r: RankSizes) -> tuple[Held, ...]:
     """stage3.py: the master is not pinned; both kinds of gradients and the parameters are."""
     w, p = r.weight_bytes, r.share
     full, rest = divmod(p, r.sub_group)
@@ -89,7 +89,7 @@ def _host_stage3(model: Model, r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _host_lines(model: Model, r: Rank) -> tuple[Held, ...]:
+def _host_lines(model: Model, r: RankSizes) -> tuple[Held, ...]:
     """Host memory of one rank with the optimizer offloaded; most once the optimizer has stepped."""
     if not r.offloaded:
         return ()
@@ -136,7 +136,7 @@ def estimate(
     traced: Traced | None = None,
 ) -> Estimate:
     """What one of `ranks` ranks holds; each phase by the moment that is largest in it."""
-    rank = place_rank(model, workload, ranks, strategy, buffers, traced)
+    rank = rank_sizes(model, workload, ranks, strategy, buffers, traced)
     steady = WRAPPERS[strategy.stage, rank.offloaded](rank)
     first = first_iteration(rank, steady)
     if accelerator is Accelerator.CUDA:

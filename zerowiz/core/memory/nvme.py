@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerowiz.core.memory.common import Held
-from zerowiz.core.memory.rank_sizes import Rank
+from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
@@ -70,7 +70,7 @@ def fit_sub_group(sub_group_size: int, ranks: int) -> int:
     return min(sub_group_size, _LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS // ranks)
 
 
-def offload_to_nvme(model: Model, r: Rank) -> NvmeOffload:
+def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
     """The sections for a rank of stage 3, and what they cost it.
 
     Args:
@@ -109,7 +109,7 @@ class _Parameters:
     """Parameters on NVMe, and the buffers through which they come."""
 
     model: Model
-    r: Rank
+    r: RankSizes
 
     @property
     def largest_part(self) -> int:
@@ -162,17 +162,17 @@ def _whole(size_bytes: int, unit_bytes: int) -> int:
     return -(-size_bytes // unit_bytes) * unit_bytes
 
 
-def _parts(model: Model, r: Rank, value_bytes: int) -> list[tuple[int, int]]:
+def _parts(model: Model, r: RankSizes, value_bytes: int) -> list[tuple[int, int]]:
     """This rank's part of every tensor, in bytes, and how many of the kind there are."""
     return [(value_bytes * -(-t.numel // r.ranks), t.copies) for t in model.tensors]
 
 
-def _largest_group(r: Rank) -> int:
+def _largest_group(r: RankSizes) -> int:
     """stage3.py, _create_fp16_sub_groups: the tensor that fills a group belongs to it, whole."""
     return min(r.share, r.buffers.sub_group_size + -(-r.largest // r.ranks))
 
 
-def _gradients_bytes(model: Model, r: Rank) -> int:
+def _gradients_bytes(model: Model, r: RankSizes) -> int:
     """optimizer_utils.py, _swap_out_gradients: fp32, and only parts of 1 MiB and more.
 
     The smaller ones stay where they were reduced, on a GPU that is the GPU, until the step.

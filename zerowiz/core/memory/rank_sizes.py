@@ -45,7 +45,7 @@ _WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rank:
+class RankSizes:
     """One rank; counts are elements unless the name says bytes."""
 
     strategy: Strategy
@@ -287,14 +287,14 @@ def _experts(model: Model) -> list[Tensor]:
     return [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
 
 
-def place_rank(
+def rank_sizes(
     model: Model,
     workload: Workload,
     ranks: int,
     strategy: Strategy,
     buffers: Buffers,
     traced: Traced | None = None,
-) -> Rank:
+) -> RankSizes:
     """Fill in the letters for one rank of this job."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
@@ -309,7 +309,7 @@ def place_rank(
     # (accelerate/utils/deepspeed.py, map_pytorch_optim_to_deepspeed).
     offloaded = strategy.offload is not Offload.NONE
     stepping = Optimizer.ADAMW if offloaded else workload.optimizer
-    return Rank(
+    return RankSizes(
         strategy=strategy,
         buffers=buffers,
         activations=_run(model, workload, traced, sharded=sharded),

@@ -14,7 +14,7 @@ from zerowiz.core.workload import StateDtype, Workload
 _ACTIVATION_BYTES = 4_000_000_000
 
 
-def textbook_estimate(
+def rule_of_thumb_estimate(
     model: Model,
     workload: Workload,
     ranks: int,

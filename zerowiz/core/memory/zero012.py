@@ -27,7 +27,7 @@ from zerowiz.core.memory.common import (
     weights,
 )
 from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.memory.rank_sizes import Rank
+from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.memory.zero3 import stage3
 from zerowiz.core.strategy import Part
 from zerowiz.core.workload import FP32_BYTES
@@ -36,11 +36,11 @@ _NORM_BYTES = 8
 """stage_1_and_2.py, complete_grad_norm_calculation_for_cpu_offload: the norm in double."""
 
 
-def _gradients(r: Rank) -> Held:
+def _gradients(r: RankSizes) -> Held:
     return ("gradients", r.weight_bytes * r.trainable, "w N")
 
 
-def _stage0(r: Rank) -> Moments:
+def _stage0(r: RankSizes) -> Moments:
     w, n = r.weight_bytes, r.trainable
     fp32 = w == FP32_BYTES
     # fp16/unfused_optimizer.py, __init__: an fp32 master of each tensor; fp32 needs none.
@@ -68,7 +68,7 @@ def _stage0(r: Rank) -> Moments:
     }
 
 
-def _separate_gradients(r: Rank) -> Held:
+def _separate_gradients(r: RankSizes) -> Held:
     """What a bucket's worth of gradients takes that are not copied into one.
 
     stage_1_and_2.py, reduce_ipg_grads: flattened for the reduction (buffered_reduce_fallback). At
@@ -80,7 +80,7 @@ def _separate_gradients(r: Rank) -> Held:
     return ("separate gradients", r.weight_bytes * filled * (1 + waiting), "w min(b, N) x copies")
 
 
-def _bucket(r: Rank) -> Held:
+def _bucket(r: RankSizes) -> Held:
     if not (r.buffers.contiguous_gradients or r.offloaded):
         return _separate_gradients(r)
     # stage_1_and_2.py, setup_buckets: a second one where communication overlaps.
@@ -88,27 +88,27 @@ def _bucket(r: Rank) -> Held:
     return ("reduce bucket", size_bytes, "w b (1 + overlap)")
 
 
-def _slice(r: Rank) -> Held:
+def _slice(r: RankSizes) -> Held:
     return ("slice in double", _NORM_BYTES * r.largest_slice, "8 M/d")
 
 
-def _partitioned(r: Rank) -> tuple[Held, ...]:
+def _partitioned(r: RankSizes) -> tuple[Held, ...]:
     # stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__; the moments appear at the first step.
     return (*weights(r), *optimizer(r, r.share, "P"))
 
 
-def _partitioned_init(r: Rank, kept: tuple[Held, ...]) -> tuple[Moment, ...]:
+def _partitioned_init(r: RankSizes, kept: tuple[Held, ...]) -> tuple[Moment, ...]:
     flattening = ("flattening copy", r.weight_bytes * r.trainable, "w N")
     return ((*weights(r), flattening), (*weights(r), *kept))
 
 
-def _masters(r: Rank) -> tuple[Held, ...]:
+def _masters(r: RankSizes) -> tuple[Held, ...]:
     # initialize_optimizer_states: a zero gradient beside each master; Adam's moments come later.
     zeroed = ("zero gradients", r.master_bytes * r.share, f"{r.master_bytes} P")
     return (master_weights(r, r.share, "P"), zeroed)
 
 
-def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[Moment, ...]:
+def _partitioned_step(r: RankSizes, held: tuple[Held, ...]) -> tuple[Moment, ...]:
     flat = ("flat gradients", r.weight_bytes * r.share, "w P")
     copied = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
     return (
@@ -123,7 +123,7 @@ def _partitioned_step(r: Rank, held: tuple[Held, ...]) -> tuple[Moment, ...]:
     )
 
 
-def _stage1(r: Rank) -> Moments:
+def _stage1(r: RankSizes) -> Moments:
     lasting, bucket, full = _partitioned(r), _bucket(r), _gradients(r)
     # All gradients, and the bucket, stay between micro-steps (d4-008).
     kept = (bucket,) if r.buffers.contiguous_gradients else ()
@@ -147,7 +147,7 @@ def _stage1(r: Rank) -> Moments:
     }
 
 
-def _stage2(r: Rank) -> Moments:
+def _stage2(r: RankSizes) -> Moments:
     lasting, bucket, shares = _partitioned(r), _bucket(r), share_gradients(r)
     # The share stands twice while the next micro-step is added (get_gradient_for_partition).
     carried = (("accumulated gradients", *shares[1:]),) if r.accumulating else ()
@@ -166,7 +166,7 @@ def _stage2(r: Rank) -> Moments:
     }
 
 
-def _stage2_offloaded(r: Rank) -> Moments:
+def _stage2_offloaded(r: RankSizes) -> Moments:
     # stage_1_and_2.py: temp_grad_gpu_buffer_for_param_offload holds the largest gradient, and
     # gradients leave at once (async_accumulate_grad_in_cpu_via_gpu), slice by slice (d4-027).
     staging = ("offload staging", r.weight_bytes * r.largest, "w M")
@@ -189,7 +189,7 @@ def _stage2_offloaded(r: Rank) -> Moments:
 
 # Rule: which wrapper a strategy uses is said here and nowhere else (engine.py,
 # _configure_optimizer); the key is its stage and whether the optimizer is offloaded.
-WRAPPERS: Mapping[tuple[int, bool], Callable[[Rank], Moments]] = {
+WRAPPERS: Mapping[tuple[int, bool], Callable[[RankSizes], Moments]] = {
     (0, False): _stage0,
     (1, False): _stage1,
     (2, False): _stage2,
@@ -199,7 +199,7 @@ WRAPPERS: Mapping[tuple[int, bool], Callable[[Rank], Moments]] = {
 }
 
 
-def first_iteration(r: Rank, steady: Moments) -> Moments:
+def first_iteration(r: RankSizes, steady: Moments) -> Moments:
     """The moments of the first iteration, beside those of the steady ones.
 
     Adam has no moments before it steps; only the wrapper of stage 0 steps once at init

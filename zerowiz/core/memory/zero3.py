@@ -24,12 +24,12 @@ from zerowiz.core.memory.common import (
     weights,
 )
 from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.memory.rank_sizes import Rank
+from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
 
 
-def _sharded(r: Rank) -> tuple[Held, ...]:
+def _sharded(r: RankSizes) -> tuple[Held, ...]:
     on_host = r.strategy.offload is Offload.ALL
     return (
         ("parameters, sharded", 0 if on_host else r.trained_bytes * r.share, "w P"),
@@ -37,7 +37,7 @@ def _sharded(r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _buffers(r: Rank) -> tuple[Held, ...]:
+def _buffers(r: RankSizes) -> tuple[Held, ...]:
     # stage3.py, grad_partitions_flat_buffer and __setup_for_real_optimizer: both allocated once.
     return (
         ("gradients, sharded", 0 if r.offloaded else r.weight_bytes * r.share, "w P"),
@@ -45,22 +45,22 @@ def _buffers(r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _lasting(r: Rank) -> tuple[Held, ...]:
+def _lasting(r: RankSizes) -> tuple[Held, ...]:
     states = () if r.offloaded else optimizer(r, r.share, "P")
     return (*_sharded(r), *_buffers(r), *states)
 
 
-def _persistent(r: Rank) -> int:
+def _persistent(r: RankSizes) -> int:
     """What is never let go; a lone rank lets nothing go, and gathers nothing."""
     return r.persistent_parameters if r.ranks > 1 else 0
 
 
-def _passing(r: Rank) -> int:
+def _passing(r: RankSizes) -> int:
     """What is gathered and let go."""
     return r.trainable - _persistent(r) + r.frozen_bytes // r.weight_bytes
 
 
-def _live(r: Rank) -> int:
+def _live(r: RankSizes) -> int:
     """What is gathered while the loss is worked out: without prefetch nothing (g1-076, d4-014).
 
     partitioned_param_coordinator.py, fetch_sub_module: prefetch goes on until max_live.
@@ -71,12 +71,12 @@ def _live(r: Rank) -> int:
     return min(_passing(r), r.kept_experts + most)
 
 
-def _first_bucket(r: Rank) -> int:
+def _first_bucket(r: RankSizes) -> int:
     """What went through backward when the bucket is full for the first time."""
     return min(r.buffers.reduce_bucket_size, r.trainable)
 
 
-def _on_their_way(r: Rank) -> int:
+def _on_their_way(r: RankSizes) -> int:
     """What is gathered together stands once more until each tensor is copied out of it (i1-038).
 
     partition_parameters.py, AllGatherCoalescedHandle; checkpointing does that while it recomputes.
@@ -85,7 +85,7 @@ def _on_their_way(r: Rank) -> int:
     return ahead * (r.buffers.stage3_prefetch_bucket_size + r.block_largest)
 
 
-def _secondary(r: Rank, released: int) -> tuple[Held, ...]:
+def _secondary(r: RankSizes, released: int) -> tuple[Held, ...]:
     """What a node keeps of parameters that are not gathered, so that no other node is asked.
 
     partition_parameters.py, _partition_param_sec: made as a parameter is let go, dropped when it
@@ -97,7 +97,7 @@ def _secondary(r: Rank, released: int) -> tuple[Held, ...]:
     return (("secondary parameters", size_bytes, "w (N - gathered) / hpz"),)
 
 
-def _gathered_with_the_loss(r: Rank) -> tuple[Held, ...]:
+def _gathered_with_the_loss(r: RankSizes) -> tuple[Held, ...]:
     passing, live = _passing(r), _live(r)
     # Adapters in fp32 are gathered as such; the limit counts elements.
     widened_bytes = (r.trained_bytes - r.weight_bytes) * (r.trainable - _persistent(r))
@@ -108,7 +108,7 @@ def _gathered_with_the_loss(r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _gathered_midway(r: Rank) -> tuple[Held, ...]:
+def _gathered_midway(r: RankSizes) -> tuple[Held, ...]:
     w, passing = r.weight_bytes, _passing(r)
     live = max(0, min(_live(r), passing - _first_bucket(r)))
     on_their_way_bytes = w * min(live, _on_their_way(r))
@@ -119,7 +119,7 @@ def _gathered_midway(r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _gathered_last(r: Rank) -> tuple[Held, ...]:
+def _gathered_last(r: RankSizes) -> tuple[Held, ...]:
     # By the end all but the embedding is let go (i1-024).
     live = min(_live(r), r.embedding)
     return (
@@ -128,7 +128,7 @@ def _gathered_last(r: Rank) -> tuple[Held, ...]:
     )
 
 
-def _building(r: Rank) -> tuple[Moment, ...]:
+def _building(r: RankSizes) -> tuple[Moment, ...]:
     if not r.zero_init:
         return built(r)
     trained, frozen = _sharded(r)
@@ -145,7 +145,7 @@ def _building(r: Rank) -> tuple[Moment, ...]:
     return ((frozen, *building), (frozen, new_adapters(r)))
 
 
-def _init(r: Rank) -> tuple[Moment, ...]:
+def _init(r: RankSizes) -> tuple[Moment, ...]:
     tensor = ("largest tensor", r.weight_bytes * r.largest, "w M")
     shard = ("its shard", r.weight_bytes * r.largest // r.ranks, "w M / d")
     secondary = _secondary(r, _passing(r))
@@ -162,19 +162,19 @@ def _init(r: Rank) -> tuple[Moment, ...]:
     )
 
 
-def _slice(r: Rank, numel: int) -> Held:
+def _slice(r: RankSizes, numel: int) -> Held:
     # stage3.py, _offload_grad_partition_at_boundary: the shard of the tensor at hand.
     size_bytes = FP32_BYTES * numel // r.ranks if r.offloaded else 0
     return ("slice in fp32", size_bytes, "4 M/d")
 
 
-def _running(r: Rank) -> tuple[Held, ...]:
+def _running(r: RankSizes) -> tuple[Held, ...]:
     # stage3.py, step: what is never let go is gathered again when it is done.
     small_bytes = r.trained_bytes * _persistent(r)
     return (*_lasting(r), ("small adapters, whole", small_bytes, "4 x those below threshold"))
 
 
-def _backward(r: Rank) -> tuple[Moment, ...]:
+def _backward(r: RankSizes) -> tuple[Moment, ...]:
     running, with_loss = _running(r), _gathered_with_the_loss(r)
     # A head that is tied is the last of them, not the first.
     early_slice = _slice(r, r.block_largest if r.tied else r.largest)
@@ -195,7 +195,7 @@ def _backward(r: Rank) -> tuple[Moment, ...]:
     )
 
 
-def _step_bytes(r: Rank) -> tuple[int, int]:
+def _step_bytes(r: RankSizes) -> tuple[int, int]:
     """What the optimizer allocates for a sub-group, and for the last one at the first step."""
     if r.offloaded:
         return 0, 0
@@ -211,7 +211,7 @@ def _step_bytes(r: Rank) -> tuple[int, int]:
     )
 
 
-def _step(r: Rank) -> tuple[Moment, ...]:
+def _step(r: RankSizes) -> tuple[Moment, ...]:
     lasting = (*_lasting(r), *_secondary(r, _passing(r)))
     group_bytes, last_bytes = _step_bytes(r)
     return (
@@ -220,7 +220,7 @@ def _step(r: Rank) -> tuple[Moment, ...]:
     )
 
 
-def stage3(r: Rank) -> Moments:
+def stage3(r: RankSizes) -> Moments:
     """The moments of stage 3, with or without offload."""
     return {
         Phase.MODEL: _building(r),

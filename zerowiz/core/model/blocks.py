@@ -12,7 +12,7 @@ ALWAYS = ""
 NEVER = "never"
 
 
-class Place(StrEnum):
+class Slot(StrEnum):
     """Which blocks hold a tensor."""
 
     ENDS = "ends"
@@ -30,7 +30,7 @@ class Spec(NamedTuple):
     when: str = ALWAYS
     linear: bool = False
     transposed: bool = False
-    place: Place = Place.BLOCK
+    place: Slot = Slot.BLOCK
 
 
 Specs = tuple[Spec, ...]
@@ -55,7 +55,7 @@ def layer_norm(name: str, when: str = ALWAYS) -> Specs:
     return (Spec(name, "h", when), Spec(f"{name}.bias", "h", when))
 
 
-def at(place: Place, *parts: Specs) -> Specs:
+def at(place: Slot, *parts: Specs) -> Specs:
     """The same tensors in other blocks, or at the model's ends."""
     return tuple(spec._replace(place=place) for part in parts for spec in part)
 
@@ -79,7 +79,7 @@ def _gated_mlp(wide: str, bias: str = NEVER) -> Specs:
 
 def _ends(*final_norm: Spec) -> Specs:
     return at(
-        Place.ENDS,
+        Slot.ENDS,
         (Spec("embed_tokens", "V h"), *final_norm, Spec("lm_head", "V h", "!tie_word_embeddings")),
     )
 
@@ -98,17 +98,17 @@ WIDE_NORMS: Specs = (Spec("q_norm", "q"), Spec("k_norm", "kv"))
 ATTENTION = _attention("attention_bias", "attention_bias")
 QKV_BIASED_ATTENTION = _attention(ALWAYS, NEVER)
 QKV_BIAS_ATTENTION = _attention("qkv_bias", NEVER)
-GATED_MLP = at(Place.DENSE, _gated_mlp("dense_i", "mlp_bias"))
+GATED_MLP = at(Slot.DENSE, _gated_mlp("dense_i", "mlp_bias"))
 # transformers keeps the experts of a layer as two tensors of three dimensions.
 EXPERTS = at(
-    Place.EXPERTS,
+    Slot.EXPERTS,
     (
         Spec("mlp.gate", "experts h"),
         Spec("experts.gate_up_proj", "experts 2i h"),
         Spec("experts.down_proj", "experts h i"),
     ),
 )
-SHARED_EXPERT = at(Place.EXPERTS, _gated_mlp("shared_i"), linear("shared_expert_gate", "1", "h"))
+SHARED_EXPERT = at(Slot.EXPERTS, _gated_mlp("shared_i"), linear("shared_expert_gate", "1", "h"))
 
 PHI3 = (
     *linear("qkv_proj", "q+2kv", "h"),
@@ -126,7 +126,7 @@ GPT2 = (
     *conv1d("mlp.c_proj", "i", "h"),
     *layer_norm("ln_1"),
     *layer_norm("ln_2"),
-    *at(Place.ENDS, (Spec("wpe", "positions h"),)),
+    *at(Slot.ENDS, (Spec("wpe", "positions h"),)),
     *LAYER_NORM_ENDS,
 )
 
@@ -160,7 +160,7 @@ OPT = (
     *layer_norm("self_attn_layer_norm", "layer_norm_elementwise_affine"),
     *layer_norm("final_layer_norm", "layer_norm_elementwise_affine"),
     *at(
-        Place.ENDS,
+        Slot.ENDS,
         (
             Spec("embed_tokens", "V embedding"),
             Spec("embed_positions", "positions+2 h"),
@@ -193,7 +193,7 @@ BERT = (
     *linear("output.dense", "h", "i", ALWAYS),
     *layer_norm("attention.output.LayerNorm"),
     *layer_norm("output.LayerNorm"),
-    *at(Place.ENDS, _BERT_ENDS),
+    *at(Slot.ENDS, _BERT_ENDS),
 )
 
 _T5_ATTENTION = (
@@ -205,14 +205,14 @@ _T5_ATTENTION = (
 )
 T5 = (
     *_T5_ATTENTION,
-    *at(Place.DECODER, _T5_ATTENTION),
+    *at(Slot.DECODER, _T5_ATTENTION),
     *linear("wi", "i", "h", when="!gated"),
     *linear("wi_0", "i", "h", when="gated"),
     *linear("wi_1", "i", "h", when="gated"),
     *linear("wo", "h", "i"),
     Spec("ff.layer_norm", "h"),
     *at(
-        Place.ENDS,
+        Slot.ENDS,
         (
             Spec("shared", "V h"),
             Spec("encoder.relative_attention_bias", "buckets heads"),
@@ -233,7 +233,7 @@ VIT = (
     *layer_norm("layernorm_before"),
     *layer_norm("layernorm_after"),
     *at(
-        Place.ENDS,
+        Slot.ENDS,
         (
             Spec("cls_token", "1 1 h"),
             Spec("position_embeddings", "1 image_tokens h"),

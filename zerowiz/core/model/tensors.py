@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from zerowiz.core.model.blocks import NEVER, Place, Spec
+from zerowiz.core.model.blocks import NEVER, Slot, Spec
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Tensor
 
@@ -29,12 +29,12 @@ LETTERS: Mapping[str, Callable[[Architecture], int]] = {
 }
 _TERM = re.compile(r"(\d*)([A-Za-z_]*)")
 
-COPIES: Mapping[Place, Callable[[Architecture], int]] = {
-    Place.ENDS: lambda _: 1,
-    Place.BLOCK: lambda a: a.layers,
-    Place.DENSE: lambda a: a.layers - a.expert_layers,
-    Place.EXPERTS: lambda a: a.expert_layers,
-    Place.DECODER: lambda a: a.layers - a.encoder_layers,
+COPIES: Mapping[Slot, Callable[[Architecture], int]] = {
+    Slot.ENDS: lambda _: 1,
+    Slot.BLOCK: lambda a: a.layers,
+    Slot.DENSE: lambda a: a.layers - a.expert_layers,
+    Slot.EXPERTS: lambda a: a.expert_layers,
+    Slot.DECODER: lambda a: a.layers - a.encoder_layers,
 }
 
 
@@ -72,12 +72,12 @@ def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
         linear=spec.linear,
         transposed=spec.transposed,
         targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
-        in_block=spec.place is not Place.ENDS,
+        in_block=spec.place is not Slot.ENDS,
     )
 
 
 @cache
-def list_placed(architecture: Architecture) -> tuple[tuple[Place, Tensor], ...]:
+def list_placed(architecture: Architecture) -> tuple[tuple[Slot, Tensor], ...]:
     """Every trainable tensor of the model, as transformers builds it, and where it stands."""
     return tuple(
         (spec.place, _tensor(architecture, spec))

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.oom_history import Memory, RanOut
+from zerowiz.core.decision.oom_history import MemoryKind, RanOut
 from zerowiz.core.outcome.verdict import Cause
 from zerowiz.core.strategy import Strategy
 
 
-def remember(decision: Decision, strategy: Strategy, memory: Memory, day: str) -> RanOut | None:
+def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: str) -> RanOut | None:
     """What a run of this strategy showed; None where nobody knows how much room it had.
 
     Args:
@@ -18,7 +18,7 @@ def remember(decision: Decision, strategy: Strategy, memory: Memory, day: str) -
         day: As 2026-11-22.
     """
     job = decision.job
-    on_gpu = memory is Memory.GPU
+    on_gpu = memory is MemoryKind.GPU
     room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
     if room_bytes is None:
         return None
@@ -44,9 +44,9 @@ def decide_again(decision: Decision, seen: RanOut) -> Decision:
 
 
 # Which end shows which memory to be too small; every other end is no matter of the rung.
-_MEMORY = {Cause.CUDA_OOM: Memory.GPU, Cause.HOST_OOM: Memory.HOST}
+_MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
 
 
-def memory_of(cause: Cause) -> Memory | None:
+def memory_of(cause: Cause) -> MemoryKind | None:
     """The memory that a job ended for want of, if it did."""
     return _MEMORY.get(cause)

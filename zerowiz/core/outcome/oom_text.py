@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from zerowiz.core.decision.oom_history import Memory
+from zerowiz.core.decision.oom_history import MemoryKind
 
 # torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; what CUDA, cuBLAS, cuDNN and
 # NCCL say when they allocate themselves (torch 2.13).
@@ -50,7 +50,7 @@ def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...
     return () if start is None else tuple(lines[start:])
 
 
-def died_for(error: Sequence[str], *, on_cpu: bool) -> Memory | None:
+def died_for(error: Sequence[str], *, on_cpu: bool) -> MemoryKind | None:
     """Which memory an error is about.
 
     Args:
@@ -58,7 +58,7 @@ def died_for(error: Sequence[str], *, on_cpu: bool) -> Memory | None:
         on_cpu: Whether host memory is its accelerator's.
     """
     if any(_DEVICE.search(line) for line in error):
-        return Memory.GPU
+        return MemoryKind.GPU
     if any(_CPU.search(line) for line in error):
-        return Memory.GPU if on_cpu else Memory.HOST
-    return Memory.HOST if any(_HOST.search(line) for line in error) else None
+        return MemoryKind.GPU if on_cpu else MemoryKind.HOST
+    return MemoryKind.HOST if any(_HOST.search(line) for line in error) else None

@@ -12,7 +12,7 @@ FILE_NAME = "zerowiz-run.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class AttemptRecord:
     """One start of the job."""
 
     strategy: str
@@ -43,7 +43,7 @@ class RunRecord:
     """With passwords blotted out."""
     job: str | None
     """The scheduler's name for it."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptRecord, ...]
     exit_status: int | None = None
     """None as long as the run goes on."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from zerowiz.core.decision.oom_history import Memory
+from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
 
 _TAIL_LINES = 40
@@ -129,8 +129,8 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         failed_at=failed_at if failed and lately else None,
         told_at=told_at,
         raised=bool(error),
-        cuda_oom=memory is Memory.GPU,
-        host_oom=memory is Memory.HOST or (status == KILLED and bool(content["oom_killed"])),
+        cuda_oom=memory is MemoryKind.GPU,
+        host_oom=memory is MemoryKind.HOST or (status == KILLED and bool(content["oom_killed"])),
         tail=lines[-_TAIL_LINES:],
         log=log,
     )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Workload
@@ -46,7 +46,7 @@ _PASSES: Mapping[int, _Passes] = {
 }
 
 
-def _gathered_bytes(rank: Rank) -> int:
+def _gathered_bytes(rank: RankSizes) -> int:
     """Weights gathered per micro-step under stage 3: twice, less what outlives forward."""
     weight_bytes = rank.weight_bytes * rank.trainable + rank.frozen_bytes
     # partitioned_param_coordinator.py, fetch_sub_module prefetches up to max_live. Counted on two
@@ -64,7 +64,7 @@ def wire_bytes_per_step(
     traced: Traced | None = None,
 ) -> int:
     """Bytes that each of `world_size` ranks sends per optimizer step."""
-    rank = place_rank(model, workload, world_size, strategy, buffers, traced)
+    rank = rank_sizes(model, workload, world_size, strategy, buffers, traced)
     passes, micro_steps = _PASSES[strategy.stage], workload.accumulation_steps
     times = passes.per_step + passes.per_micro_step * micro_steps
     gathered_bytes = micro_steps * _gathered_bytes(rank) if passes.gathers_weights else 0

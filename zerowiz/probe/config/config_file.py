@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Object, parse, plain
 from zerowiz.core.dsconfig.lint.source import ConfigText
-from zerowiz.core.dsconfig.user_config import OwnConfig, read_own_config
+from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_text import decode_config
@@ -12,7 +12,7 @@ from zerowiz.probe.config.config_text import decode_config
 _HINT = "a DeepSpeed config is one JSON object, such as those that `zerowiz init` writes"
 
 
-def read_config_file(path: Path, integration: Integration | None = None) -> OwnConfig:
+def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
     """The person's own ds_config, as its reader reads it.
 
     Args:

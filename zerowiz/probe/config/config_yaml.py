@@ -9,12 +9,12 @@ from zerowiz.core.dsconfig.hjson import (
     DEEPEST_LEVEL,
     Array,
     JsonTextError,
-    Key,
+    KeyToken,
     Member,
     Node,
     Object,
-    Place,
     Scalar,
+    Span,
 )
 from zerowiz.core.dsconfig.lint.source import ConfigText, render
 from zerowiz.core.workload import Integration
@@ -64,7 +64,7 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         UsageError: PyYAML is not installed, or there is no config in the file.
     """
     try:
-        root = _Reader(file.path, file.text).root()
+        root = _YamlReader(file.path, file.text).root()
     except JsonTextError as fault:
         return replace(file, text="", fault=fault)
     values = _values(root)
@@ -105,21 +105,21 @@ def _of_accelerate(path: str, plugin: Object, precision: Node | None) -> ConfigT
     return render(path, _nested(said, plugin.place), Integration.ACCELERATE)
 
 
-def _scalar(value: str | int, place: Place) -> Scalar:
+def _scalar(value: str | int, place: Span) -> Scalar:
     return Scalar(place=place, value=value, quote="")
 
 
-def _nested(said: Mapping[tuple[str, ...], Node], place: Place) -> Object:
+def _nested(said: Mapping[tuple[str, ...], Node], place: Span) -> Object:
     """Values by the steps to them, as sections within sections."""
     members: list[Member] = []
     for name in dict.fromkeys(steps[0] for steps in said):
         inner = {steps[1:]: value for steps, value in said.items() if steps[0] == name}
         value = inner.get(()) or _nested(inner, next(iter(inner.values())).place)
-        members.append(Member(key=Key(place=value.place, name=name, quote=""), value=value))
+        members.append(Member(key=KeyToken(place=value.place, name=name, quote=""), value=value))
     return Object(place=place, members=tuple(members))
 
 
-class _Reader:
+class _YamlReader:
     """A YAML text as a tree of values; what PyYAML makes of a scalar is what a trainer gets."""
 
     def __init__(self, path: str, text: str) -> None:
@@ -166,7 +166,7 @@ class _Reader:
         """As a trainer gets them: of equal keys, the last one counts."""
         last: dict[str, Member] = {}
         for name, value in pairs:
-            key = Key(place=_place(name), name=str(name.value), quote="")
+            key = KeyToken(place=_place(name), name=str(name.value), quote="")
             last[key.name] = Member(key=key, value=self.node(value, level + 1))
         return tuple(last.values())
 
@@ -180,12 +180,12 @@ class _Reader:
         return value if isinstance(value, str | int | float | None) else str(node.value)
 
 
-def _place(node: Any) -> Place:  # noqa: ANN401
+def _place(node: Any) -> Span:  # noqa: ANN401
     mark = node.start_mark
-    return Place(start=mark.index, end=mark.index, line=mark.line + 1, column=mark.column + 1)
+    return Span(start=mark.index, end=mark.index, line=mark.line + 1, column=mark.column + 1)
 
 
-_START = Place(start=0, end=0, line=1, column=1)
+_START = Span(start=0, end=0, line=1, column=1)
 
 
 def _fault(error: Any) -> JsonTextError:  # noqa: ANN401

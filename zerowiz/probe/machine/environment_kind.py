@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from zerowiz.core.launch.supervision import Surroundings
+from zerowiz.core.launch.supervision import LaunchEnvironment
 from zerowiz.probe.recording.files import Files
 
 # Docker and Podman leave these files in every container; podman(1) and systemd-nspawn(1) set
@@ -14,9 +14,9 @@ _CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 
-def read_surroundings(environ: Mapping[str, str], files: Files) -> Surroundings:
+def read_surroundings(environ: Mapping[str, str], files: Files) -> LaunchEnvironment:
     """What this process was started from."""
-    return Surroundings(
+    return LaunchEnvironment(
         in_foreground=_is_in_foreground(),
         survives_hangup=signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
         runs_ci=bool(environ.get("CI")),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
@@ -67,7 +67,7 @@ def read_here(world: World) -> Host:
     return _read_host(world, read_allocation(world.environ, world.files))
 
 
-def _read_host(world: World, allocation: Allocation | None) -> Host:
+def _read_host(world: World, allocation: JobAllocation | None) -> Host:
     return read_host(
         world.files,
         scheduler_bytes=None if allocation is None else allocation.memory_bytes,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.machine.allocation import Allocation
+from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.recording.files import Files
 
@@ -25,7 +25,7 @@ class _Scheduler:
     name: str
     marks: tuple[str, ...]
     """Variables of which any is set inside a job."""
-    parse: Callable[[str, _Environ, str], Allocation]
+    parse: Callable[[str, _Environ, str], JobAllocation]
     """From its name, the environment and the text of its host file."""
     hosts_variable: str = ""
     """Names the file that lists the hosts of the job."""
@@ -37,7 +37,7 @@ class _Scheduler:
     """Variables that tell of it outside of a job too."""
 
 
-def read_allocation(environ: Mapping[str, str], files: Files) -> Allocation | None:
+def read_allocation(environ: Mapping[str, str], files: Files) -> JobAllocation | None:
     """What this job was given; `None` outside of every scheduler and launcher."""
     for row in SCHEDULERS:
         if any(mark in environ for mark in row.marks):
@@ -79,11 +79,11 @@ def parse_count(text: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def parse_slurm(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
+def parse_slurm(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """A job of Slurm; of the job before of the step, which may have less."""
     nodes = _first_count(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
     gpus = _count_slurm_gpus(environ, nodes)
-    return Allocation(
+    return JobAllocation(
         scheduler=name, nodes=nodes, gpus_per_node=gpus, memory_bytes=_slurm_memory(environ, gpus)
     )
 
@@ -133,15 +133,15 @@ def _slurm_memory(environ: _Environ, gpus: int | None) -> int | None:
     return next((size for size in told if size is not None), None)
 
 
-def parse_pbs(name: str, environ: _Environ, hosts: str = "") -> Allocation:
+def parse_pbs(name: str, environ: _Environ, hosts: str = "") -> JobAllocation:
     """A job of PBS Pro, OpenPBS or Torque; a host stands in the file once for each rank."""
     nodes = parse_count(environ.get("PBS_NUM_NODES")) or len(set(hosts.split())) or None
     # Sites set PBS_NGPUS, some for the job (NCI), some for the node (MetaCentrum).
     gpus = parse_count(environ.get("PBS_NGPUS")) if nodes == 1 else None
-    return Allocation(scheduler=name, nodes=nodes, gpus_per_node=gpus)
+    return JobAllocation(scheduler=name, nodes=nodes, gpus_per_node=gpus)
 
 
-def parse_lsf(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
+def parse_lsf(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """A job of LSF: `hostA 4 hostB 4`, else a host for each slot, else the count of slots."""
     pairs = environ.get("LSB_MCPU_HOSTS", "").split()
     paired = len(pairs) % 2 == 0 and all(parse_count(slots) for slots in pairs[1::2])
@@ -151,17 +151,17 @@ def parse_lsf(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
         hosts = hosts[1:]
     hosts = hosts or environ.get("LSB_HOSTS", "").split()
     lone = parse_count(environ.get("LSB_DJOB_NUMPROC")) == 1
-    return Allocation(scheduler=name, nodes=len(set(hosts)) or (1 if lone else None))
+    return JobAllocation(scheduler=name, nodes=len(set(hosts)) or (1 if lone else None))
 
 
-def parse_torchrun(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
+def parse_torchrun(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """What torchrun told its ranks, else what it was told itself (PET_..., as Kubeflow does).
 
     WORLD_SIZE counts only beside LOCAL_WORLD_SIZE: Kubeflow sets it alone, to pods or to ranks.
     """
     local = parse_count(environ.get("LOCAL_WORLD_SIZE"))
     nodes = _divide(parse_count(environ.get("WORLD_SIZE")), local)
-    return Allocation(
+    return JobAllocation(
         scheduler=name,
         nodes=nodes or parse_elastic(environ.get("PET_NNODES", "")),
         gpus_per_node=local or parse_count(environ.get("PET_NPROC_PER_NODE")),
@@ -177,17 +177,17 @@ def parse_elastic(text: str) -> int | None:
     return parse_count(fewest) if not colon or parse_count(most) else None
 
 
-def parse_open_mpi(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
+def parse_open_mpi(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """A rank of mpirun.
 
     One rank on each node says nothing of GPUs: it may be a launcher that starts the others.
     """
     local = parse_count(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
     nodes = _divide(parse_count(environ.get("OMPI_COMM_WORLD_SIZE")), local)
-    return Allocation(scheduler=name, nodes=nodes, gpus_per_node=None if local == 1 else local)
+    return JobAllocation(scheduler=name, nodes=nodes, gpus_per_node=None if local == 1 else local)
 
 
-def parse_kubernetes(name: str, environ: _Environ, _hosts: str = "") -> Allocation:
+def parse_kubernetes(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """A pod, which itself knows no counts: those of the launcher in it."""
     uses_mpi = "OMPI_COMM_WORLD_SIZE" in environ
     return (parse_open_mpi if uses_mpi else parse_torchrun)(name, environ)

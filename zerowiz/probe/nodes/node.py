@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.launch.node import Place, expand_hosts
+from zerowiz.core.launch.node import NodeRank, expand_hosts
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def read_place(environ: Mapping[str, str]) -> Place | None:
+def read_place(environ: Mapping[str, str]) -> NodeRank | None:
     """Where this copy stands; `None` on a single node, or where nothing says so.
 
     Raises:
@@ -29,7 +29,7 @@ def read_place(environ: Mapping[str, str]) -> Place | None:
     return next((place for row in _LAUNCHERS if (place := _read_row(environ, row))), None)
 
 
-def require_address(place: Place) -> None:
+def require_address(place: NodeRank) -> None:
     """See that this node can find node 0.
 
     Raises:
@@ -49,7 +49,7 @@ def require_address(place: Place) -> None:
 # no SLURM_STEP_ID, and the shell of salloc has neither (tried: 22.05.8).
 
 
-def _read_slurm(environ: _Environ) -> Place | None:
+def _read_slurm(environ: _Environ) -> NodeRank | None:
     job_nodes = parse_count(environ.get("SLURM_JOB_NUM_NODES")) or 1
     step = environ.get("SLURM_STEP_ID", "")
     nodes = (parse_count(environ.get("SLURM_STEP_NUM_NODES")) or 1) if step else 1
@@ -63,7 +63,7 @@ def _read_slurm(environ: _Environ) -> Place | None:
     parts = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
     # An array's tasks have job numbers of their own; a requeued job keeps its number.
     key = (*(environ.get(name, "") for name in parts), environ.get("SLURM_RESTART_COUNT", "0"))
-    return Place(
+    return NodeRank(
         node_rank=_rank(environ, "SLURM_NODEID"),
         nodes=nodes,
         hosts=hosts,
@@ -127,13 +127,13 @@ _LAUNCHERS = (
 )
 
 
-def _read_row(environ: _Environ, row: _Launcher) -> Place | None:
+def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
     nodes = parse_elastic(environ.get(row.nodes, ""))
     address = _first(environ, row.master_addr)
     if nodes is None or nodes == 1 or not address or row.node_rank not in environ:
         return None
     port = parse_count(_first(environ, row.master_port))
-    return Place(
+    return NodeRank(
         node_rank=_rank(environ, row.node_rank),
         nodes=nodes,
         # The pods' names are not told; DeepSpeed only tells nodes apart by them.

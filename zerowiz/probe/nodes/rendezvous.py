@@ -8,31 +8,31 @@ from typing import TypeVar
 
 from zerowiz.core.launch.rendezvous import (
     CALL,
-    Attempt,
-    Call,
-    Hello,
+    AttemptSpec,
+    Join,
+    RendezvousCall,
     attempt_name,
     decode_file,
-    hello_name,
+    join_name,
 )
 from zerowiz.errors import UsageError, ZerowizError
 
 _Value = TypeVar("_Value")
 
 
-def read_call(folder: Path) -> Call | None:
+def read_call(folder: Path) -> RendezvousCall | None:
     """The newest call of a node 0."""
-    return _read(Call, folder / CALL)
+    return _read(RendezvousCall, folder / CALL)
 
 
-def read_hello(folder: Path, rank: int) -> Hello | None:
+def read_hello(folder: Path, rank: int) -> Join | None:
     """The newest answer of this node."""
-    return _read(Hello, folder / hello_name(rank))
+    return _read(Join, folder / join_name(rank))
 
 
-def read_attempt(folder: Path, number: int) -> Attempt | None:
+def read_attempt(folder: Path, number: int) -> AttemptSpec | None:
     """This attempt, whoever is meant by it."""
-    return _read(Attempt, folder / attempt_name(number))
+    return _read(AttemptSpec, folder / attempt_name(number))
 
 
 def is_file_of(path: Path, sha256: str) -> bool:

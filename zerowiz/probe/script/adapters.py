@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree, said_in
-from zerowiz.probe.script.source import Call, Source
+from zerowiz.probe.script.source import FunctionCall, Source
 
 # peft 0.21, tuners/lora/config.py, class LoraConfig.
 _DEFAULT_RANK = 8
@@ -64,8 +64,8 @@ def _trains_adapters(source: Source) -> bool:
 class _Use:
     """One call that takes a config of peft's, and the LoraConfigs that may be it."""
 
-    call: Call
-    configs: tuple[Call, ...]
+    call: FunctionCall
+    configs: tuple[FunctionCall, ...]
     hidden: bool = False
     """It may be another, or none."""
 
@@ -83,7 +83,7 @@ def _used(read: Reader) -> Iterator[_Use]:
         yield from (_Use(call=call, configs=(call,)) for call in built)
 
 
-def _taken(source: Source, call: Call) -> ast.expr | None:
+def _taken(source: Source, call: FunctionCall) -> ast.expr | None:
     """The config of peft's that a call is given."""
     if call.method not in _TAKERS:
         return unless_none(call.keyword("peft_config"))
@@ -91,7 +91,9 @@ def _taken(source: Source, call: Call) -> ast.expr | None:
     return call.argument(*_TAKERS[call.method]) if known else None
 
 
-def _resolve(source: Source, call: Call, expr: ast.expr, built: tuple[Call, ...]) -> _Use:
+def _resolve(
+    source: Source, call: FunctionCall, expr: ast.expr, built: tuple[FunctionCall, ...]
+) -> _Use:
     """The LoraConfigs that an expression may stand for."""
     expr = follow(expr, call.scope)
     inside = {id(node) for node in ast.walk(expr)}
@@ -128,7 +130,7 @@ def _condition(read: Reader, use: _Use) -> Binding:
     return _under(read, use.call, tests)
 
 
-def _tests(source: Source, call: Call, depth: int = 0) -> tuple[str, ...] | None:
+def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...] | None:
     """The conditions around a call and around the one call of its function; None if several do."""
     own = tuple(ast.unparse(test) for test in call.tests)
     callers = [each for each in source.calls if call.function and each.method == call.function]
@@ -140,7 +142,7 @@ def _tests(source: Source, call: Call, depth: int = 0) -> tuple[str, ...] | None
     return (*(around.pop() or ()), *own)
 
 
-def _under(read: Reader, call: Call, around: list[tuple[str, ...] | None]) -> Binding:
+def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> Binding:
     """The one condition of several calls together; certain where there is none."""
     certain = Binding(value=True, line=call.line, code=f"{call.name}(...)")
     if None in around:
@@ -170,7 +172,7 @@ def _join(bindings: list[Binding]) -> Binding:
 # What a LoraConfig says
 
 
-def _rank(read: Reader, config: Call) -> Binding:
+def _rank(read: Reader, config: FunctionCall) -> Binding:
     keywords, hidden = read.source.keywords(config)
     if "r" in keywords:
         return read.bind(keywords["r"], config, "r")
@@ -179,7 +181,7 @@ def _rank(read: Reader, config: Call) -> Binding:
     return Binding(value=_DEFAULT_RANK, line=config.line, keyword="r", default_of=_CONFIG)
 
 
-def _targets(read: Reader, config: Call) -> Binding:
+def _targets(read: Reader, config: FunctionCall) -> Binding:
     name = "target_modules"
     keywords, hidden = read.source.keywords(config)
     if name in keywords and unless_none(keywords[name]) is not None:
@@ -213,7 +215,7 @@ def _is_off(expr: ast.expr) -> bool:
 # The base
 
 
-def _told(source: Source, name: str) -> Iterator[tuple[Call, ast.expr]]:
+def _told(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast.expr]]:
     """Every call that is told this, by a keyword or a dict behind `**`."""
     for call in source.calls:
         keywords, _ = source.keywords(call)
@@ -239,14 +241,14 @@ def _hides_quantization(source: Source) -> bool:
     return any(_may_quantize(call) for call in source.calls)
 
 
-def _may_quantize(call: Call) -> bool:
+def _may_quantize(call: FunctionCall) -> bool:
     """Whether it takes weights of few bits, or a config for them, from where that is not seen."""
     # peft 0.21, utils/other.py: it is for weights in 4 or in 8 bits.
     kbit = call.method == "prepare_model_for_kbit_training"
     return kbit or unless_none(call.keyword("quantization_config")) is not None
 
 
-def _guarded(read: Reader, call: Call, expr: ast.expr, name: str) -> Binding:
+def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Binding:
     """A truth that a call is told, under the condition that the call itself is under."""
     said = read.condition(expr, call, name)
     under = _under(read, call, [_tests(read.source, call)])

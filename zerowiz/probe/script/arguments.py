@@ -12,7 +12,7 @@ from zerowiz.core.script import (
     field_options,
 )
 from zerowiz.probe.script.options import dataclass_options
-from zerowiz.probe.script.source import HF_LIBRARIES, Call, Source
+from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
 class Built:
     """One call that builds TrainingArguments in the file."""
 
-    call: Call
+    call: FunctionCall
     arguments: Arguments
     keywords: Mapping[str, ast.expr]
     hidden: bool

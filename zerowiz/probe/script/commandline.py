@@ -8,7 +8,7 @@ from zerowiz.core.script import Option, ScriptParser, Takes
 from zerowiz.probe.script.arguments import Arguments, find_arguments
 from zerowiz.probe.script.expressions import follow, last_name
 from zerowiz.probe.script.options import argparse_options, parameter_options
-from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, Call, Source
+from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, FunctionCall, Source
 from zerowiz.probe.script.walk import PARSE_CALLS
 
 # deepspeed 0.19.8, __init__.py, _add_core_arguments.
@@ -84,7 +84,7 @@ def _is_hf_parser(source: Source, expr: ast.expr) -> bool:
     return library in HF_LIBRARIES and name in HF_PARSERS
 
 
-def _parsed_classes(source: Source, call: Call) -> list[Arguments | None]:
+def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None]:
     expr = call.argument("dataclass_types", 0)
     if expr is None:
         return []
@@ -93,11 +93,11 @@ def _parsed_classes(source: Source, call: Call) -> list[Arguments | None]:
     return [find_arguments(source, item) for item in items]
 
 
-def _parses_literal(call: Call) -> bool:
+def _parses_literal(call: FunctionCall) -> bool:
     """Whether `parse_args([...])` is given its words in the code."""
     return isinstance(call.argument("args", 0), ast.List | ast.Tuple)
 
 
-def _forbids_abbreviation(call: Call) -> bool:
+def _forbids_abbreviation(call: FunctionCall) -> bool:
     word = call.keyword("allow_abbrev")
     return isinstance(word, ast.Constant) and word.value is False

@@ -8,7 +8,7 @@ from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import HF_LIBRARIES, Call
+from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall
 
 # deepspeed 0.19.8, __init__.py, initialize: places of its positional arguments.
 _ARGS, _OPTIMIZER, _CONFIG, _CONFIG_PARAMS = 0, 2, 10, 12
@@ -55,7 +55,11 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 
 def _by_config(
-    facts: ScriptFacts, read: Reader, configs: list[tuple[ast.expr, Call]], *, has_args: bool
+    facts: ScriptFacts,
+    read: Reader,
+    configs: list[tuple[ast.expr, FunctionCall]],
+    *,
+    has_args: bool,
 ) -> ScriptFacts:
     """`initialize(config=...)`: a path, an option, or a dict."""
     found = agree(read.config(expr, call) for expr, call in configs)

@@ -8,7 +8,7 @@ from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.expressions import last_name, literal
 from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import Call, Source
+from zerowiz.probe.script.source import FunctionCall, Source
 
 # Names that scripts give to these settings; read only where no call shows the setting itself.
 _SEQUENCE_NAMES = frozenset(
@@ -65,7 +65,7 @@ def _checkpointing(read: Reader, said: Binding) -> Binding:
     return agree(_enabled(read, call, said) for call in enabling) if enabling else said
 
 
-def _prepared(read: Reader, call: Call, said: Binding) -> Binding:
+def _prepared(read: Reader, call: FunctionCall, said: Binding) -> Binding:
     """What `prepare_model_for_kbit_training` does with a base that is quantized for certain.
 
     peft 0.21, utils/other.py: it turns checkpointing on, unless it is told not to.
@@ -90,7 +90,7 @@ def _is_quantized(read: Reader) -> bool:
     )
 
 
-def _enabled(read: Reader, call: Call, said: Binding) -> Binding:
+def _enabled(read: Reader, call: FunctionCall, said: Binding) -> Binding:
     """What one enabling call says, under at most one condition."""
     if not call.tests:
         return Binding(value=True, line=call.line, code=f"{call.name}()")
@@ -122,7 +122,7 @@ def _mentions_checkpointing(source: Source) -> bool:
     )
 
 
-def _loads(source: Source, call: Call) -> str:
+def _loads(source: Source, call: FunctionCall) -> str:
     """`Model` or `Config` where a call builds one with transformers, else nothing."""
     origin = source.origin(call.node.func).split(".")
     if origin[0] != "transformers" or call.method not in {"from_pretrained", "from_config"}:

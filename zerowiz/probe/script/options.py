@@ -14,7 +14,7 @@ from zerowiz.core.script import (
     read_word,
 )
 from zerowiz.probe.script.expressions import Scope, last_name, literal, unless_none, words
-from zerowiz.probe.script.source import Call
+from zerowiz.probe.script.source import FunctionCall
 
 _READS: Mapping[str, Reads] = {
     "int": Reads.INT,
@@ -35,7 +35,7 @@ _FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
 _LISTS = frozenset({"List", "list", "Sequence", "Iterable"})
 
 
-def argparse_options(call: Call) -> tuple[Option, ...]:
+def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
     """The options that one `add_argument` call makes."""
     flags = tuple(
         arg.value
@@ -66,12 +66,12 @@ def argparse_options(call: Call) -> tuple[Option, ...]:
     return _with_switches(option, call)
 
 
-def _action(call: Call) -> str:
+def _action(call: FunctionCall) -> str:
     action = call.keyword("action")
     return str(action.value) if isinstance(action, ast.Constant) else last_name(action)
 
 
-def _takes(call: Call) -> Takes:
+def _takes(call: FunctionCall) -> Takes:
     """What the words after an option are to argparse."""
     action = _action(call)
     if action in {"store_true", "store_false"}:
@@ -87,7 +87,7 @@ def _takes(call: Call) -> Takes:
             return Takes.WORDS
 
 
-def _with_switches(option: Option, call: Call) -> tuple[Option, ...]:
+def _with_switches(option: Option, call: FunctionCall) -> tuple[Option, ...]:
     """Give a switch its default, and BooleanOptionalAction its `--no-` half."""
     if _action(call) == "BooleanOptionalAction":
         off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))

@@ -16,7 +16,7 @@ from zerowiz.probe.script.expressions import (
     unless_none,
     words,
 )
-from zerowiz.probe.script.source import Call, Source
+from zerowiz.probe.script.source import FunctionCall, Source
 
 # Wrappers around a path that leave it the same file.
 _PATH_CALLS = frozenset(
@@ -44,7 +44,7 @@ class Reader:
     source: Source
     line: CommandLine
 
-    def bind(self, expr: ast.expr, call: Call, keyword: str | None = None) -> Binding:
+    def bind(self, expr: ast.expr, call: FunctionCall, keyword: str | None = None) -> Binding:
         """What an expression in a call says: a literal, an option, the config, or nothing."""
         line = expr.lineno
         expr = self.follow(expr, call)
@@ -59,7 +59,7 @@ class Reader:
             return Binding(line=line, code=None if unless_none(expr) is None else code)
         return Binding(value=value, line=line, code=code, keyword=keyword)
 
-    def bind_words(self, expr: ast.expr, call: Call, keyword: str) -> Binding:
+    def bind_words(self, expr: ast.expr, call: FunctionCall, keyword: str) -> Binding:
         """What says a list of names; a lone text, which peft takes for a pattern, says nothing."""
         line = expr.lineno
         changed = isinstance(expr, ast.Name) and expr.id in self.source.altered
@@ -78,7 +78,7 @@ class Reader:
         code = said_in(call, expr, keyword)
         return Binding(value=None if changed else texts, line=line, code=code)
 
-    def follow(self, expr: ast.expr, call: Call) -> ast.expr:
+    def follow(self, expr: ast.expr, call: FunctionCall) -> ast.expr:
         """Replace a name, a dict's entry or a class's constant by what it stands for."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
@@ -117,7 +117,7 @@ class Reader:
         return found
 
     def condition(
-        self, expr: ast.expr, call: Call, keyword: str | None = None, depth: int = 0
+        self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
     ) -> Binding:
         """What decides a condition: a constant, or an option that is on or has some value."""
         expr = self.follow(expr, call)
@@ -162,7 +162,7 @@ class Reader:
             default_of=default_of if option.line is None else None,
         )
 
-    def keyword(self, call: Call, name: str) -> Binding | None:
+    def keyword(self, call: FunctionCall, name: str) -> Binding | None:
         """What a keyword of a call says, or None when the call does not have it."""
         expr = call.keyword(name)
         return None if expr is None else self.bind(expr, call, name)
@@ -172,7 +172,7 @@ class Reader:
         found = {o.dest: o for o in reversed(self.line.parser.options) if o.dest in names}
         return self.bind_option(next(iter(found.values()))) if len(found) == 1 else UNSEEN
 
-    def config(self, expr: ast.expr, call: Call) -> Binding:
+    def config(self, expr: ast.expr, call: FunctionCall) -> Binding:
         """The file a config expression is read from: a literal path or an option."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
@@ -200,7 +200,7 @@ class Reader:
 _LONGEST_CODE = 72
 
 
-def said_in(call: Call, expr: ast.expr, keyword: str | None = None) -> str:
+def said_in(call: FunctionCall, expr: ast.expr, keyword: str | None = None) -> str:
     """An argument as a person finds it again; a long one is left to its line."""
     said = f"{keyword}={ast.unparse(expr)}" if keyword else ast.unparse(expr)
     code = f"{call.name}({said})"

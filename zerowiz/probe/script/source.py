@@ -11,7 +11,7 @@ HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class FunctionCall:
     """A call, where it stands and what it is under."""
 
     node: ast.Call
@@ -63,7 +63,7 @@ class Source:
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     fired: set[str] = field(default_factory=set)
     """Functions whose parameters `fire.Fire` makes options of."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[FunctionCall] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned, and containers that are changed, after their birth."""
     namespaces: set[str] = field(default_factory=set)
@@ -88,11 +88,11 @@ class Source:
         library, *rest = self.origin(expr).split(".")
         return (library, rest[-1]) if rest else ("", "")
 
-    def calls_to(self, library: str, name: str) -> list[Call]:
+    def calls_to(self, library: str, name: str) -> list[FunctionCall]:
         """Calls of one name of one library."""
         return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
 
-    def keywords(self, call: Call) -> tuple[dict[str, ast.expr], bool]:
+    def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
         """The keywords of a call, those of a dict behind `**` too; and whether more are hidden."""
         found: dict[str, ast.expr] = {}
         hidden = False

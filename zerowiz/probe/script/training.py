@@ -9,7 +9,7 @@ from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, Scri
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
 from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import Call
+from zerowiz.probe.script.source import FunctionCall
 
 # Names that scripts give to the setting; read only where no call shows it.
 _MICRO_BATCH_NAMES = frozenset(
@@ -162,7 +162,7 @@ def _loader_batch(read: Reader) -> Binding:
 _PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
 
 
-def _accelerated_steps(read: Reader, call: Call) -> Binding:
+def _accelerated_steps(read: Reader, call: FunctionCall) -> Binding:
     """`Accelerator(gradient_accumulation_steps=)`, or what one of its plugins says instead."""
     name = "gradient_accumulation_steps"
     said = [
@@ -180,6 +180,6 @@ def _accelerated_steps(read: Reader, call: Call) -> Binding:
     return Binding(value=1, line=call.line, keyword=name, default_of="Accelerator")
 
 
-def _plugin_steps(read: Reader, call: Call) -> Binding | None:
+def _plugin_steps(read: Reader, call: FunctionCall) -> Binding | None:
     steps = call.argument("num_steps", 0)
     return None if steps is None else read.bind(steps, call, "num_steps")

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 
 from zerowiz.probe.script.expressions import Scope, last_name
-from zerowiz.probe.script.source import Call, Source
+from zerowiz.probe.script.source import FunctionCall, Source
 
 # transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
 HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
@@ -17,10 +17,10 @@ _SELF = frozenset({"self", "cls"})
 
 def walk(tree: ast.Module) -> Source:
     """What a script imports, defines and calls."""
-    return _Walk(tree).source
+    return _ScopeWalk(tree).source
 
 
-class _Walk(ast.NodeVisitor):
+class _ScopeWalk(ast.NodeVisitor):
     """The walk, with what is around the node it stands on."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -167,7 +167,7 @@ class _Walk(ast.NodeVisitor):
         self._tests = outer
 
     def visit_Call(self, node: ast.Call) -> None:
-        call = Call(
+        call = FunctionCall(
             node=node,
             scope=self._scope,
             tests=self._tests,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from zerowiz.app.launch.multi_node.follower import follow, follow_on
 from zerowiz.app.launch.multi_node.leader import gather, introduce, publish, publish_end
-from zerowiz.core.launch.node import Place, slots_of
-from zerowiz.core.launch.rendezvous import Agreement, Hello
+from zerowiz.core.launch.node import NodeRank, slots_of
+from zerowiz.core.launch.rendezvous import Join, LaunchSpec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 
 DEADLINE_S = 60.0
@@ -24,11 +24,11 @@ def machine_of(rank: int) -> Machine:
     return Machine(source=MachineSource.NVML, accelerator=Accelerator.CUDA, gpus=gpus)
 
 
-def lead(folder: Path, place: Place, own: Hello, turn: int) -> tuple[object, int | None]:
+def lead(folder: Path, place: NodeRank, own: Join, turn: int) -> tuple[object, int | None]:
     meeting = gather(folder, place, own, lambda _: None, deadline_s=DEADLINE_S)
     config = folder / f"config-{turn}.json"
     config.write_text(f'{{"turn": {turn}, "word": "{own.word}"}}', encoding="utf-8")
-    agreement = Agreement(
+    agreement = LaunchSpec(
         zerowiz_version=own.zerowiz_version,
         script="train.py",
         script_args=("--word", own.word),
@@ -47,14 +47,14 @@ def lead(folder: Path, place: Place, own: Hello, turn: int) -> tuple[object, int
     return agreement, turn
 
 
-def heed(folder: Path, place: Place, own: Hello) -> tuple[object, int | None]:
+def heed(folder: Path, place: NodeRank, own: Join) -> tuple[object, int | None]:
     meeting, first = follow(folder, place, own, deadline_s=DEADLINE_S)
     return first.agreement, follow_on(meeting, place, 2, deadline_s=DEADLINE_S).end
 
 
 def main() -> None:
     folder, rank, copies, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:])
-    place = Place(
+    place = NodeRank(
         node_rank=rank,
         nodes=copies,
         hosts=tuple(f"n{number}" for number in range(copies)),

@@ -17,23 +17,25 @@ from paths import ROOT
 from zerowiz.app.launch.multi_node import run
 from zerowiz.app.launch.multi_node.follower import follow, follow_on
 from zerowiz.app.launch.multi_node.leader import (
-    Meeting,
+    Rendezvous,
     ending_all,
     gather,
     introduce,
     publish_end,
 )
 from zerowiz.cli.options import Options
-from zerowiz.core.launch.node import Place
-from zerowiz.core.launch.rendezvous import CALL, Hello, attempt_name, hello_name, job_folder
+from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.launch.rendezvous import CALL, Join, attempt_name, job_folder, join_name
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import NothingFitsError, ZerowizError
 
 COPY = Path(__file__).with_name("copy_of_many.py")
 
 
-def place(node_rank: int) -> Place:
-    return Place(node_rank=node_rank, nodes=2, hosts=("n1", "n2"), master_addr="n1", job_key="key")
+def place(node_rank: int) -> NodeRank:
+    return NodeRank(
+        node_rank=node_rank, nodes=2, hosts=("n1", "n2"), master_addr="n1", job_key="key"
+    )
 
 
 def machine(gpus: int = 2) -> Machine:
@@ -41,7 +43,7 @@ def machine(gpus: int = 2) -> Machine:
     return Machine(source=MachineSource.NVML, accelerator=Accelerator.CUDA, gpus=ranks)
 
 
-def own(node_rank: int, gpus: int = 2) -> Hello:
+def own(node_rank: int, gpus: int = 2) -> Join:
     return introduce(place(node_rank), machine(gpus))
 
 
@@ -50,7 +52,7 @@ def silent(_: object) -> None:
 
 
 @contextmanager
-def following(folder: Path, hello: Hello) -> Iterator[list[object]]:
+def following(folder: Path, hello: Join) -> Iterator[list[object]]:
     """Node 1, beside this one; what it was told is in the list at the end."""
     told: list[object] = []
 
@@ -138,7 +140,7 @@ def test_an_attempt_of_an_earlier_job_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_files_of_another_version_are_passed_over(tmp_path: Path) -> None:
-    for name in (CALL, hello_name(1), attempt_name(1)):
+    for name in (CALL, join_name(1), attempt_name(1)):
         (tmp_path / name).write_text('{"schema_version": 99}', encoding="utf-8")
     with following(tmp_path, own(1)) as told:
         publish_end(gather(tmp_path, place(0), own(0), silent, deadline_s=20), 7)
@@ -192,7 +194,7 @@ def test_a_good_end_comes_after_the_attempts_that_were_published(tmp_path: Path)
 def test_a_copy_that_is_told_to_end_waits_no_longer_than_for_what_is_written(
     tmp_path: Path,
 ) -> None:
-    meeting = Meeting(folder=tmp_path, own=own(1))
+    meeting = Rendezvous(folder=tmp_path, own=own(1))
     started = time.monotonic()
     with pytest.raises(ZerowizError):
         follow_on(meeting, place(1), 2, deadline_s=600, hurry=lambda: True)

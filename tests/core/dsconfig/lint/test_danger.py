@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.lint import Context, Finding, lint
+from zerowiz.core.dsconfig.lint import ConfigFinding, Context, lint
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 GIB = 2**30
@@ -23,12 +23,12 @@ SIZES = (
 
 def found(
     stage: int, key: str, elements: int, gpu_bytes: int | None = None, version: str | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     config = {"train_batch_size": 8, "zero_optimization": {"stage": stage, key: elements}}
     return lint(json.dumps(config), read_ds_schema(version), Context(gpu_bytes=gpu_bytes))
 
 
-def names(findings: tuple[Finding, ...]) -> set[str]:
+def names(findings: tuple[ConfigFinding, ...]) -> set[str]:
     return {each.rule.name for each in findings if each.rule.name in OF_DANGER}
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.lint.finding import Edit, Finding
-from zerowiz.core.dsconfig.lint.fix import OverlapError, apply_edits, mend
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.lint.fix import OverlapError, apply_edits, fix_text
 from zerowiz.core.rule import Rule, Severity
 
 RULE = Rule(code="ZW101", name="unknown-key", severity=Severity.ERROR, why="it is refused")
 
 
-def finding(*edits: Edit, severity: Severity = Severity.ERROR) -> Finding:
-    return Finding(
+def finding(*edits: Edit, severity: Severity = Severity.ERROR) -> ConfigFinding:
+    return ConfigFinding(
         rule=RULE, severity=severity, key="k", line=1, column=1, message="m", edits=edits
     )
 
@@ -23,7 +23,7 @@ def edit(start: int, end: int, text: str) -> Edit:
     return Edit(start=start, end=end, text=text)
 
 
-def upper_case(text: str) -> tuple[Finding, ...]:
+def upper_case(text: str) -> tuple[ConfigFinding, ...]:
     """Every lower case `x` is a mistake, and is mended by a capital."""
     return tuple(finding(edit(m.start(), m.end(), "X")) for m in re.finditer("x", text))
 
@@ -59,49 +59,49 @@ def test_edits_of_the_same_characters_are_refused(edits: tuple[Edit, ...]) -> No
 
 @given(st.text(alphabet="xyz\r\n\ufeff"))
 def test_what_no_edit_touches_stays(text: str) -> None:
-    mended = mend(text, upper_case)
+    mended = fix_text(text, upper_case)
     assert text.replace("x", "X") == mended.text
     assert () == mended.findings
     assert text.count("x") == len(mended.mended)
 
 
 def test_a_finding_in_the_way_of_another_is_mended_in_the_next_round() -> None:
-    def doubled(text: str) -> tuple[Finding, ...]:
+    def doubled(text: str) -> tuple[ConfigFinding, ...]:
         return tuple(
             finding(edit(m.start(), m.start() + 2, "a")) for m in re.finditer("(?=aa)", text)
         )
 
-    assert "a" == mend("aaaaa", doubled).text
+    assert "a" == fix_text("aaaaa", doubled).text
 
 
 def test_a_finding_is_mended_whole_or_not_at_all() -> None:
-    def two(text: str) -> tuple[Finding, ...]:
+    def two(text: str) -> tuple[ConfigFinding, ...]:
         if "b" not in text:
             return ()
         return (finding(edit(0, 1, "A")), finding(edit(0, 1, "B"), edit(2, 3, "C")))
 
-    assert "Abc" == mend("abc", lambda text: two(text) if text == "abc" else ()).text
+    assert "Abc" == fix_text("abc", lambda text: two(text) if text == "abc" else ()).text
 
 
 def test_a_mend_that_makes_an_error_is_taken_back() -> None:
-    def worse(text: str) -> tuple[Finding, ...]:
+    def worse(text: str) -> tuple[ConfigFinding, ...]:
         milder = finding(edit(0, 1, "!"), severity=Severity.WARNING)
         return (finding(),) if text == "!" else (milder,)
 
-    mended = mend("?", worse)
+    mended = fix_text("?", worse)
     assert "?" == mended.text
     assert () == mended.mended
     assert 1 == len(mended.findings)
 
 
 def test_two_mends_that_undo_each_other_end() -> None:
-    def back_and_forth(text: str) -> tuple[Finding, ...]:
+    def back_and_forth(text: str) -> tuple[ConfigFinding, ...]:
         return (finding(edit(0, 1, "b" if text == "a" else "a")),)
 
-    assert 10 == len(mend("a", back_and_forth).mended)
+    assert 10 == len(fix_text("a", back_and_forth).mended)
 
 
 def test_what_has_no_edits_is_left_to_the_person() -> None:
-    mended = mend("a", lambda _: (finding(),))
+    mended = fix_text("a", lambda _: (finding(),))
     assert "a" == mended.text
     assert (finding(),) == mended.findings

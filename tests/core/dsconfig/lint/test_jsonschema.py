@@ -12,7 +12,7 @@ from paths import TEMPLATES
 
 from zerowiz.core.dsconfig.hjson import parse, plain
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
-from zerowiz.core.dsconfig.schema import Key, Schema, Unknown
+from zerowiz.core.dsconfig.schema import Schema, SchemaKey, Unknown
 from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 
 SCHEMA = encode_json_schema(read_ds_schema())
@@ -22,10 +22,10 @@ def valid(value: object, rule: dict[str, Any]) -> bool:
     return bool(Draft202012Validator(rule).is_valid(value))
 
 
-def placed(schema: Schema) -> Iterator[tuple[Key, dict[str, Any]]]:
+def placed(schema: Schema) -> Iterator[tuple[SchemaKey, dict[str, Any]]]:
     """Every key with its place in the JSON Schema."""
 
-    def walk(section: str, rule: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
+    def walk(section: str, rule: dict[str, Any]) -> Iterator[tuple[SchemaKey, dict[str, Any]]]:
         for key in schema.children(section):
             for name in key.names:
                 yield key, rule["properties"][name]

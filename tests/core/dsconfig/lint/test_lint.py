@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paths import GOLDEN, TEMPLATES
 
 from zerowiz.core.dsconfig.lint import Context, Severity, lint
-from zerowiz.core.dsconfig.lint.fix import mend
+from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.strategy import STRATEGIES, Strategy
 from zerowiz.core.workload import Integration, Precision
@@ -87,7 +87,7 @@ def test_no_json_is_too_odd_and_every_place_is_in_it(
 def test_what_is_mended_can_still_be_read_and_is_no_worse(text: str, context: Context) -> None:
     schema = read_ds_schema()
     before = lint(text, schema, context)
-    after = mend(text, lambda changed: lint(changed, schema, context))
+    after = fix_text(text, lambda changed: lint(changed, schema, context))
     errors = [
         sum(each.severity is Severity.ERROR for each in found) for found in (before, after.findings)
     ]
@@ -114,7 +114,7 @@ def test_a_safe_mend_leaves_the_rest_as_it_was(wrong: str, right: str | None) ->
     context = Context(integration=DEEPSPEED)
     text = f'{{"train_batch_size": 8,\n  {wrong}}}'
     wanted = f'{{"train_batch_size": 8,\n  {right}}}' if right else '{"train_batch_size": 8}'
-    assert wanted == mend(text, lambda changed: lint(changed, schema, context)).text
+    assert wanted == fix_text(text, lambda changed: lint(changed, schema, context)).text
 
 
 def test_no_mend_takes_a_comment_away() -> None:

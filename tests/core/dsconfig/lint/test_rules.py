@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from zerowiz.core.dsconfig.lint import RULES, Context, Finding, Severity, lint
+from zerowiz.core.dsconfig.lint import RULES, ConfigFinding, Context, Severity, lint
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.config.ds_schema import read_ds_schema
@@ -719,7 +719,7 @@ SILENT = (
 )
 
 
-def found(text: str, context: Context, version: str | None = None) -> tuple[Finding, ...]:
+def found(text: str, context: Context, version: str | None = None) -> tuple[ConfigFinding, ...]:
     return lint(text, read_ds_schema(version), context)
 
 

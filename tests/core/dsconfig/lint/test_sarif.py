@@ -10,7 +10,7 @@ from lint.cases import BROKEN_CASES
 
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.codes import RULES
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.rule import Severity
@@ -24,7 +24,7 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 
 def report(path: str = "ds_config.json", severity: Severity = Severity.ERROR) -> FileReport:
-    found = Finding(
+    found = ConfigFinding(
         rule=RULES[1],
         severity=severity,
         key="a",

@@ -6,8 +6,15 @@ from dataclasses import replace
 import pytest
 from recorded import play, recording
 
-from zerowiz.core.decision.evaluate import Job, weigh
-from zerowiz.core.launch.doctor import Finding, Found, Planned, Situation, examine, failures
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.launch.doctor import (
+    Found,
+    Planned,
+    PreflightFinding,
+    Situation,
+    examine,
+    failures,
+)
 from zerowiz.core.launch.doctor.finding import size
 from zerowiz.core.launch.doctor.found import (
     Extensions,
@@ -70,8 +77,10 @@ def plan(
     nvme_path: str | None = None,
     integration: Integration = Integration.DEEPSPEED,
 ) -> Planned:
-    job = Job(machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path)
-    return Planned(job=job, weighed=weigh(job, strategy), integration=integration, ops=ops)
+    job = PlanInput(
+        machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
+    )
+    return Planned(job=job, weighed=evaluate(job, strategy), integration=integration, ops=ops)
 
 
 def codes(
@@ -88,7 +97,7 @@ def look(
     found: Found | None = None,
     planned: Planned | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[PreflightFinding, ...]:
     return examine(
         Situation(machine=machine, planned=planned, found=found or Found(), environ=environ or {})
     )

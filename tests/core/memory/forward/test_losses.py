@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import Job
+from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.memory.forward.losses import loss_bytes
@@ -105,4 +105,4 @@ def test_a_step_that_is_not_counted_for_a_family_is_refused(
 ) -> None:
     workload = replace(Workload(sequence_tokens=128), **change)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"`{words}` is not counted for `{model}`"):
-        Job(machine=H200S, model=read_model(model), workload=workload)
+        PlanInput(machine=H200S, model=read_model(model), workload=workload)

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from zerowiz.app.launch.multi_node.leader import DEADLINE_S, SHARED, Meeting, ticks
-from zerowiz.core.launch.node import Place
-from zerowiz.core.launch.rendezvous import Attempt, Hello, encode_file, hello_name
+from zerowiz.app.launch.multi_node.leader import DEADLINE_S, SHARED, Rendezvous, ticks
+from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.launch.rendezvous import AttemptSpec, Join, encode_file, join_name
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.nodes.rendezvous import is_file_of, read_attempt, read_call
 
 
 def follow(
-    job: Path, place: Place, own: Hello, *, deadline_s: float = DEADLINE_S
-) -> tuple[Meeting, Attempt]:
+    job: Path, place: NodeRank, own: Join, *, deadline_s: float = DEADLINE_S
+) -> tuple[Rendezvous, AttemptSpec]:
     """Answer the calls of node 0 until it says what the first attempt is.
 
     Args:
@@ -32,21 +32,21 @@ def follow(
         for folder in answered:
             attempt = _take(folder, own, 1)
             if attempt is not None:
-                return Meeting(folder=folder, own=own), attempt
+                return Rendezvous(folder=folder, own=own), attempt
         if call is not None and job / call.word not in answered:
             answered.append(job / call.word)
-            replace_file(answered[-1] / hello_name(own.rank), encode_file(own))
+            replace_file(answered[-1] / join_name(own.rank), encode_file(own))
     raise _no_word(place.hosts[0], answered, own, 1, deadline_s, job)
 
 
 def follow_on(
-    meeting: Meeting,
-    place: Place,
+    meeting: Rendezvous,
+    place: NodeRank,
     number: int,
     *,
     deadline_s: float,
     hurry: Callable[[], bool] = lambda: False,
-) -> Attempt:
+) -> AttemptSpec:
     """What node 0 says of a later attempt.
 
     Args:
@@ -67,7 +67,7 @@ def follow_on(
     raise _no_word(place.hosts[0], folders, meeting.own, number, deadline_s, meeting.folder)
 
 
-def _take(folder: Path, own: Hello, number: int) -> Attempt | None:
+def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
     """The attempt, if this copy is meant by it and can see its config."""
     attempt = read_attempt(folder, number)
     if attempt is None or own.word not in attempt.heard:
@@ -78,7 +78,7 @@ def _take(folder: Path, own: Hello, number: int) -> Attempt | None:
 
 
 def _no_word(
-    first: str, folders: Sequence[Path], own: Hello, number: int, deadline_s: float, job: Path
+    first: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
     said = [read_attempt(folder, number) for folder in folders]
     meant = [each.agreement for each in said if each is not None and own.word in each.heard]

@@ -11,13 +11,13 @@ from pathlib import Path
 import typer
 
 import zerowiz
-from zerowiz.core.launch.node import Place
+from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import (
     CALL,
-    Agreement,
-    Attempt,
-    Call,
-    Hello,
+    AttemptSpec,
+    Join,
+    LaunchSpec,
+    RendezvousCall,
     attempt_name,
     encode_file,
     refuse_unlike,
@@ -39,18 +39,18 @@ SHARED = "is the output folder on a file system that all nodes share? `--output-
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class Rendezvous:
     """The copies of one run, once they have found each other."""
 
     folder: Path
-    own: Hello
-    hellos: tuple[Hello, ...] = ()
+    own: Join
+    hellos: tuple[Join, ...] = ()
     """On node 0: of every node, by its rank."""
 
 
-def introduce(place: Place, machine: Machine) -> Hello:
+def introduce(place: NodeRank, machine: Machine) -> Join:
     """What this copy says of itself."""
-    return Hello(
+    return Join(
         rank=place.node_rank,
         host=place.hosts[place.node_rank],
         word=secrets.token_hex(8),
@@ -61,12 +61,12 @@ def introduce(place: Place, machine: Machine) -> Hello:
 
 def gather(
     job: Path,
-    place: Place,
-    own: Hello,
+    place: NodeRank,
+    own: Join,
     told: Callable[[Sequence[str]], None],
     *,
     deadline_s: float = DEADLINE_S,
-) -> Meeting:
+) -> Rendezvous:
     """On node 0: call the others, and wait until every one has answered.
 
     Args:
@@ -80,8 +80,8 @@ def gather(
         ZerowizError: Some did not answer in time, or they cannot train together; those that did
             answer are told so.
     """
-    meeting = Meeting(folder=job / own.word, own=own, hellos=(own,))
-    replace_file(job / CALL, encode_file(Call(word=own.word)))
+    meeting = Rendezvous(folder=job / own.word, own=own, hellos=(own,))
+    replace_file(job / CALL, encode_file(RendezvousCall(word=own.word)))
     for late in ticks(deadline_s):
         meeting = _hear(meeting, place)
         missing = _find_missing(meeting, place)
@@ -96,19 +96,19 @@ def gather(
     return meeting
 
 
-def _hear(meeting: Meeting, place: Place) -> Meeting:
+def _hear(meeting: Rendezvous, place: NodeRank) -> Rendezvous:
     """With those who have answered since."""
     known = {hello.rank: hello for hello in meeting.hellos}
     heard = (known.get(r) or read_hello(meeting.folder, r) for r in range(place.nodes))
     return replace(meeting, hellos=tuple(hello for hello in heard if hello is not None))
 
 
-def _find_missing(meeting: Meeting, place: Place) -> list[str]:
+def _find_missing(meeting: Rendezvous, place: NodeRank) -> list[str]:
     known = {hello.rank for hello in meeting.hellos}
     return [host for rank, host in enumerate(place.hosts) if rank not in known]
 
 
-def _refuse_other_call(job: Path, own: Hello) -> None:
+def _refuse_other_call(job: Path, own: Join) -> None:
     call = read_call(job)
     if call is None or call.word != own.word:
         raise ZerowizError(
@@ -117,27 +117,27 @@ def _refuse_other_call(job: Path, own: Hello) -> None:
         )
 
 
-def publish(meeting: Meeting, number: int, agreement: Agreement) -> None:
+def publish(meeting: Rendezvous, number: int, agreement: LaunchSpec) -> None:
     """On node 0: what every copy does in this attempt; they count from 1."""
-    _write(meeting, number, Attempt(heard=_words(meeting), agreement=agreement))
+    _write(meeting, number, AttemptSpec(heard=_words(meeting), agreement=agreement))
 
 
-def publish_end(meeting: Meeting, status: int, why: str = "") -> None:
+def publish_end(meeting: Rendezvous, status: int, why: str = "") -> None:
     """On node 0: there is no further attempt, and every copy returns this status."""
     number = next(n for n in count(1) if read_attempt(meeting.folder, n) is None)
-    _write(meeting, number, Attempt(heard=_words(meeting), end=status, why=why))
+    _write(meeting, number, AttemptSpec(heard=_words(meeting), end=status, why=why))
 
 
-def _words(meeting: Meeting) -> tuple[str, ...]:
+def _words(meeting: Rendezvous) -> tuple[str, ...]:
     return tuple(hello.word for hello in meeting.hellos)
 
 
-def _write(meeting: Meeting, number: int, attempt: Attempt) -> None:
+def _write(meeting: Rendezvous, number: int, attempt: AttemptSpec) -> None:
     replace_file(meeting.folder / attempt_name(number), encode_file(attempt))
 
 
 @contextmanager
-def ending_all(meeting: Meeting) -> Iterator[None]:
+def ending_all(meeting: Rendezvous) -> Iterator[None]:
     """On node 0: however this copy ends, the others end with its status."""
     with _failing_all(meeting):
         yield
@@ -146,7 +146,7 @@ def ending_all(meeting: Meeting) -> Iterator[None]:
 
 
 @contextmanager
-def _failing_all(meeting: Meeting) -> Iterator[None]:
+def _failing_all(meeting: Rendezvous) -> Iterator[None]:
     try:
         yield
     except BaseException as error:

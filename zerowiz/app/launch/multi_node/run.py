@@ -12,16 +12,16 @@ from typing import NoReturn
 import typer
 
 from zerowiz import __version__
-from zerowiz.app.launch.attempts import Manner, run_attempts
-from zerowiz.app.launch.launchers import Copy, Run
+from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
+from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.multi_node.follower import follow, follow_on
-from zerowiz.app.launch.multi_node.leader import Meeting, ending_all, gather, introduce, publish
-from zerowiz.app.launch.start import Start, make_plan
+from zerowiz.app.launch.multi_node.leader import Rendezvous, ending_all, gather, introduce, publish
+from zerowiz.app.launch.start import Start, make_launch_plan
 from zerowiz.app.resolve.request import config_file
 from zerowiz.cli.options import Options
-from zerowiz.core.launch.node import Place, slots_of
+from zerowiz.core.launch.node import NodeRank, slots_of
 from zerowiz.core.launch.plan import launch_env
-from zerowiz.core.launch.rendezvous import Agreement, Attempt, job_folder
+from zerowiz.core.launch.rendezvous import AttemptSpec, LaunchSpec, job_folder
 from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
@@ -40,10 +40,10 @@ _SIGNALLED = 128
 
 def lead(
     options: Options,
-    place: Place,
+    place: NodeRank,
     machine: Machine,
-    start_on: Callable[[Machine, Copy], Start],
-    manner: Manner,
+    start_on: Callable[[Machine, NodeLaunch], Start],
+    manner: RestartPolicy,
 ) -> NoReturn:
     """On node 0: hear what every node has, decide for the weakest, and start.
 
@@ -69,7 +69,7 @@ def lead(
         raise typer.Exit(status)
 
 
-def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -> NoReturn:
+def heed(options: Options, place: NodeRank, machine: Machine, grace_seconds: int) -> NoReturn:
     """On every other node: start this node's ranks as node 0 says, and end with its status."""
     require_address(place)
     # What is missing here shows before node 0 counts on this node.
@@ -97,21 +97,21 @@ def heed(options: Options, place: Place, machine: Machine, grace_seconds: int) -
     raise typer.Exit(_end(attempt, place) or status)
 
 
-def _end(attempt: Attempt, place: Place) -> int:
+def _end(attempt: AttemptSpec, place: NodeRank) -> int:
     if attempt.why:
         show.note(f"`{place.hosts[0]}` ends the job: {attempt.why}", sys.stderr)
     return attempt.end or 0
 
 
 def _run_here(
-    agreed: Agreement,
-    place: Place,
+    agreed: LaunchSpec,
+    place: NodeRank,
     machine: Machine,
     grace_seconds: int,
     number: int,
     told: Sequence[int],
 ) -> int:
-    copy = Copy(
+    copy = NodeLaunch(
         place=place,
         slots=agreed.slots,
         master_addr=agreed.master_addr,
@@ -123,7 +123,7 @@ def _run_here(
     programs = find_programs(os.environ)
     reach = copy.reach(run.folder, launch_env(machine, programs, os.environ, agreed.env))
     # Node 0 has written the hostfile.
-    plan = make_plan(
+    plan = make_launch_plan(
         replace(reach, files=()),
         programs,
         (agreed.script, *agreed.script_args),
@@ -135,13 +135,13 @@ def _run_here(
     return supervise(plan.argv, plan.environ(os.environ), watch, told).status
 
 
-def copy_alone(place: Place, machine: Machine) -> Copy:
+def copy_alone(place: NodeRank, machine: Machine) -> NodeLaunch:
     """This copy as if every node were like its own: for a dry run, which waits for nobody."""
     return _copy(place, [machine] * place.nodes)
 
 
-def _copy(place: Place, machines: Sequence[Machine]) -> Copy:
-    return Copy(
+def _copy(place: NodeRank, machines: Sequence[Machine]) -> NodeLaunch:
+    return NodeLaunch(
         place=place,
         slots=tuple(map(slots_of, machines)),
         master_addr=place.master_addr,
@@ -154,7 +154,7 @@ def _alone(machine: Machine) -> Machine:
     return replace(machine, nodes=1)
 
 
-def _merge(meeting: Meeting) -> Machine:
+def _merge(meeting: Rendezvous) -> Machine:
     """The weakest of all nodes, as often as there are nodes."""
     answers = [NodeAnswer(host=hello.host, machine=hello.machine) for hello in meeting.hellos]
     fleet = merge_nodes(answers)
@@ -162,13 +162,13 @@ def _merge(meeting: Meeting) -> Machine:
     return replace(noted, allocation=meeting.own.machine.allocation)
 
 
-def _agreement(start: Start) -> Agreement:
+def _agreement(start: Start) -> LaunchSpec:
     plan, copy = start.plan, start.run.copy
     if copy is None or plan.master_port is None:
         raise UsageError("this is no job of several copies")
     path = config_file(start.outcome.options, start.rung)
     delivery = deliver(start.facts, start.resume.script_args, path)
-    return Agreement(
+    return LaunchSpec(
         zerowiz_version=__version__,
         script=start.facts.path,
         script_args=delivery.script_args,
@@ -184,7 +184,7 @@ def _agreement(start: Start) -> Agreement:
     )
 
 
-def _tell_missing(place: Place, *, quiet: bool) -> Callable[[Sequence[str]], None]:
+def _tell_missing(place: NodeRank, *, quiet: bool) -> Callable[[Sequence[str]], None]:
     """Say once who is waited for."""
     told: list[str] = []
 

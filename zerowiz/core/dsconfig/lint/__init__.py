@@ -13,7 +13,7 @@ from zerowiz.core.dsconfig.lint.codes import (
 )
 from zerowiz.core.dsconfig.lint.config import Config, read_config, shown
 from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.against_script import check_against_script
 from zerowiz.core.dsconfig.lint.rules.auto import check_autos
 from zerowiz.core.dsconfig.lint.rules.batch import check_batch
@@ -31,10 +31,10 @@ from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
-__all__ = ["RULES", "Context", "Finding", "Rule", "Severity", "lint"]
+__all__ = ["RULES", "ConfigFinding", "Context", "Rule", "Severity", "lint"]
 
 _OLD_BF16 = "bfloat16."
-_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[Config], Iterator[ConfigFinding]], ...] = (
     check_keys,
     check_values,
     check_autos,
@@ -50,7 +50,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
 )
 
 
-def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
+def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
     """Everything that is to be said of a config, in the order of its text.
 
     Args:
@@ -70,7 +70,7 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda each: (each.line, each.column, each.rule.code)))
 
 
-def _refused_by_json(text: str, context: Context) -> Finding | None:
+def _refused_by_json(text: str, context: Context) -> ConfigFinding | None:
     """What the Trainer and Accelerate say, which read with json; only advice if nobody said who."""
     if context.integration is Integration.DEEPSPEED:
         return None
@@ -87,9 +87,9 @@ def _refused_by_json(text: str, context: Context) -> Finding | None:
     return None
 
 
-def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[Finding]:
+def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[ConfigFinding]:
     if not isinstance(root, Object):
-        yield Finding(
+        yield ConfigFinding(
             rule=NOT_AN_OBJECT,
             severity=NOT_AN_OBJECT.severity,
             key="",
@@ -107,7 +107,7 @@ def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterato
         yield from filter(None, (_as_read(config, finding) for finding in check(config)))
 
 
-def _as_read(config: Config, finding: Finding) -> Finding | None:
+def _as_read(config: Config, finding: ConfigFinding) -> ConfigFinding | None:
     """What is left of a finding in a section that only DeepSpeed by itself reads.
 
     Accelerate sets a `bf16`, which DeepSpeed looks for before the old `bfloat16`
@@ -120,14 +120,14 @@ def _as_read(config: Config, finding: Finding) -> Finding | None:
     return None if config.by_accelerate else replace(finding, severity=Severity.WARNING)
 
 
-def _repeated(config: Config) -> Iterator[Finding]:
+def _repeated(config: Config) -> Iterator[ConfigFinding]:
     # runtime/config_utils.py, dict_raise_error_on_duplicate_keys; json takes the last one.
     severity = Severity.WARNING if config.by_accelerate else Severity.ERROR
     paths = {id(entry.member): entry for entry in config.entries}
     for earlier, member in repeated(config.root):
         entry = paths.get(id(member))
         place = member.key.place
-        yield Finding(
+        yield ConfigFinding(
             rule=DUPLICATE_KEY,
             severity=severity,
             key=entry.path if entry else member.key.name,

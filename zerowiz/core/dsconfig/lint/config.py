@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.finding import Edit, Finding
-from zerowiz.core.dsconfig.schema import Key, Kind, Schema, kind_of
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
 from zerowiz.core.dsconfig.user_config import TRUTHS
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
@@ -27,9 +27,9 @@ class Entry:
     """The same in the schema's names."""
     member: Member
     holder: Object
-    section: Key | None
+    section: SchemaKey | None
     """What holds it; None where DeepSpeed does not know that either."""
-    key: Key | None
+    key: SchemaKey | None
     value: object
 
     @property
@@ -55,10 +55,10 @@ class Entry:
         severity: Severity | None = None,
         mend: str | None = None,
         edits: tuple[Edit, ...] = (),
-    ) -> Finding:
+    ) -> ConfigFinding:
         """A finding at the key."""
         place = self.member.key.place
-        return Finding(
+        return ConfigFinding(
             rule=rule,
             severity=severity or rule.severity,
             key=self.path,
@@ -160,9 +160,9 @@ class Config:
 
     def found(
         self, rule: Rule, message: str, *, mend: str, severity: Severity | None = None
-    ) -> Finding:
+    ) -> ConfigFinding:
         """A finding about the whole config."""
-        return Finding(
+        return ConfigFinding(
             rule=rule,
             severity=severity or rule.severity,
             key="",
@@ -191,7 +191,10 @@ def read_config(text: str, root: Object, schema: Schema, context: Context) -> Co
 
 
 def _entries(
-    holder: Object, known: Sequence[Mapping[str, Key]], section: Key | None, above: Entry | None
+    holder: Object,
+    known: Sequence[Mapping[str, SchemaKey]],
+    section: SchemaKey | None,
+    above: Entry | None,
 ) -> Iterator[Entry]:
     for member in holder.members:
         name = member.key.name

@@ -3,7 +3,7 @@
 import json
 import re
 
-from zerowiz.core.dsconfig.hjson import Place
+from zerowiz.core.dsconfig.hjson import Span
 from zerowiz.core.dsconfig.lint.config import Entry
 from zerowiz.core.dsconfig.lint.finding import Edit
 
@@ -36,5 +36,5 @@ def drop(text: str, entry: Entry) -> tuple[Edit, ...]:
     return (Edit(start=start, end=end, text=""),) if _GAP.fullmatch(gap) else ()
 
 
-def _over(place: Place, text: str) -> Edit:
+def _over(place: Span, text: str) -> Edit:
     return Edit(start=place.start, end=place.end, text=text)

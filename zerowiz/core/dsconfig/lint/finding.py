@@ -15,7 +15,7 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class ConfigFinding:
     """One mistake in one file."""
 
     rule: Rule

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.dsconfig.lint.finding import Edit, Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.rule import Severity
 
 # A mend can make room for another: a renamed key turns out to have a wrong value. More rounds than
@@ -16,13 +16,13 @@ class OverlapError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mended:
+class FixedText:
     """A text after its mends."""
 
     text: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
     """What is still to be said of it."""
-    mended: tuple[Finding, ...]
+    mended: tuple[ConfigFinding, ...]
     """What is not any more, in the order of the rounds."""
 
 
@@ -42,7 +42,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     return "".join([*pieces, text[done:]])
 
 
-def mend(text: str, check: Callable[[str], tuple[Finding, ...]]) -> Mended:
+def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> FixedText:
     """Apply every edit that can be, and look again, until there is none.
 
     A finding is mended whole or not at all. A round after which there are more errors than before
@@ -53,7 +53,7 @@ def mend(text: str, check: Callable[[str], tuple[Finding, ...]]) -> Mended:
         check: What finds mistakes in a text.
     """
     findings = check(text)
-    mended: tuple[Finding, ...] = ()
+    mended: tuple[ConfigFinding, ...] = ()
     for _ in range(_ROUNDS):
         chosen = _together(findings)
         if not chosen:
@@ -63,12 +63,12 @@ def mend(text: str, check: Callable[[str], tuple[Finding, ...]]) -> Mended:
         if _errors(found) > _errors(findings):
             break
         text, findings, mended = changed, found, (*mended, *chosen)
-    return Mended(text=text, findings=findings, mended=mended)
+    return FixedText(text=text, findings=findings, mended=mended)
 
 
-def _together(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
     """The findings, from the first on, whose edits do not get into each other's way."""
-    chosen: list[Finding] = []
+    chosen: list[ConfigFinding] = []
     taken: list[Edit] = []
     for finding in findings:
         try:
@@ -85,5 +85,5 @@ def _span(edit: Edit) -> tuple[int, int]:
     return edit.start, edit.end
 
 
-def _errors(findings: Sequence[Finding]) -> int:
+def _errors(findings: Sequence[ConfigFinding]) -> int:
     return sum(finding.severity is Severity.ERROR for finding in findings)

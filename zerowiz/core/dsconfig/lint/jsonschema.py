@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from zerowiz.core.dsconfig.schema import Key, Kind, Schema, Unknown
+from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -42,7 +42,7 @@ def encode_json_schema(schema: Schema) -> dict[str, object]:
     }
 
 
-def _value(schema: Schema, key: Key) -> dict[str, object]:
+def _value(schema: Schema, key: SchemaKey) -> dict[str, object]:
     if key.removed:
         return {"not": {}, "deprecated": True, **_about(key)}
     meant = _meant(schema, key)
@@ -52,19 +52,19 @@ def _value(schema: Schema, key: Key) -> dict[str, object]:
     return {**_about(key), **meant, **_default(key), **deprecated}
 
 
-def _default(key: Key) -> dict[str, object]:
+def _default(key: SchemaKey) -> dict[str, object]:
     """A null that is not meant to be written is none."""
     default = None if key.default is None else json.loads(key.default)
     return {} if default is None and "null" not in key.types else {"default": default}
 
 
-def _meant(schema: Schema, key: Key) -> dict[str, object]:
+def _meant(schema: Schema, key: SchemaKey) -> dict[str, object]:
     if key.unknown is not None:
         return {**_types(key), **_section(schema, key)}
     return {**_types(key), **_choices(key), **_bounds(key)}
 
 
-def _section(schema: Schema, section: Key) -> dict[str, object]:
+def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
     properties: dict[str, object] = {}
     for key in schema.children(section.path):
         properties |= dict.fromkeys(key.names, _value(schema, key))
@@ -72,14 +72,14 @@ def _section(schema: Schema, section: Key) -> dict[str, object]:
     return {"type": "object", **_types(section), "properties": properties, **closed}
 
 
-def _types(key: Key) -> dict[str, object]:
+def _types(key: SchemaKey) -> dict[str, object]:
     """One type as a word, several as a list; none where no type of JSON is meant."""
     if not key.types:
         return {}
     return {"type": key.types[0] if len(key.types) == 1 else list(key.types)}
 
 
-def _choices(key: Key) -> dict[str, object]:
+def _choices(key: SchemaKey) -> dict[str, object]:
     if not key.choices:
         return {}
     choices = [json.loads(choice) for choice in key.choices]
@@ -95,7 +95,7 @@ def _other_cases(choice: str) -> tuple[str, ...]:
     return tuple(sorted({choice.lower(), choice.upper(), choice.capitalize()} - {choice}))
 
 
-def _bounds(key: Key) -> dict[str, object]:
+def _bounds(key: SchemaKey) -> dict[str, object]:
     """Of numbers; a switch has bounds too, for DeepSpeed takes 0 and 1 for it."""
     return (
         {_BOUNDS[word]: bound for word, bound in key.bounds.items()}
@@ -104,13 +104,13 @@ def _bounds(key: Key) -> dict[str, object]:
     )
 
 
-def _takes_auto(key: Key) -> bool:
+def _takes_auto(key: SchemaKey) -> bool:
     """Where a replaced or a dropped "auto" is meant; what takes every kind is not looked at."""
     looked_at = len(key.takes) < len(Kind)
     return key.path in _FILLED or (looked_at and Kind.AUTO in key.takes)
 
 
-def _about(key: Key) -> Mapping[str, object]:
+def _about(key: SchemaKey) -> Mapping[str, object]:
     moved = f"Use {key.new_path}." if key.new_path else None
     said = " ".join(filter(None, (key.about, moved)))
     return {"description": said} if said else {}

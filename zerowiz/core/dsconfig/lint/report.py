@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 
 SCHEMA_VERSION = 1
@@ -15,7 +15,7 @@ class FileReport:
 
     path: str
     """As the person said it."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
 
     @property
     def failed(self) -> bool:
@@ -34,7 +34,7 @@ def encode_reports(reports: Sequence[FileReport]) -> dict[str, object]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(finding: ConfigFinding) -> dict[str, object]:
     return {
         "code": finding.rule.code,
         "name": finding.rule.name,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Rule, Severity
 
@@ -50,7 +50,7 @@ def _rule(rule: Rule) -> dict[str, object]:
     }
 
 
-def _result(path: str, finding: Finding, rule_index: int) -> dict[str, object]:
+def _result(path: str, finding: ConfigFinding, rule_index: int) -> dict[str, object]:
     mend = f"; {finding.mend}" if finding.mend else ""
     region = {"startLine": finding.line, "startColumn": finding.column}
     return {

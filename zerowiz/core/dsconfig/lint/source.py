@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zerowiz.core.dsconfig.hjson import Array, JsonTextError, Node, Object, Place, Scalar
+from zerowiz.core.dsconfig.hjson import Array, JsonTextError, Node, Object, Scalar, Span
 from zerowiz.core.dsconfig.lint.codes import UNREADABLE
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 
@@ -24,7 +24,7 @@ class ConfigText:
     path: str
     """As the person said it."""
     text: str = ""
-    places: tuple[Place, ...] = ()
+    places: tuple[Span, ...] = ()
     """Where each line of `text` comes from; empty when `text` is the file itself."""
     integration: Integration | None = None
     """Who reads such a file, where only one does."""
@@ -45,7 +45,7 @@ def render(path: str, root: Node, integration: Integration | None) -> ConfigText
     )
 
 
-def _lines(node: Node, end: str) -> Iterator[tuple[str, Place]]:
+def _lines(node: Node, end: str) -> Iterator[tuple[str, Span]]:
     """The lines of a value, with what follows it."""
     match node:
         case Scalar():
@@ -69,8 +69,8 @@ def _separated(values: Sequence[T]) -> Iterator[tuple[T, str]]:
 
 
 def check_config(
-    config: ConfigText, check: Callable[[str], tuple[Finding, ...]]
-) -> tuple[Finding, ...]:
+    config: ConfigText, check: Callable[[str], tuple[ConfigFinding, ...]]
+) -> tuple[ConfigFinding, ...]:
     """What is found in a config, at its places in the file.
 
     Args:
@@ -81,14 +81,14 @@ def check_config(
     return tuple(_placed(finding, config.places) for finding in found) if config.places else found
 
 
-def _placed(finding: Finding, places: Sequence[Place]) -> Finding:
+def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:
     place = places[min(finding.line, len(places)) - 1]
     return replace(finding, line=place.line, column=place.column, edits=())
 
 
-def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Finding:
+def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> ConfigFinding:
     """What is found where a reader stops."""
-    return Finding(
+    return ConfigFinding(
         rule=UNREADABLE,
         severity=severity,
         key="",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zerowiz.core.launch.doctor import rules
-from zerowiz.core.launch.doctor.finding import Finding, failures, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
 from zerowiz.core.launch.doctor.found import Toolchain
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.launch.doctor.situation import Situation
@@ -48,7 +48,7 @@ def _names(ops: Sequence[Op]) -> str:
     return ", ".join(f"`{op.name}`" for op in ops)
 
 
-def _compiler(s: Situation) -> Iterator[Finding]:
+def _compiler(s: Situation) -> Iterator[PreflightFinding]:
     tools, missing, needed = s.found.toolchain, _missing(s), _needed(s)
     if tools is None or not needed:
         return
@@ -76,7 +76,7 @@ def _compiler(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _cuda_toolkit(s: Situation) -> Iterator[Finding]:
+def _cuda_toolkit(s: Situation) -> Iterator[PreflightFinding]:
     tools, needed = s.found.toolchain, _with_nvcc(s, _needed(s))
     if tools is None or not needed:
         return
@@ -94,7 +94,9 @@ def _cuda_toolkit(s: Situation) -> Iterator[Finding]:
         yield from _other_toolkit(s, tools, needed)
 
 
-def _other_toolkit(s: Situation, tools: Toolchain, needed: Sequence[Op]) -> Iterator[Finding]:
+def _other_toolkit(
+    s: Situation, tools: Toolchain, needed: Sequence[Op]
+) -> Iterator[PreflightFinding]:
     torch = s.found.torch
     if torch is None or torch.cuda_version is None or tools.cuda_version is None:
         return
@@ -115,7 +117,7 @@ def _of_torch(s: Situation) -> str:
     )
 
 
-def _arch_list(s: Situation) -> Iterator[Finding]:
+def _arch_list(s: Situation) -> Iterator[PreflightFinding]:
     text = s.environ.get("TORCH_CUDA_ARCH_LIST", "").strip()
     needed = _with_nvcc(s, _needed(s))
     if not text or not needed or s.machine is None:
@@ -154,7 +156,7 @@ def _covers(entries: Sequence[str], capability: tuple[int, int]) -> bool:
     return any(arch <= capability and (ptx or arch[0] == capability[0]) for arch, ptx in archs)
 
 
-def _folder(s: Situation) -> Iterator[Finding]:
+def _folder(s: Situation) -> Iterator[PreflightFinding]:
     extensions, missing = s.found.extensions, _missing(s)
     if extensions is None or not _needed(s):
         return
@@ -173,7 +175,7 @@ def _folder(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _locks(s: Situation) -> Iterator[Finding]:
+def _locks(s: Situation) -> Iterator[PreflightFinding]:
     extensions, names = s.found.extensions, {op.name for op in _needed(s)}
     for lock in () if extensions is None else extensions.locks:
         if lock.op not in names:
@@ -189,7 +191,7 @@ def _locks(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _libaio(s: Situation) -> Iterator[Finding]:
+def _libaio(s: Situation) -> Iterator[PreflightFinding]:
     tools, ops = s.found.toolchain, [op for op in _needed(s) if op.libaio]
     if tools is not None and ops and tools.has_libaio is False:
         yield found(
@@ -201,12 +203,12 @@ def _libaio(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _examine(s: Situation) -> Iterator[Finding]:
+def _examine(s: Situation) -> Iterator[PreflightFinding]:
     for check in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio):
         yield from check(s)
 
 
-def _ops(s: Situation) -> Iterator[Finding]:
+def _ops(s: Situation) -> Iterator[PreflightFinding]:
     """Errors where the job surely loads the op; where it only likely does, warnings."""
     planned = s.planned
     if planned is None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core.launch.doctor import rules
-from zerowiz.core.launch.doctor.finding import Finding, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.found import Installed
 from zerowiz.core.launch.doctor.situation import Situation
 from zerowiz.core.workload import Integration
@@ -14,7 +14,7 @@ _DEEPSPEED = (0, 19, 8)
 _RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 
-def _program(s: Situation) -> Iterator[Finding]:
+def _program(s: Situation) -> Iterator[PreflightFinding]:
     installed = s.found.installed
     if installed is None or installed.interpreter is None:
         return
@@ -34,7 +34,7 @@ def _program(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _packages(s: Situation) -> Iterator[Finding]:
+def _packages(s: Situation) -> Iterator[PreflightFinding]:
     installed = s.found.installed
     if installed is None:
         return
@@ -73,7 +73,7 @@ def _pip(installed: Installed) -> str:
     return f"{installed.interpreter or 'python'} -m pip"
 
 
-def _age(s: Situation) -> Iterator[Finding]:
+def _age(s: Situation) -> Iterator[PreflightFinding]:
     installed = s.found.installed
     package = installed and installed.packages.get("deepspeed")
     match = _RELEASE.match((package and package.version) or "")
@@ -94,7 +94,7 @@ _OURS: Mapping[str, str] = {
 }
 
 
-def _imports(s: Situation) -> Iterator[Finding]:
+def _imports(s: Situation) -> Iterator[PreflightFinding]:
     script, installed = s.found.script, s.found.installed
     if script is None or installed is None:
         return

@@ -7,7 +7,7 @@ from zerowiz.core.rule import Rule, Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class PreflightFinding:
     """One obstacle."""
 
     rule: Rule
@@ -18,9 +18,9 @@ class Finding:
     """Commands and lines that mend it; one of them is enough."""
 
 
-def found(rule: Rule, what: str, *mends: str, severity: Severity | None = None) -> Finding:
+def found(rule: Rule, what: str, *mends: str, severity: Severity | None = None) -> PreflightFinding:
     """A finding of this kind; as bad as its rule says, unless it is said otherwise."""
-    return Finding(rule=rule, severity=severity or rule.severity, what=what, mends=mends)
+    return PreflightFinding(rule=rule, severity=severity or rule.severity, what=what, mends=mends)
 
 
 def size(size_bytes: int) -> str:
@@ -29,6 +29,6 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.1f} GiB" if whole else f"{size_bytes / 2**20:.0f} MiB"
 
 
-def failures(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def failures(findings: Iterable[PreflightFinding]) -> tuple[PreflightFinding, ...]:
     """Those that surely end the job."""
     return tuple(each for each in findings if each.severity is Severity.ERROR)

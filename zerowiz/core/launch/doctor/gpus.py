@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zerowiz.core.launch.doctor import rules
-from zerowiz.core.launch.doctor.finding import Finding, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.situation import Situation
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.workload import Precision
@@ -24,7 +24,7 @@ _FP16_MAJOR = 7
 _DEPRECATED_FP16 = (6, "DS_ALLOW_DEPRECATED_FP16")
 
 
-def _accelerator(s: Situation) -> Iterator[Finding]:
+def _accelerator(s: Situation) -> Iterator[PreflightFinding]:
     """A launch sets the variable for the CPU alone."""
     said = s.environ.get("DS_ACCELERATOR")
     if said is not None and s.on_gpus and said != "cuda":
@@ -36,7 +36,7 @@ def _accelerator(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _cuda_build(s: Situation) -> Iterator[Finding]:
+def _cuda_build(s: Situation) -> Iterator[PreflightFinding]:
     torch = s.found.torch
     if s.on_gpus and torch is not None and torch.cuda_version is None:
         kind = "ROCm" if torch.hip else "the CPU"
@@ -45,7 +45,7 @@ def _cuda_build(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _driver(s: Situation) -> Iterator[Finding]:
+def _driver(s: Situation) -> Iterator[PreflightFinding]:
     torch, machine = s.found.torch, s.machine
     if machine is None or not s.on_gpus or torch is None or torch.cuda_version is None:
         return
@@ -65,7 +65,7 @@ def _driver(s: Situation) -> Iterator[Finding]:
     )
 
 
-def _code(s: Situation) -> Iterator[Finding]:
+def _code(s: Situation) -> Iterator[PreflightFinding]:
     """An older GPU than any that there is code for; a newer one may have its code made."""
     torch, machine = s.found.torch, s.machine
     if machine is None or not s.on_gpus or torch is None or not torch.capabilities:
@@ -82,7 +82,7 @@ def _code(s: Situation) -> Iterator[Finding]:
             )
 
 
-def _busy(s: Situation) -> Iterator[Finding]:
+def _busy(s: Situation) -> Iterator[PreflightFinding]:
     for gpu in () if s.machine is None or not s.on_gpus else s.machine.gpus:
         if gpu.processes:
             pids = " ".join(str(process.pid) for process in gpu.processes)
@@ -94,7 +94,7 @@ def _busy(s: Situation) -> Iterator[Finding]:
             )
 
 
-def _precision(s: Situation) -> Iterator[Finding]:
+def _precision(s: Situation) -> Iterator[PreflightFinding]:
     if s.planned is None or s.machine is None or not s.on_gpus:
         return
     step = s.planned.job.workload
@@ -110,7 +110,7 @@ def _precision(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _fp16(s: Situation, machine: Machine) -> Iterator[Finding]:
+def _fp16(s: Situation, machine: Machine) -> Iterator[PreflightFinding]:
     major, variable = _DEPRECATED_FP16
     allowed = s.environ.get(variable) == "1"
     for gpu in machine.gpus:

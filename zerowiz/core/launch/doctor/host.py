@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from zerowiz.core.launch.doctor import rules
-from zerowiz.core.launch.doctor.finding import Finding, found, size
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found, size
 from zerowiz.core.launch.doctor.situation import Planned, Situation
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.memory.rank_sizes import Rank, place_rank
+from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Method
 
@@ -29,9 +29,9 @@ _CONTAINER = (
 _LEFT_BEHIND = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
 
 
-def _rank(planned: Planned) -> Rank:
+def _rank(planned: Planned) -> RankSizes:
     job = planned.job
-    return place_rank(
+    return rank_sizes(
         job.model,
         job.counted_workload,
         job.machine.world_size,
@@ -41,7 +41,7 @@ def _rank(planned: Planned) -> Rank:
     )
 
 
-def _nvme(s: Situation) -> Iterator[Finding]:
+def _nvme(s: Situation) -> Iterator[PreflightFinding]:
     folder, planned = s.found.nvme, s.planned
     if folder is None or planned is None or not planned.weighed.buffers.on_nvme:
         return
@@ -66,7 +66,7 @@ def _nvme(s: Situation) -> Iterator[Finding]:
             )
 
 
-def _shm(s: Situation) -> Iterator[Finding]:
+def _shm(s: Situation) -> Iterator[PreflightFinding]:
     machine, free_bytes = s.machine, s.found.shm_free_bytes
     if machine is None or free_bytes is None or len(machine.gpus) == 1:
         return
@@ -90,7 +90,7 @@ def _shm(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _memlock(s: Situation) -> Iterator[Finding]:
+def _memlock(s: Situation) -> Iterator[PreflightFinding]:
     machine, limit_bytes = s.machine, s.machine and s.machine.host.memlock_bytes
     if machine is None or limit_bytes in (None, UNLIMITED_BYTES) or s.found.locks_any_amount:
         return
@@ -112,7 +112,7 @@ def _memlock(s: Situation) -> Iterator[Finding]:
         )
 
 
-def _checkpoints(s: Situation) -> Iterator[Finding]:
+def _checkpoints(s: Situation) -> Iterator[PreflightFinding]:
     folder, planned = s.found.checkpoints, s.planned
     if folder is None or folder.free_bytes is None or planned is None:
         return
@@ -136,7 +136,7 @@ def checkpoint_bytes(planned: Planned) -> int:
     return weights * rank.weight_bytes + states_bytes
 
 
-def _load(s: Situation) -> Iterator[Finding]:
+def _load(s: Situation) -> Iterator[PreflightFinding]:
     planned, machine = s.planned, s.machine
     if planned is None or machine is None or machine.lives_on_host:
         return

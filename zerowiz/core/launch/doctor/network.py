@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zerowiz.core.launch.doctor import rules
-from zerowiz.core.launch.doctor.finding import Finding, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.situation import Situation
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.types import Machine
@@ -14,7 +14,7 @@ from zerowiz.core.rule import Rule
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
 
-def _port(s: Situation) -> Iterator[Finding]:
+def _port(s: Situation) -> Iterator[PreflightFinding]:
     if s.found.port_taken:
         yield found(
             rules.PORT_TAKEN,
@@ -85,7 +85,7 @@ _SWITCHES = (
 )
 
 
-def _switches(s: Situation) -> Iterator[Finding]:
+def _switches(s: Situation) -> Iterator[PreflightFinding]:
     for switch in _SWITCHES if s.on_gpus else ():
         text = s.environ.get(switch.variable)
         if text is not None and s.machine is not None and switch.is_bad(text, s.machine):
@@ -117,7 +117,7 @@ _INTERFACES = (
 )
 
 
-def _interfaces(s: Situation) -> Iterator[Finding]:
+def _interfaces(s: Situation) -> Iterator[PreflightFinding]:
     for variable, is_used, rule in _INTERFACES:
         if s.found.interfaces.get(variable) is False and is_used(s):
             yield found(
@@ -128,7 +128,7 @@ def _interfaces(s: Situation) -> Iterator[Finding]:
             )
 
 
-def _allocator(s: Situation) -> Iterator[Finding]:
+def _allocator(s: Situation) -> Iterator[PreflightFinding]:
     if s.on_gpus and not expands_segments(s.environ):
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         said = next(f"{name}={s.environ[name]}" for name in names if name in s.environ)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from zerowiz.core.launch.doctor.finding import Finding
+from zerowiz.core.launch.doctor.finding import PreflightFinding
 
 SCHEMA_VERSION = 1
 
 
-def encode_findings(findings: Sequence[Finding], version: str) -> dict[str, object]:
+def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[str, object]:
     """One JSON object, the findings in the order in which a job would meet them."""
     return {
         "schema_version": SCHEMA_VERSION,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zerowiz.core.decision.evaluate import Job, Weighed
+from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.launch.doctor.found import Found
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -15,8 +15,8 @@ from zerowiz.core.workload import Integration
 class Planned:
     """The job that is to start."""
 
-    job: Job
-    weighed: Weighed
+    job: PlanInput
+    weighed: StrategyEstimate
     integration: Integration | None = None
     ops: tuple[Op, ...] = ()
     """What DeepSpeed compiles for it."""

@@ -31,7 +31,7 @@ from zerowiz.core.memory.forward.attention import (
     window_bytes,
 )
 from zerowiz.core.memory.forward.losses import loss_bytes
-from zerowiz.core.model.blocks import Place
+from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES, Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
@@ -186,7 +186,7 @@ def _product_bytes(architecture: Architecture, wide_size: int, size_bytes: int) 
 
 def _unread_bytes(
     architecture: Architecture, workload: Workload, adapters: Adapters
-) -> Mapping[Place, int]:
+) -> Mapping[Slot, int]:
     """Per token, what frozen layers read and do not keep."""
     a, w, read = architecture, workload.precision.size_bytes, adapters.read
     hidden = w * a.hidden_size
@@ -198,17 +198,17 @@ def _unread_bytes(
     visit = 0 if adapters.adapts("experts.gate_up_proj") else hidden
     visit += 0 if adapters.adapts("experts.down_proj") else w * a.intermediate_size
     unread = (
-        (Place.BLOCK, first, hidden),
-        (Place.BLOCK, (Input.ATTENDED,), attended),
-        (Place.DENSE, (Input.SECOND,), 0 if shared else hidden),
-        (Place.DENSE, (Input.PRODUCT,), dense),
-        (Place.EXPERTS, (Input.SECOND,), hidden),
-        (Place.EXPERTS, (Input.PRODUCT,), wide),
-        (Place.EXPERTS, (), a.experts_per_token * visit),
-        (Place.DECODER, (Input.HIDDEN,), hidden),
-        (Place.DECODER, (Input.ATTENDED,), attended),
+        (Slot.BLOCK, first, hidden),
+        (Slot.BLOCK, (Input.ATTENDED,), attended),
+        (Slot.DENSE, (Input.SECOND,), 0 if shared else hidden),
+        (Slot.DENSE, (Input.PRODUCT,), dense),
+        (Slot.EXPERTS, (Input.SECOND,), hidden),
+        (Slot.EXPERTS, (Input.PRODUCT,), wide),
+        (Slot.EXPERTS, (), a.experts_per_token * visit),
+        (Slot.DECODER, (Input.HIDDEN,), hidden),
+        (Slot.DECODER, (Input.ATTENDED,), attended),
     )
-    totals = dict.fromkeys(Place, 0)
+    totals = dict.fromkeys(Slot, 0)
     for place, inputs, size_bytes in unread:
         totals[place] += 0 if inputs and read(place, *inputs) else size_bytes
     return totals
@@ -216,18 +216,18 @@ def _unread_bytes(
 
 def _frozen_parts(
     architecture: Architecture, workload: Workload, adapters: Adapters
-) -> Mapping[Place, int]:
+) -> Mapping[Slot, int]:
     """Per token, what the blocks of each place keep more, or less, below adapters."""
     a, w = architecture, workload.precision.size_bytes
     unread = _unread_bytes(a, workload, adapters)
     query_norms = any(tensor.name == "q_norm" for tensor in list_tensors(a))
     normed = _norms(a) * a.hidden_size + query_norms * (a.query_size + a.kv_size)
-    normalised = {Place.BLOCK: normed, Place.DECODER: a.hidden_size}
+    normalised = {Slot.BLOCK: normed, Slot.DECODER: a.hidden_size}
     return {
         place: adapters.own_bytes(place)
         - unread[place]
         - _normalised_bytes(a, normalised.get(place, 0), w)
-        for place in Place
+        for place in Slot
     }
 
 
@@ -246,7 +246,7 @@ def _first_block_bytes(architecture: Architecture, workload: Workload, adapters:
 
 def _parts(
     architecture: Architecture, workload: Workload, adapters: Adapters | None
-) -> Mapping[Place, int]:
+) -> Mapping[Slot, int]:
     """Per token, what the blocks of each place keep."""
     trained = _trained_parts(architecture, workload)
     if adapters is None:
@@ -255,13 +255,13 @@ def _parts(
     return {place: part and part + changes[place] for place, part in trained.items()}
 
 
-def _trained_parts(architecture: Architecture, workload: Workload) -> Mapping[Place, int]:
+def _trained_parts(architecture: Architecture, workload: Workload) -> Mapping[Slot, int]:
     a, w = architecture, workload.precision.size_bytes
     return {
-        Place.BLOCK: _plain_block_bytes(a, workload),
-        Place.DENSE: _mlp_bytes(a, a.dense_intermediate_size, w),
-        Place.EXPERTS: _experts_bytes(a, w) if a.expert_layers else 0,
-        Place.DECODER: _cross_attention_bytes(a, workload) if a.encoder_layers else 0,
+        Slot.BLOCK: _plain_block_bytes(a, workload),
+        Slot.DENSE: _mlp_bytes(a, a.dense_intermediate_size, w),
+        Slot.EXPERTS: _experts_bytes(a, w) if a.expert_layers else 0,
+        Slot.DECODER: _cross_attention_bytes(a, workload) if a.encoder_layers else 0,
     }
 
 
@@ -270,9 +270,9 @@ def block_saved_bytes(
 ) -> int:
     """Bytes per token that the transformer block that keeps most keeps until its backward."""
     a, parts = architecture, _parts(architecture, workload, adapters)
-    mlps = [parts[place] for place in (Place.DENSE, Place.EXPERTS) if COPIES[place](a)]
+    mlps = [parts[place] for place in (Slot.DENSE, Slot.EXPERTS) if COPIES[place](a)]
     window = window_bytes(a, workload) if a.sliding_layers else 0
-    return parts[Place.BLOCK] + max(mlps) + parts[Place.DECODER] + max(0, window)
+    return parts[Slot.BLOCK] + max(mlps) + parts[Slot.DECODER] + max(0, window)
 
 
 def _blocks_saved_bytes(
@@ -310,7 +310,7 @@ def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters:
     head = w * h if adapters.head_kept else 0
     last = w * h if adapters.reads_last(h) else 0
     # The head of a model of images reads one of its tokens.
-    own = 0 if a.image_tokens else adapters.own_bytes(Place.ENDS)
+    own = 0 if a.image_tokens else adapters.own_bytes(Slot.ENDS)
     if a.type_vocab_size:
         return own + last + _KEPT_INPUTS.get(a.hidden_act, 1) * w * h + norm + head
     dropped = h if a.encoder_layers and a.embedding_dropout_rate else 0

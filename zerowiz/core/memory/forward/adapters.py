@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zerowiz.core.model.blocks import Place
+from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.tensors import list_placed
 from zerowiz.core.model.types import Architecture, Tensor
@@ -55,7 +55,7 @@ class Adapters:
     """The adapters of one model."""
 
     rank: int
-    placed: tuple[tuple[Place, Tensor], ...]
+    placed: tuple[tuple[Slot, Tensor], ...]
     """The tensors that they lie on."""
     value_bytes: int
     """Of one value of theirs, and of the activations between them."""
@@ -66,27 +66,27 @@ class Adapters:
     head_kept: bool
     """Whether the frozen head does."""
 
-    def read(self, place: Place, *inputs: Input) -> bool:
+    def read(self, place: Slot, *inputs: Input) -> bool:
         """Whether somebody in these blocks keeps one of these inputs."""
-        places = {place} if place is Place.DECODER else {place, Place.BLOCK}
+        places = {place} if place is Slot.DECODER else {place, Slot.BLOCK}
         read = {_READS[t.name] for p, t in self.placed if p in places and t.name in _READS}
         return self.inputs_kept or (not self.copied and not read.isdisjoint(inputs))
 
     def reads_encoder(self) -> bool:
         """Whether a decoder's keys and values keep what the encoder gave."""
-        names = {t.name for place, t in self.placed if place is Place.DECODER}
+        names = {t.name for place, t in self.placed if place is Slot.DECODER}
         return self.inputs_kept or (not self.copied and not names.isdisjoint({"k", "v"}))
 
     def reads_last(self, hidden_size: int) -> bool:
         """Whether a layer of the head keeps the last hidden state."""
-        read = {t.input_size for place, t in self.placed if place is Place.ENDS}
+        read = {t.input_size for place, t in self.placed if place is Slot.ENDS}
         return self.head_kept or hidden_size in read
 
     def adapts(self, name: str) -> bool:
         """Whether adapters lie on this tensor."""
         return any(t.name == name for _, t in self.placed)
 
-    def own_bytes(self, place: Place) -> int:
+    def own_bytes(self, place: Slot) -> int:
         """Per token, kept by the adapters of one block."""
         return sum(
             self.value_bytes * (self.rank + (t.input_size if self.copied else 0))
@@ -103,7 +103,7 @@ class Adapters:
         cast = self.rank * sum(t.adapter_size for t in stacks) if self.copied else 0
         return weight_bytes * (sum(t.numel for t in stacks) + cast)
 
-    def _linear(self, place: Place) -> Iterator[Tensor]:
+    def _linear(self, place: Slot) -> Iterator[Tensor]:
         return (t for p, t in self.placed if p is place and t.linear)
 
 

@@ -60,7 +60,7 @@ def bus_id(nvml: ModuleType, gpu: object) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class GpuMemory:
     """A GPU's memory, and the call that told it."""
 
     total_bytes: int
@@ -69,10 +69,10 @@ class Memory:
     call: str
 
 
-def memory_v2(nvml: ModuleType, gpu: object) -> Memory:
+def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
     """With what the driver reserves; from driver R510 on."""
     memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
-    return Memory(
+    return GpuMemory(
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
         reserved_bytes=int(memory.reserved),
@@ -80,10 +80,10 @@ def memory_v2(nvml: ModuleType, gpu: object) -> Memory:
     )
 
 
-def memory_v1(nvml: ModuleType, gpu: object) -> Memory:
+def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
     """Without it: before R510 the total leaves it out, later the used bytes hold it."""
     memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
-    return Memory(
+    return GpuMemory(
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
         reserved_bytes=None,

@@ -90,12 +90,12 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
     return Device(gpu=gpu, handle=handle, slices=slices)
 
 
-def _read_memory(session: Session, handle: object) -> calls.Memory | Unavailable:
+def _read_memory(session: Session, handle: object) -> calls.GpuMemory | Unavailable:
     newer = session.ask(calls.memory_v2, handle)
     return session.ask(calls.memory_v1, handle) if isinstance(newer, Unavailable) else newer
 
 
-def _with_memory(gpu: Gpu, memory: calls.Memory | Unavailable) -> Gpu:
+def _with_memory(gpu: Gpu, memory: calls.GpuMemory | Unavailable) -> Gpu:
     """The GPU with its sizes; one that has no memory of its own says so, or tells a total of 0."""
     if isinstance(memory, Unavailable):
         return replace(gpu, shares_host_memory=memory.code == Code.NOT_SUPPORTED)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from zerowiz.core.dsconfig.lint.codes import SCRIPT_DISAGREES
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, shown
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 
 
-def check_against_script(config: Config) -> Iterator[Finding]:
+def check_against_script(config: Config) -> Iterator[ConfigFinding]:
     """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
     yield from _two_rates(config)
     settings = config.context.settings
@@ -29,7 +29,7 @@ def check_against_script(config: Config) -> Iterator[Finding]:
         )
 
 
-def _two_rates(config: Config) -> Iterator[Finding]:
+def _two_rates(config: Config) -> Iterator[ConfigFinding]:
     rate = config.get("optimizer.params.lr")
     peak = config.last.get("scheduler.params.warmup_max_lr")
     if config.context.integration is not Integration.HF or peak is None:

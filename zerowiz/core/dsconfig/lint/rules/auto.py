@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from zerowiz.core.dsconfig.lint.codes import AUTO_NOT_FILLED, AUTO_OUT_OF_PLACE
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import put
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.schema import Kind, Unknown
 from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
@@ -46,7 +46,7 @@ _PARAMS = ("optimizer.params.", "scheduler.params.")
 _NO_NUMBER = frozenset({"string"})
 
 
-def check_autos(config: Config) -> Iterator[Finding]:
+def check_autos(config: Config) -> Iterator[ConfigFinding]:
     """Every "auto", and what was meant as one."""
     for entry in config.entries:
         if entry.value == AUTO:
@@ -57,7 +57,7 @@ def check_autos(config: Config) -> Iterator[Finding]:
             yield from _in_array(entry)
 
 
-def _auto(config: Config, entry: Entry) -> Iterator[Finding]:
+def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.key and entry.key.unknown and entry.key.removed is False:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
@@ -80,7 +80,7 @@ def _is_own_default(entry: Entry) -> bool:
     return entry.key is not None and entry.key.default == f'"{AUTO}"'
 
 
-def _by_accelerate(config: Config, entry: Entry) -> Iterator[Finding]:
+def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     """Accelerate refuses whatever is left (DeepSpeedPlugin.fill_match)."""
     certain = config.by_accelerate
     if not certain and (_is_own_default(entry) or entry.key is None):
@@ -93,7 +93,7 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[Finding]:
     )
 
 
-def _by_deepspeed(entry: Entry) -> Iterator[Finding]:
+def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     severity = _harm_by_deepspeed(entry)
     if severity is not None:
         yield entry.found(
@@ -117,7 +117,7 @@ def _harm_by_deepspeed(entry: Entry) -> Severity | None:
     return Severity.WARNING if is_strict or not _NO_NUMBER & {*key.types} else None
 
 
-def _misspelt(config: Config, entry: Entry) -> Iterator[Finding]:
+def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
@@ -127,7 +127,7 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[Finding]:
         )
 
 
-def _in_array(entry: Entry) -> Iterator[Finding]:
+def _in_array(entry: Entry) -> Iterator[ConfigFinding]:
     # fill_match compares the whole value: betas of ["auto", "auto"] reach the optimizer.
     if entry.path.startswith(_PARAMS):
         yield entry.found(

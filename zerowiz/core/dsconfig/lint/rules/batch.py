@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from zerowiz.core.dsconfig.lint.codes import BATCH_EQUATION, BATCH_MISSING
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
@@ -27,7 +27,7 @@ class _Batch:
         return (self.micro_batch or 1) * (self.accumulation_steps or 1)
 
 
-def check_batch(config: Config) -> Iterator[Finding]:
+def check_batch(config: Config) -> Iterator[ConfigFinding]:
     """The batch equation, as far as it can be told."""
     if all(config.get(key) is None for key in BATCH_KEYS[:2]):
         yield _missing(config)
@@ -44,7 +44,7 @@ def check_batch(config: Config) -> Iterator[Finding]:
         yield from _equation(config, _with_default(config, batch))
 
 
-def _missing(config: Config) -> Finding:
+def _missing(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         BATCH_MISSING,
@@ -71,7 +71,7 @@ def _with_default(config: Config, batch: _Batch) -> _Batch:
     return batch
 
 
-def _equation(config: Config, batch: _Batch) -> Iterator[Finding]:
+def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:
     """What runtime/config.py, _set_batch_related_parameters and _batch_assertion find."""
     train, ranks = batch.train_size, config.context.world_size
     if train is None:
@@ -97,7 +97,7 @@ def _product(batch: _Batch) -> str:
     )
 
 
-def _unequal(config: Config, message: str) -> Finding:
+def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
         f"the `train_batch_size` of {message}",

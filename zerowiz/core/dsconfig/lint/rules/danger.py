@@ -10,7 +10,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     SMALL_PIECES,
 )
 from zerowiz.core.dsconfig.lint.config import Config, Entry
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 from zerowiz.core.workload import FP32_BYTES
 
@@ -40,7 +40,7 @@ _MOST_PERSISTENT_ELEMENTS = 10**7
 _LEAST_ELEMENTS = 10**6
 
 
-def check_danger(config: Config) -> Iterator[Finding]:
+def check_danger(config: Config) -> Iterator[ConfigFinding]:
     """Sizes of buffers and thresholds, against the GPU's memory where it is known."""
     if config.stage:
         yield from _reduce_bucket(config)
@@ -51,7 +51,7 @@ def check_danger(config: Config) -> Iterator[Finding]:
         yield from _nothing_prefetched(config)
 
 
-def _reduce_bucket(config: Config) -> Iterator[Finding]:
+def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     elements = config.number(_REDUCE)
     if elements is None:
         return
@@ -74,7 +74,7 @@ def _reduce_bucket(config: Config) -> Iterator[Finding]:
         )
 
 
-def _small_pieces(config: Config) -> Iterator[Finding]:
+def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     elements = config.number(_REDUCE)
     if elements is not None and 0 < elements < _LEAST_ELEMENTS:
         yield config.last[_REDUCE].found(
@@ -95,7 +95,7 @@ def _small_pieces(config: Config) -> Iterator[Finding]:
         )
 
 
-def _kept_whole(config: Config) -> Iterator[Finding]:
+def _kept_whole(config: Config) -> Iterator[ConfigFinding]:
     gpu_bytes = config.context.gpu_bytes
     for path, fraction in _HELD_FRACTION.items():
         elements = config.number(path)
@@ -111,7 +111,7 @@ def _kept_whole(config: Config) -> Iterator[Finding]:
             )
 
 
-def _persistent(config: Config) -> Iterator[Finding]:
+def _persistent(config: Config) -> Iterator[ConfigFinding]:
     elements = config.number(_PERSISTENCE)
     if elements is not None and elements > _MOST_PERSISTENT_ELEMENTS:
         yield _held(
@@ -121,14 +121,14 @@ def _persistent(config: Config) -> Iterator[Finding]:
         )
 
 
-def _held(entry: Entry, message: str, most_elements: int) -> Finding:
+def _held(entry: Entry, message: str, most_elements: int) -> ConfigFinding:
     digits = 10 ** (len(str(most_elements)) - 1)
     return entry.found(
         KEPT_WHOLE, message, mend=f"write {most_elements // digits * digits} or less"
     )
 
 
-def _nothing_prefetched(config: Config) -> Iterator[Finding]:
+def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/partitioned_param_coordinator.py, fetch_sub_module takes the smaller of the two.
     for path, default in ((_LIVE, 10**9), (_PREFETCH, 5 * 10**7)):
         if config.number(path) == 0:

@@ -9,7 +9,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     SECTION_DISABLED,
 )
 from zerowiz.core.dsconfig.lint.config import Config, Entry
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 from zerowiz.core.workload import Integration
 
@@ -31,7 +31,7 @@ _INERT = frozenset({f"{_ZERO}.allgather_partitions", "disable_allgather"})
 _OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
 
 
-def check_effects(config: Config) -> Iterator[Finding]:
+def check_effects(config: Config) -> Iterator[ConfigFinding]:
     """Keys of another stage, of nobody, and of sections that are off."""
     for entry in config.entries:
         if entry.key is not None and not entry.key.deprecated:
@@ -40,7 +40,7 @@ def check_effects(config: Config) -> Iterator[Finding]:
             yield from _disabled(config, entry)
 
 
-def _stage(config: Config, entry: Entry) -> Iterator[Finding]:
+def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     path = entry.known_path
     stages = _STAGE_3 if path.startswith(_STAGE_3_PREFIX) else _STAGES.get(path)
     if stages is None or config.stage in {None, *stages} or _is_default(entry):
@@ -58,7 +58,7 @@ def _is_default(entry: Entry) -> bool:
     return default is not None and json.loads(default) == entry.value
 
 
-def _inert(config: Config, entry: Entry) -> Iterator[Finding]:
+def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.known_path in _INERT:
         yield entry.found(
             KEY_DOES_NOTHING,
@@ -79,7 +79,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[Finding]:
         )
 
 
-def _disabled(config: Config, entry: Entry) -> Iterator[Finding]:
+def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     enabled = config.schema.keys.get(f"{entry.known_path}.enabled")
     if "." in entry.known_path or enabled is None or not isinstance(entry.value, dict):
         return

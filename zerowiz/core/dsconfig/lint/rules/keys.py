@@ -15,8 +15,8 @@ from zerowiz.core.dsconfig.lint.codes import (
 )
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import drop, put, rename
-from zerowiz.core.dsconfig.lint.finding import Edit, Finding
-from zerowiz.core.dsconfig.schema import Key, Unknown
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.schema import SchemaKey, Unknown
 from zerowiz.core.rule import Severity
 
 # One letter wrong in a name of nine. People have keys of their own in the sections that ignore
@@ -53,7 +53,7 @@ _BUILT = frozenset({"optimizer", "scheduler"})
 class _Guess:
     """The key that an unknown one was meant to be."""
 
-    key: Key
+    key: SchemaKey
     name: str
     is_sure: bool
 
@@ -67,7 +67,7 @@ def is_no_config(config: Config) -> bool:
     return not any(_homes(config, each) or _guess(config, each, _LIKELY_RATE) for each in guessed)
 
 
-def no_config(config: Config) -> Finding:
+def no_config(config: Config) -> ConfigFinding:
     """What is said of a file that no reader takes, for it has no batch size either."""
     known = config.context.integration is not None
     return config.found(
@@ -78,7 +78,7 @@ def no_config(config: Config) -> Finding:
     )
 
 
-def check_keys(config: Config) -> Iterator[Finding]:
+def check_keys(config: Config) -> Iterator[ConfigFinding]:
     """Whatever is wrong with names."""
     anothers = _of_another_program(config)
     if anothers:
@@ -112,7 +112,7 @@ def _of_another_program(config: Config) -> frozenset[str]:
     return unknown if len(unknown) >= max(_ANOTHERS, len(top) - len(unknown) + 1) else frozenset()
 
 
-def _old_form(config: Config, entry: Entry) -> Iterator[Finding]:
+def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision adds a `bf16` of its
     # own; runtime/precision_config.py, get_bfloat16_config reads that first.
     beside = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
@@ -130,7 +130,7 @@ def _old_form(config: Config, entry: Entry) -> Iterator[Finding]:
         )
 
 
-def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[Finding]:
+def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigFinding]:
     if entry.section is None or entry.section.unknown in {None, Unknown.FREE}:
         return
     refused = entry.section.unknown is Unknown.REFUSED
@@ -152,7 +152,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[Finding
         )
 
 
-def _misspelt(config: Config, entry: Entry, guess: _Guess) -> Finding:
+def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     """An error where the right key is not there, so that its default counts."""
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
     is_free = guess.key.path not in config.last
@@ -168,7 +168,7 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> Finding:
     )
 
 
-def _misplaced(config: Config, entry: Entry, homes: tuple[Key, ...]) -> Finding:
+def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> ConfigFinding:
     home = homes[0]
     is_sure = len(homes) == 1 and home.path not in config.last
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
@@ -184,7 +184,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[Key, ...]) -> Finding:
     )
 
 
-def _comes_anyway(config: Config, key: Key, value: object) -> bool:
+def _comes_anyway(config: Config, key: SchemaKey, value: object) -> bool:
     """Whether nothing is lost where the key is not read: the default, or the script's batch."""
     if config.by_accelerate and key.path in BATCH_KEYS[:2]:
         return True
@@ -199,7 +199,7 @@ def _is_loss_scaling(entry: Entry) -> bool:
     return entry.section is not None and entry.section.path == "bf16"
 
 
-def _homes(config: Config, entry: Entry) -> tuple[Key, ...]:
+def _homes(config: Config, entry: Entry) -> tuple[SchemaKey, ...]:
     """The sections that have a key of exactly this name, if they are few."""
     keys = () if entry.name == _ANYBODYS else config.schema.keys.values()
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
@@ -238,7 +238,7 @@ def _likeness(path: str, name: str, known: str) -> float:
     return max(rate, _LIKELY_RATE) if begins else rate
 
 
-def _removed(config: Config, entry: Entry) -> Finding:
+def _removed(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config.py, _reject_removed_config_keys: the key alone is refused, on or off.
     value = entry.value
     is_off = value is False or (isinstance(value, dict) and value.get("enabled") is False)
@@ -250,7 +250,7 @@ def _removed(config: Config, entry: Entry) -> Finding:
     )
 
 
-def _deprecated(config: Config, entry: Entry) -> Finding:
+def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
     new_path = entry.key.new_path if entry.key else None
     if new_path is None:
@@ -288,5 +288,5 @@ def _modern(entry: Entry, new_name: str, *, is_section: bool) -> tuple[Edit, ...
     return ()
 
 
-def _section(section: Key | None) -> str:
+def _section(section: SchemaKey | None) -> str:
     return f"`{section.path}`" if section and section.path else "the top level"

@@ -10,7 +10,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     PARTIAL_OFFLOAD,
 )
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
 
 _ZERO = "zero_optimization"
@@ -19,7 +19,7 @@ _CPU_OPTIMIZERS = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
 _STAGE_3 = 3
 
 
-def check_offload(config: Config) -> Iterator[Finding]:
+def check_offload(config: Config) -> Iterator[ConfigFinding]:
     """Stages, devices, optimizers."""
     yield from _stages(config)
     yield from _nvme(config)
@@ -36,7 +36,7 @@ def offloads(config: Config) -> bool | None:
     return None if config.get(f"{_ZERO}.offload_optimizer.device") == AUTO else False
 
 
-def _stages(config: Config) -> Iterator[Finding]:
+def _stages(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, zero_use_cpu_optimizer asks for no stage, and at stage 0 the parameters
     # that the CPU's optimizer gets are on the GPU.
     if offloads(config) and config.stage == 0:
@@ -56,7 +56,7 @@ def _stages(config: Config) -> Iterator[Finding]:
         )
 
 
-def _nvme(config: Config) -> Iterator[Finding]:
+def _nvme(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage_1_and_2.py: every device but none is the CPU.
     if config.device("offload_optimizer") == "nvme" and config.stage in {1, 2}:
         yield _at(config, "offload_optimizer.device").found(
@@ -73,7 +73,7 @@ def _nvme(config: Config) -> Iterator[Finding]:
             )
 
 
-def _ratio(config: Config) -> Iterator[Finding]:
+def _ratio(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/config.py, offload_ratio_check.
     entry = config.last.get(f"{_ZERO}.offload_optimizer.ratio")
     is_part = entry and isinstance(entry.value, float) and entry.value < 1
@@ -85,7 +85,7 @@ def _ratio(config: Config) -> Iterator[Finding]:
         )
 
 
-def _optimizer(config: Config) -> Iterator[Finding]:
+def _optimizer(config: Config) -> Iterator[ConfigFinding]:
     kind = config.last.get("optimizer.type")
     if kind is not None and isinstance(kind.value, str):
         yield from _named(config, kind, kind.value.lower())
@@ -98,7 +98,7 @@ def _optimizer(config: Config) -> Iterator[Finding]:
         )
 
 
-def _named(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
+def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _do_optimizer_sanity_check.
     untested = config.truth("zero_allow_untested_optimizer")
     if name not in _CPU_OPTIMIZERS:

@@ -14,7 +14,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     WARMUP_REFUSED,
 )
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.dsconfig.schema import Kind, release
 from zerowiz.core.rule import Rule
@@ -72,7 +72,7 @@ _NUMBERS = frozenset(
 _NUMERALS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
 
 
-def check_optimizer(config: Config) -> Iterator[Finding]:
+def check_optimizer(config: Config) -> Iterator[ConfigFinding]:
     """The optimizer and the scheduler of the config."""
     kind = config.last.get("optimizer.type")
     if kind is not None and isinstance(kind.value, str) and kind.value != AUTO:
@@ -84,7 +84,7 @@ def check_optimizer(config: Config) -> Iterator[Finding]:
     yield from _quoted(config)
 
 
-def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
+def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     if name.lower() in _ONE_BIT:
         yield from _one_bit(config, kind)
     elif name.lower() not in _DEEPSPEED and name not in _TORCH:
@@ -101,7 +101,7 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
         yield from _unknown_params(config, "optimizer", name, _ADAM_PARAMS, UNKNOWN_KEY)
 
 
-def _one_bit(config: Config, kind: Entry) -> Iterator[Finding]:
+def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
     # Removed with the compression library, in 0.19.7.
     library = config.schema.keys.get("compression_training")
     if library is None or library.removed:
@@ -121,7 +121,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[Finding]:
         )
 
 
-def _untested(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
+def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _do_optimizer_sanity_check.
     if config.truth("zero_allow_untested_optimizer") is False:
         yield kind.found(
@@ -132,7 +132,7 @@ def _untested(config: Config, kind: Entry, name: str) -> Iterator[Finding]:
         )
 
 
-def _clipping(config: Config) -> Iterator[Finding]:
+def _clipping(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_basic_optimizer.
     entry = config.last.get("optimizer.params.max_grad_norm")
     if entry is not None:
@@ -146,7 +146,7 @@ def _clipping(config: Config) -> Iterator[Finding]:
 
 def _unknown_params(
     config: Config, section: str, name: str, known: frozenset[str], rule: Rule
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     """What the class refuses as an argument."""
     params = config.get(f"{section}.params")
     for word in params if isinstance(params, dict) else ():
@@ -160,7 +160,7 @@ def _unknown_params(
             )
 
 
-def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]:
+def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFinding]:
     # transformers/integrations/deepspeed.py, deepspeed_optim_sched brings its own optimizer.
     if config.get("optimizer") is None and config.by_deepspeed:
         yield scheduler.found(
@@ -181,7 +181,7 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]
         yield from _warmup(config, scheduler, name)
 
 
-def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[Finding]:
+def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFinding]:
     if _TOTAL in _PARAMS[name] and f"scheduler.params.{_TOTAL}" not in config.last:
         yield scheduler.found(
             WARMUP_REFUSED,
@@ -215,7 +215,7 @@ def _is_refused(version: str, steps: Entry) -> bool:
     return not isinstance(steps.value, int) or steps.value <= 0
 
 
-def _quoted(config: Config) -> Iterator[Finding]:
+def _quoted(config: Config) -> Iterator[ConfigFinding]:
     for path in sorted(_NUMBERS & config.last.keys()):
         entry = config.last[path]
         if entry.kind in _NUMERALS:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from zerowiz.core.dsconfig.lint.codes import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, shown
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.rule import Severity
 
@@ -89,7 +89,7 @@ _REFUSED_BEFORE = "max_grad_norm"
 _OTHER_WORDS: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
 
 
-def check_optimizer_arguments(config: Config) -> Iterator[Finding]:
+def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
     """Each argument that is not in the class's signature."""
     name = config.word("optimizer.type")
     if name is None or name == AUTO:

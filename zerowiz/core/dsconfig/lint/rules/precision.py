@@ -12,7 +12,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     ZERO_WITHOUT_16_BIT,
 )
 from zerowiz.core.dsconfig.lint.config import Config
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.workload import Integration
 
@@ -38,7 +38,7 @@ _FP16 = (
 )
 
 
-def check_precision(config: Config) -> Iterator[Finding]:
+def check_precision(config: Config) -> Iterator[ConfigFinding]:
     """Precisions, their 16-bit states, and the dtype of the parameters."""
     yield from _two(config)
     yield from _states(config)
@@ -48,7 +48,7 @@ def check_precision(config: Config) -> Iterator[Finding]:
     yield from _on_gpu(config)
 
 
-def _two(config: Config) -> Iterator[Finding]:
+def _two(config: Config) -> Iterator[ConfigFinding]:
     # runtime/config.py, _initialize_params.
     if config.truth("fp16.enabled") and config.truth("bf16.enabled"):
         places = [config.last[f"{name}.enabled"] for name in ("fp16", "bf16")]
@@ -57,7 +57,7 @@ def _two(config: Config) -> Iterator[Finding]:
         )
 
 
-def _states(config: Config) -> Iterator[Finding]:
+def _states(config: Config) -> Iterator[ConfigFinding]:
     # runtime/config.py, _do_error_check.
     if config.truth(_STATES) and config.truth(_MASTER) is False:
         yield config.last[_STATES].found(
@@ -67,7 +67,7 @@ def _states(config: Config) -> Iterator[Finding]:
         )
 
 
-def _masters(config: Config) -> Iterator[Finding]:
+def _masters(config: Config) -> Iterator[ConfigFinding]:
     for path in (_MASTER, _FP16_MASTER, _STATES):
         if config.truth(path) and config.stage == 0:
             # runtime/config.py, _do_error_check.
@@ -88,7 +88,7 @@ def _masters(config: Config) -> Iterator[Finding]:
             )
 
 
-def _none(config: Config) -> Iterator[Finding]:
+def _none(config: Config) -> Iterator[ConfigFinding]:
     """Said of DeepSpeed by itself: the others add a precision of their own."""
     switches = ("bf16.enabled", "fp16.enabled", "torch_autocast.enabled")
     off = all(config.truth(path) is False for path in switches)
@@ -101,7 +101,7 @@ def _none(config: Config) -> Iterator[Finding]:
         )
 
 
-def _param_dtype(config: Config) -> Iterator[Finding]:
+def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _assert_valid_mixed_precision_config.
     wanted = _DTYPES.get(config.word("data_types.param_dtype") or "")
     enabled = [name for name in ("bf16", "fp16") if config.truth(f"{name}.enabled")]
@@ -115,7 +115,7 @@ def _param_dtype(config: Config) -> Iterator[Finding]:
         )
 
 
-def _on_gpu(config: Config) -> Iterator[Finding]:
+def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     """What the GPU makes of the one precision that is enabled."""
     capability = config.context.compute_capability
     bf16, fp16 = config.truth("bf16.enabled"), config.truth("fp16.enabled")

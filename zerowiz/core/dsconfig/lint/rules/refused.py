@@ -11,7 +11,7 @@ from zerowiz.core.dsconfig.lint.codes import (
     SUM_REFUSED,
 )
 from zerowiz.core.dsconfig.lint.config import AUTO, Config
-from zerowiz.core.dsconfig.lint.finding import Finding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 
 _ZERO = "zero_optimization"
@@ -20,13 +20,13 @@ _STAGE_3 = 3
 _DEFAULT_CLIPPING = 1.0
 
 
-def check_refused(config: Config) -> Iterator[Finding]:
+def check_refused(config: Config) -> Iterator[ConfigFinding]:
     """Each refused pair."""
     for check in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket):
         yield from check(config)
 
 
-def _no_zero(config: Config) -> Iterator[Finding]:
+def _no_zero(config: Config) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
     said = config.context.integration is not None
     if said and config.by_accelerate and _ZERO not in config.last:
@@ -37,7 +37,7 @@ def _no_zero(config: Config) -> Iterator[Finding]:
         )
 
 
-def _sum(config: Config) -> Iterator[Finding]:
+def _sum(config: Config) -> Iterator[ConfigFinding]:
     # runtime/config.py, _do_error_check.
     entry = config.last.get("gradient_allreduce_op")
     if entry is None or str(entry.value).lower() != "sum":
@@ -51,7 +51,7 @@ def _sum(config: Config) -> Iterator[Finding]:
         yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", mend="write `mean`")
 
 
-def _prescale(config: Config) -> Iterator[Finding]:
+def _prescale(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage3.py and stage_1_and_2.py, __init__ of the optimizers.
     scatters = config.stage in {2, 3} and config.truth(f"{_ZERO}.reduce_scatter", default=True)
     if not scatters or config.get("gradient_allreduce_op") is not None:
@@ -71,7 +71,7 @@ def _prescale(config: Config) -> Iterator[Finding]:
         )
 
 
-def _legacy(config: Config) -> Iterator[Finding]:
+def _legacy(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_zero_optimizer.
     if config.stage and config.truth(f"{_ZERO}.legacy_stage1"):
         yield config.last[f"{_ZERO}.legacy_stage1"].found(
@@ -79,7 +79,7 @@ def _legacy(config: Config) -> Iterator[Finding]:
         )
 
 
-def _no_norm(config: Config) -> Iterator[Finding]:
+def _no_norm(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/config.py, compute_grad_norm_valid; runtime/zero/stage_1_and_2.py, __init__.
     entry = config.last.get(f"{_ZERO}.compute_grad_norm")
     if entry is None or config.truth(f"{_ZERO}.compute_grad_norm") is not False:
@@ -95,7 +95,7 @@ def _no_norm(config: Config) -> Iterator[Finding]:
         yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", mend="drop it")
 
 
-def _odd_bucket(config: Config) -> Iterator[Finding]:
+def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage_1_and_2.py, nccl_start_alignment_factor.
     path = f"{_ZERO}.allgather_bucket_size"
     elements = config.number(path)

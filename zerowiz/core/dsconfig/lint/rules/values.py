@@ -13,8 +13,8 @@ from zerowiz.core.dsconfig.lint.codes import (
 )
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import put
-from zerowiz.core.dsconfig.lint.finding import Edit, Finding
-from zerowiz.core.dsconfig.schema import Key, Kind, Unknown
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
 from zerowiz.core.rule import Rule, Severity
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
@@ -43,7 +43,7 @@ _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 _FALSE = frozenset({"false", "off", "no", "f", "n"})
 
 
-def check_values(config: Config) -> Iterator[Finding]:
+def check_values(config: Config) -> Iterator[ConfigFinding]:
     """Whatever is wrong with single values."""
     for entry in config.entries:
         if entry.key is None or entry.key.removed or _is_auto(entry.value):
@@ -58,7 +58,7 @@ def _is_choice(entry: Entry) -> bool:
     return entry.kind is Kind.ARRAY or (entry.path, entry.value) == _EVERY_STAGE
 
 
-def _for_the_tuner(fault: Finding) -> Finding:
+def _for_the_tuner(fault: ConfigFinding) -> ConfigFinding:
     message = f"{fault.message}: only the autotuner takes it"
     return replace(fault, severity=Severity.WARNING, message=message, edits=())
 
@@ -68,7 +68,7 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value.lower() == AUTO
 
 
-def _fault(entry: Entry, key: Key) -> Finding | None:
+def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     kind = entry.kind
     if kind is Kind.NULL and (key.path in BATCH_KEYS or kind in key.takes):
         return None
@@ -83,13 +83,13 @@ def _fault(entry: Entry, key: Key) -> Finding | None:
     return _not_offered(entry, key)
 
 
-def _not_offered(entry: Entry, key: Key) -> Finding:
+def _not_offered(entry: Entry, key: SchemaKey) -> ConfigFinding:
     if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
         return _refused(entry, OUT_OF_RANGE, _bounds(key))
     return _refused(entry, NOT_A_CHOICE, f"one of {', '.join(key.choices)}")
 
 
-def _refused(entry: Entry, rule: Rule, wanted: str) -> Finding:
+def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
     return entry.found(
         rule,
         f"`{entry.label}` must be {wanted}, not `{shown(entry.value)}`",
@@ -97,7 +97,7 @@ def _refused(entry: Entry, rule: Rule, wanted: str) -> Finding:
     )
 
 
-def _unmeant(entry: Entry, key: Key) -> Finding | None:
+def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     """What a lax section reads without a look at it."""
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
     if is_meant or not key.types or _is_strict(entry):
@@ -110,7 +110,7 @@ def _unmeant(entry: Entry, key: Key) -> Finding | None:
     )
 
 
-def _quoted(entry: Entry, key: Key) -> Finding:
+def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
     bare = _bare(str(entry.value))
     return entry.found(
         NUMBER_IN_QUOTES,
@@ -121,7 +121,7 @@ def _quoted(entry: Entry, key: Key) -> Finding:
     )
 
 
-def _harm(entry: Entry, key: Key) -> Severity:
+def _harm(entry: Entry, key: SchemaKey) -> Severity:
     """How bad the quotes are.
 
     A strict section converts what it takes (pydantic). accelerate/utils/deepspeed.py compares the
@@ -137,7 +137,7 @@ def _harm(entry: Entry, key: Key) -> Severity:
     return Severity.ERROR if str(entry.value).lower() in _FALSE else Severity.INFO
 
 
-def _unquote(entry: Entry, key: Key, bare: object) -> tuple[Edit, ...]:
+def _unquote(entry: Entry, key: SchemaKey, bare: object) -> tuple[Edit, ...]:
     return put(entry, bare) if bare is not None and key.accepts(bare) else ()
 
 
@@ -172,9 +172,9 @@ _BOUND_WORDS: Mapping[str, str] = {
 }
 
 
-def _wants(key: Key) -> str:
+def _wants(key: SchemaKey) -> str:
     return " or ".join(_WORDS[word] for word in key.types) or "something else"
 
 
-def _bounds(key: Key) -> str:
+def _bounds(key: SchemaKey) -> str:
     return " and ".join(f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())
