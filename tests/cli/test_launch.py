@@ -233,10 +233,10 @@ def test_a_cure_by_another_machine_leads_where_it_says(here: Run) -> None:
     """The one that is named is idle, and not the busy one of here with more GPUs."""
     words = ("plan", "-q", "--json", "--model", "7b", "--gradient-checkpointing")
     busy = ROOT / "tests" / "machines" / "h200-x1-busy.json"
-    cures = json.loads(here(*words, "--machine", str(busy)).stdout)["remedies"]
-    [cure] = [cure for cure in cures if "--machine" in cure["change"]]
-    content = json.loads(here(*words, "--machine", cure["change"]["--machine"]).stdout)
-    assert content["chosen"] == cure["strategy"]
+    remedies = json.loads(here(*words, "--machine", str(busy)).stdout)["remedies"]
+    [remedy] = [remedy for remedy in remedies if "--machine" in remedy["change"]]
+    content = json.loads(here(*words, "--machine", remedy["change"]["--machine"]).stdout)
+    assert content["chosen"] == remedy["strategy"]
 
 
 def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:

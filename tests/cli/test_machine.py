@@ -281,7 +281,7 @@ def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run, cluster: 
     assert 3 == machine["nodes"]
     assert [busy] == [gpu["free_bytes"] for gpu in machine["gpus"] if gpu["index"] == 2]
     assert [("odd", "busy_gpu", "2")] == [
-        (oddity["host"], oddity["what"], oddity["gpu"]) for oddity in content["oddities"]
+        (outlier["host"], outlier["what"], outlier["gpu"]) for outlier in content["oddities"]
     ]
     assert "node `odd`, GPU 2, is busy" in result.stderr
     assert machine["gpus"] == planned(here, "--machine", "fleet.json")["gpus"]

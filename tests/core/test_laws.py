@@ -359,13 +359,13 @@ def test_a_larger_micro_batch_never_needs_less(
     assert before <= after
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())
 def test_more_memory_never_picks_a_more_frugal_rung(
-    job: PlanInput, wish: Constraints, data: st.DataObject
+    job: PlanInput, constraints: Constraints, data: st.DataObject
 ) -> None:
     """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before."""
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
-    with_less, with_more = (frugality(decide(free_set(job, size), wish)) for size in sizes)
+    with_less, with_more = (frugality(decide(free_set(job, size), constraints)) for size in sizes)
     assert with_less is None or with_more is None or with_more <= with_less
 
 
@@ -389,24 +389,26 @@ def test_more_memory_never_turns_a_rung_that_runs_into_one_that_does_not(
     assert {w.strategy for w in before if w.runs} <= {w.strategy for w in after if w.runs}
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
 def test_a_slower_link_never_picks_a_rung_that_sends_more(
-    job: PlanInput, wish: Constraints, link: LinkClass
+    job: PlanInput, constraints: Constraints, link: LinkClass
 ) -> None:
     """Unless `--offload auto` asks for it: ZeRO-2 with offload can send more than ZeRO-3."""
-    assume(wish.offload is not OffloadChoice.AUTO)
-    fast, slow = (decide(linked(job, kind), wish).chosen for kind in (LinkClass.NVLINK_ALL, link))
+    assume(constraints.offload is not OffloadChoice.AUTO)
+    fast, slow = (
+        decide(linked(job, kind), constraints).chosen for kind in (LinkClass.NVLINK_ALL, link)
+    )
     assert fast is None or slow is None or slow.wire_bytes_per_step <= fast.wire_bytes_per_step
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, data=st.data())
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())
 def test_the_order_of_the_gpus_never_changes_a_decision(
-    job: PlanInput, wish: Constraints, data: st.DataObject
+    job: PlanInput, constraints: Constraints, data: st.DataObject
 ) -> None:
     shuffled = tuple(data.draw(st.permutations(job.machine.gpus)))
     other = replace(job, machine=replace(job.machine, gpus=shuffled))
-    expected, found = decide(job, wish), decide(other, wish)
-    assert (expected.weighed, expected.walk) == (found.weighed, found.walk)
+    expected, found = decide(job, constraints), decide(other, constraints)
+    assert (expected.evaluated, expected.answers) == (found.evaluated, found.answers)
     assert (expected.chosen, expected.reasons) == (found.chosen, found.reasons)
 
 
@@ -434,28 +436,29 @@ def test_unknown_host_memory_never_looks_better_than_any_known_amount(
     assert unknown <= worst
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)
 def test_an_unknown_link_is_walked_as_the_worst_known_one(
-    job: PlanInput, wish: Constraints
+    job: PlanInput, constraints: Constraints
 ) -> None:
     unknown, worst = (
-        decide(linked(job, link), wish) for link in (LinkClass.UNKNOWN, LinkClass.PCIE)
+        decide(linked(job, link), constraints) for link in (LinkClass.UNKNOWN, LinkClass.PCIE)
     )
-    assert (worst.walk, worst.chosen) == (unknown.walk, unknown.chosen)
+    assert (worst.answers, worst.chosen) == (unknown.answers, unknown.chosen)
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES, kind=st.sampled_from(NetworkKind))
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, kind=st.sampled_from(NetworkKind))
 def test_an_unknown_network_is_walked_as_the_worst_known_one(
-    job: PlanInput, wish: Constraints, kind: NetworkKind
+    job: PlanInput, constraints: Constraints, kind: NetworkKind
 ) -> None:
     """Neither an unknown kind nor the unknown rate of a known one makes a network fast."""
-    worst = decide(networked(job, Network(kind=NetworkKind.ETHERNET, bytes_per_s=0)), wish)
-    unknown = decide(networked(job, Network()), wish)
-    assert (worst.walk, worst.chosen) == (unknown.walk, unknown.chosen)
+    worst = decide(networked(job, Network(kind=NetworkKind.ETHERNET, bytes_per_s=0)), constraints)
+    unknown = decide(networked(job, Network()), constraints)
+    assert (worst.answers, worst.chosen) == (unknown.answers, unknown.chosen)
     slowest, unrated = (
-        decide(networked(job, Network(kind=kind, bytes_per_s=rate)), wish) for rate in (0, None)
+        decide(networked(job, Network(kind=kind, bytes_per_s=rate)), constraints)
+        for rate in (0, None)
     )
-    assert (slowest.walk, slowest.chosen) == (unrated.walk, unrated.chosen)
+    assert (slowest.answers, slowest.chosen) == (unrated.answers, unrated.chosen)
 
 
 @given(
@@ -464,12 +467,12 @@ def test_an_unknown_network_is_walked_as_the_worst_known_one(
 def test_a_config_renders_to_the_same_valid_json_each_time(
     job: PlanInput, strategy: Strategy, integration: Integration
 ) -> None:
-    handover, weighed = Handover(integration=integration), evaluate(job, strategy)
-    first, second = (render_config(write_config(job, weighed, handover)) for _ in range(2))
+    handover, evaluated = Handover(integration=integration), evaluate(job, strategy)
+    first, second = (render_config(write_config(job, evaluated, handover)) for _ in range(2))
     assert first == second == json.dumps(json.loads(first), indent=2) + "\n"
 
 
-@given(job=roomy_jobs(), wish=WISHES | PINNED_WISHES)
-def test_what_is_chosen_runs(job: PlanInput, wish: Constraints) -> None:
-    chosen = decide(job, wish).chosen
+@given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)
+def test_what_is_chosen_runs(job: PlanInput, constraints: Constraints) -> None:
+    chosen = decide(job, constraints).chosen
     assert chosen is None or chosen.runs

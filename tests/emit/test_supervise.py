@@ -20,7 +20,7 @@ from kills.harness import HERE, SHIM, Ended, Job, read_stat, supervised
 
 from zerowiz.emit.processes import read_children
 from zerowiz.emit.supervise import Watch
-from zerowiz.emit.watchdog import heir
+from zerowiz.emit.watchdog import watchdog
 
 # What every rank's script begins with: who it is, and a way to say how far it has come.
 PRELUDE = """
@@ -399,7 +399,7 @@ def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
 
 def test_an_heir_that_was_killed_is_not_missed(tmp_path: Path) -> None:
     before = read_children(os.getpid())
-    with heir("ZEROWIZ_ATTEMPT=none", tmp_path, 1.0) as will:
+    with watchdog("ZEROWIZ_ATTEMPT=none", tmp_path, 1.0) as will:
         [other] = read_children(os.getpid()) - before
         os.kill(other, signal.SIGKILL)
         while read_stat(other) is not None:

@@ -81,13 +81,13 @@ class Case:
         """What is computed in."""
         return FORMATS[self.numbers]
 
-    def weighed(self, job: PlanInput) -> StrategyEstimate:
+    def evaluated(self, job: PlanInput) -> StrategyEstimate:
         """This rung of a job in these formats."""
         return evaluate(self.format.of(job), self.strategy)
 
     def config(self, job: PlanInput) -> dict[str, Any]:
         """What zerowiz writes for a job in these formats."""
-        return write_config(self.format.of(job), self.weighed(job), self.handover)
+        return write_config(self.format.of(job), self.evaluated(job), self.handover)
 
 
 def is_written(case: Case, job: PlanInput) -> bool:

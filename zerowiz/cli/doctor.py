@@ -121,14 +121,14 @@ def _examine(sight: _Sight, place: NodeRank | None) -> Sequence[PreflightFinding
     programs = sight.attempt(rules.NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = sight.attempt(rules.NO_MACHINE, lambda: _find_machine(sight.options))
     facts = sight.attempt(rules.SCRIPT_REFUSED, lambda: _read_script(sight))
-    outcome = None if machine is None else _plan(sight, machine, facts)
+    plan = None if machine is None else _plan(sight, machine, facts)
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
-    if outcome is None or machine is None:
+    if plan is None or machine is None:
         return (*sight.refused, *look_around(program, machine, environ))
     port = None if sight.options.hostfile else _said_port(place, machine)
-    rung = require_strategy(outcome)
-    seen = look(outcome, facts, rung, sight.script_args, program, environ, master_port=port)
+    strategy = require_strategy(plan)
+    seen = look(plan, facts, strategy, sight.script_args, program, environ, master_port=port)
     return (*sight.refused, *seen)
 
 
@@ -159,10 +159,10 @@ def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan | 
             what = "no script and no `--model`: what a job needs was not looked at"
             sight.refused.append(found(rules.NO_PLAN, what, "zerowiz doctor train.py"))
         return None
-    outcome = sight.attempt(rules.PLAN_REFUSED, lambda: _decide(sight, machine, facts))
-    if outcome is not None and not sight.options.quiet:
-        write_notes(outcome)
-    return outcome
+    plan = sight.attempt(rules.PLAN_REFUSED, lambda: _decide(sight, machine, facts))
+    if plan is not None and not sight.options.quiet:
+        write_notes(plan)
+    return plan
 
 
 def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan:
@@ -172,13 +172,13 @@ def _decide(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan:
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    outcome = plan_options(answer(options, asked, answer_or_default), machine, facts, words)
-    rung = require_strategy(outcome)
+    plan = plan_options(answer(options, asked, answer_or_default), machine, facts, words)
+    strategy = require_strategy(plan)
     if facts is not None:
         check_own_config(options, machine, facts, words)
         check_accelerator(facts, settings, machine.accelerator)
-        deliver(facts, words, config_file(options, rung))
-    return outcome
+        deliver(facts, words, config_file(options, strategy))
+    return plan
 
 
 def _job_environ(machine: Machine | None, programs: Programs | None) -> Mapping[str, str]:

@@ -132,17 +132,17 @@ def init(
     path = _find_script(script, ask_person)
     facts = read_reachable(path, (), options)
     options = answer_for(options, facts, (), ask_person)
-    outcome = decide_with(asking, options, machine, facts, (), show.plan)
-    if outcome.rung is None and options.as_json:
-        write_json(outcome)
-    rung = require_strategy(outcome)
-    options = outcome.options
+    plan = decide_with(asking, options, machine, facts, (), show.plan)
+    if plan.strategy is None and options.as_json:
+        write_json(plan)
+    strategy = require_strategy(plan)
+    options = plan.options
     # Refuse now what the launch would refuse later.
-    deliver(facts, (), config_file(options, rung))
-    files = plan_files(outcome, rung, facts.path, ())
+    deliver(facts, (), config_file(options, strategy))
+    files = plan_files(plan, strategy, facts.path, ())
     if slurm:
         # The config stays the last: it is what all others are written for.
-        files = (plan_job_file(outcome, facts), *files)
+        files = (plan_job_file(plan, facts), *files)
     record = encode_record(path, options)
     if options.dry_run and not asking:
         # Said now what a writing run would say.
@@ -155,9 +155,9 @@ def init(
     elif not options.as_json:
         show_files(files, sys.stdout)
     if options.as_json:
-        write_json(outcome)
+        write_json(plan)
     else:
-        _tell_next(path, options, here=is_here(outcome.brief.job.machine))
+        _tell_next(path, options, here=is_here(plan.request.job.machine))
 
 
 def register(app: typer.Typer) -> None:

@@ -92,26 +92,26 @@ def _check_place(options: Options, machine: Machine, place: NodeRank | None) -> 
         )
 
 
-def _do(start: Start, manner: RestartPolicy, *, asking: bool) -> NoReturn:
+def _do(start: Start, policy: RestartPolicy, *, asking: bool) -> NoReturn:
     """Become the job, or watch over it."""
-    options = start.outcome.options
+    options = start.plan.options
     if asking and not confirm("Launch?"):
         raise InterruptedByUserError("not launched; nothing was written")
     with losses_shown(shown=not options.quiet):
-        if not start.plan.supervised:
-            execute(start.plan, os.environ, force=options.force)
-        raise typer.Exit(run_attempts(start, manner))
+        if not start.launch_plan.supervised:
+            execute(start.launch_plan, os.environ, force=options.force)
+        raise typer.Exit(run_attempts(start, policy))
 
 
 def show_start(start: Start, stream: TextIO) -> None:
     """What is about to run."""
-    _note(start.plan, stream)
+    _note(start.launch_plan, stream)
     stream.write("\n")
-    show.launch(start.plan, stream)
+    show.launch(start.launch_plan, stream)
 
 
-def _note(plan: LaunchPlan, stream: TextIO) -> None:
-    for note in plan.notes:
+def _note(launch_plan: LaunchPlan, stream: TextIO) -> None:
+    for note in launch_plan.notes:
         show.note(note, stream)
 
 
@@ -195,7 +195,7 @@ def launch(
         hostfile=options.hostfile,
         launcher=launcher,
     )
-    manner = RestartPolicy(escalate=escalate, max_attempts=max_attempts)
+    policy = RestartPolicy(escalate=escalate, max_attempts=max_attempts)
 
     def start_on(
         machine: Machine, copy: NodeLaunch | None = None, *, asking: bool = False
@@ -205,14 +205,14 @@ def launch(
     if place is None:
         asking = can_ask(os.environ, yes=options.yes or options.as_json)
         start = start_on(machine, asking=asking)
-        _show_or_start(start, manner, asking=asking)
+        _show_or_start(start, policy, asking=asking)
         return
     from zerowiz.app.launch.multi_node.run import copy_alone, heed, lead  # noqa: PLC0415 - takes long to load
 
     if options.dry_run:
-        _show_or_start(start_on(machine, copy_alone(place, machine)), manner, asking=False)
+        _show_or_start(start_on(machine, copy_alone(place, machine)), policy, asking=False)
     elif place.node_rank == 0:
-        lead(options, place, machine, start_on, manner)
+        lead(options, place, machine, start_on, policy)
     else:
         heed(options, place, machine, grace_seconds)
 
@@ -228,44 +228,44 @@ def _plan_start(
     """Decide, see that nothing stands in the way, and plan the first start."""
     check_own_config(options, machine, facts, script_args)
     options = answer_for(options, facts, script_args, asker(options) if asking else None)
-    outcome = decide_with(asking, options, machine, facts, script_args, _walk)
-    if outcome.rung is None and options.as_json:
-        write_json(outcome)
-    rung = require_strategy(outcome)
-    plan = plan_launch(outcome, facts, script_args, rung, run)
+    plan = decide_with(asking, options, machine, facts, script_args, _walk)
+    if plan.strategy is None and options.as_json:
+        write_json(plan)
+    strategy = require_strategy(plan)
+    launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
         port = None if run.copy is None else run.copy.place.port_here
-        check_start(outcome, facts, rung, script_args, plan, master_port=port)
+        check_start(plan, facts, strategy, script_args, launch_plan, master_port=port)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
-        refuse_loss(*plan.files, force=options.force)
+        refuse_loss(*launch_plan.files, force=options.force)
     start = Start(
-        outcome=outcome,
+        plan=plan,
         facts=facts,
         script_args=script_args,
-        rung=rung,
+        strategy=strategy,
         run=run,
-        plan=plan,
+        launch_plan=launch_plan,
         resume=Resume(goes_on=GoesOn.START, script_args=script_args),
-        why="; ".join(map(sentences.reason, outcome.decision.reasons)),
+        why="; ".join(map(sentences.reason, plan.decision.reasons)),
     )
     if not (options.quiet or options.dry_run):
         show_start(start, sys.stderr)
     return start
 
 
-def _show_or_start(start: Start, manner: RestartPolicy, *, asking: bool) -> None:
+def _show_or_start(start: Start, policy: RestartPolicy, *, asking: bool) -> None:
     """Show what a launch would do, or do it."""
-    outcome, plan = start.outcome, start.plan
-    if not outcome.options.dry_run:
-        _do(start, manner, asking=asking)
-    if not outcome.options.quiet:
-        _note(plan, sys.stderr)
-    if outcome.options.as_json:
-        write_json(outcome, plan.argv, plan.env)
+    plan, launch_plan = start.plan, start.launch_plan
+    if not plan.options.dry_run:
+        _do(start, policy, asking=asking)
+    if not plan.options.quiet:
+        _note(launch_plan, sys.stderr)
+    if plan.options.as_json:
+        write_json(plan, launch_plan.argv, launch_plan.env)
     else:
-        show_files(plan.files, sys.stdout)
-        show.launch(replace(plan, files=()), sys.stdout)
+        show_files(launch_plan.files, sys.stdout)
+        show.launch(replace(launch_plan, files=()), sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

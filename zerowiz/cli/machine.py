@@ -112,7 +112,7 @@ def _refuse_lack(fleet: Fleet) -> None:
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(outliers.oddity, fleet.short),
+            *map(outliers.outlier, fleet.short),
         )
 
 
@@ -122,7 +122,7 @@ def _describe(seen: Machine, fleet: Fleet | None) -> str:
         "machine": encode_machine(seen),
     }
     if fleet is not None:
-        content["oddities"] = encode(fleet.oddities)
+        content["oddities"] = encode(fleet.outliers)
         content["failures"] = encode(fleet.failures)
         content["short"] = encode(fleet.short)
         content["notes"] = encode(fleet.notes)

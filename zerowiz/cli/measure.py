@@ -65,20 +65,20 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     options = answer(options, answers, answer_or_default)
     named = options.stage not in {None, "auto"}
     asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
-    outcome = plan_options(asked, machine, None, ())
-    write_notes(outcome)
-    rung, job = require_strategy(outcome), outcome.brief.job
+    plan = plan_options(asked, machine, None, ())
+    write_notes(plan)
+    strategy, job = require_strategy(plan), plan.request.job
     w = job.workload
     own = None if options.config is None else read_cases(options.config)
     return Trial(
         id="run",
         model=options.model or "",
         gpus=machine.world_size,
-        stage=rung.stage,
-        offload=rung.offload,
+        stage=strategy.stage,
+        offload=strategy.offload,
         precision=w.precision,
         torch_autocast=w.torch_autocast,
-        optimizer=stepper_for(w.optimizer, rung.offload),
+        optimizer=stepper_for(w.optimizer, strategy.offload),
         micro_batch=w.micro_batch,
         sequence_tokens=w.sequence_tokens,
         accumulation_steps=w.accumulation_steps,

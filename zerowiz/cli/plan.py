@@ -26,13 +26,13 @@ def encode_outcome(
     env: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """The contract's object of what was decided."""
-    rung, decision = outcome.rung, outcome.decision
+    strategy, decision = outcome.strategy, outcome.decision
     return encode_plan(
         decision,
         version=__version__,
         reasons=[sentences.reason(reason) for reason in decision.reasons],
-        remedies=outcome.cures,
-        config_path=None if rung is None else config_file(outcome.options, rung),
+        remedies=outcome.remedies,
+        config_path=None if strategy is None else config_file(outcome.options, strategy),
         command=command,
         env=env,
     )
@@ -57,7 +57,7 @@ def plan(options: Options) -> None:
     if options.as_json:
         write_json(outcome)
     else:
-        show.plan(outcome.decision, outcome.cures, sys.stdout)
+        show.plan(outcome.decision, outcome.remedies, sys.stdout)
     require_strategy(outcome)
 
 

@@ -47,9 +47,9 @@ def _workload(job: PlanInput) -> dict[str, object]:
     }
 
 
-def _interval(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object] | None:
+def _interval(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object] | None:
     """None for the told arithmetic."""
-    found = find_interval(job, weighed)
+    found = find_interval(job, evaluated)
     if found is None:
         return None
     return {
@@ -60,20 +60,20 @@ def _interval(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object] | 
     }
 
 
-def _strategy(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object]:
-    estimate = weighed.estimate
+def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
+    estimate = evaluated.estimate
     return {
-        "name": weighed.strategy.name,
-        "stage": weighed.strategy.stage,
-        "offload": weighed.strategy.offload.value,
-        "verdict": weighed.verdict.value,
-        "ran_out": None if weighed.ran_out is None else encode(weighed.ran_out),
+        "name": evaluated.strategy.name,
+        "stage": evaluated.strategy.stage,
+        "offload": evaluated.strategy.offload.value,
+        "verdict": evaluated.verdict.value,
+        "ran_out": None if evaluated.ran_out is None else encode(evaluated.ran_out),
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
-            "interval": _interval(job, weighed),
-            "device_bytes": weighed.device_bytes,
-            "budget_bytes": weighed.budget_bytes,
-            "headroom_bytes": weighed.headroom_bytes,
+            "interval": _interval(job, evaluated),
+            "device_bytes": evaluated.device_bytes,
+            "budget_bytes": evaluated.budget_bytes,
+            "headroom_bytes": evaluated.headroom_bytes,
             "peak_phase": estimate.peak_phase.value,
             "phases": {phase.value: size for phase, size in estimate.phase_bytes().items()},
             # The told arithmetic knows one state alone.
@@ -94,13 +94,13 @@ def _strategy(job: PlanInput, weighed: StrategyEstimate) -> dict[str, object]:
         },
         "buffers": [
             {"key": cost.key, "value": cost.value, "bytes": cost.size_bytes}
-            for cost in buffer_costs(job, weighed)
+            for cost in buffer_costs(job, evaluated)
         ],
-        "host": {"peak_bytes": weighed.host_bytes, "budget_bytes": weighed.host_budget_bytes},
+        "host": {"peak_bytes": evaluated.host_bytes, "budget_bytes": evaluated.host_budget_bytes},
         # Time is not predicted yet, and unknown is null.
         "step_seconds": None,
         "tokens_per_s": None,
-        "wire_bytes_per_step": weighed.wire_bytes_per_step,
+        "wire_bytes_per_step": evaluated.wire_bytes_per_step,
     }
 
 
@@ -130,9 +130,9 @@ def encode_plan(
                 "need_bytes": answer.need_bytes,
                 "have_bytes": answer.have_bytes,
             }
-            for answer in decision.walk
+            for answer in decision.answers
         ],
-        "strategies": [_strategy(decision.job, weighed) for weighed in decision.weighed],
+        "strategies": [_strategy(decision.job, evaluated) for evaluated in decision.evaluated],
         "chosen": None if chosen is None else chosen.strategy.name,
         "reasons": list(reasons),
         "remedies": [

@@ -10,7 +10,7 @@ from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.job import SupervisedJob, Watch
 from zerowiz.emit.processes import ENDING, FORWARDED, adopt_orphans, read_children, read_space
-from zerowiz.emit.watchdog import heir
+from zerowiz.emit.watchdog import watchdog
 from zerowiz.errors import PreflightError
 
 __all__ = ["Watch", "supervise", "watched_env"]
@@ -45,7 +45,7 @@ def supervise(
     adopt_orphans()
     AttemptFolder(watch.folder).open()
     mark = f"ZEROWIZ_ATTEMPT={watch.folder}"
-    with _signals() as inbox, heir(mark, watch.folder, watch.grace_s) as will:
+    with _signals() as inbox, watchdog(mark, watch.folder, watch.grace_s) as will:
         others = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch)})
         will.name(launcher.pid)

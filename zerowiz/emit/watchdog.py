@@ -33,7 +33,7 @@ class WatchdogOrders:
 
 
 @contextmanager
-def heir(mark: str, folder: Path, grace_s: float) -> Iterator[WatchdogOrders]:
+def watchdog(mark: str, folder: Path, grace_s: float) -> Iterator[WatchdogOrders]:
     """Have a process beside this one that outlives it for as long as the job does."""
     reader, writer = os.pipe()
     pid = os.fork()

@@ -30,9 +30,9 @@ _GOES_ON: Mapping[GoesOn, str] = {
 }
 
 
-def failure(end: JobEnd, rung: Strategy, number: int, stream: TextIO) -> None:
+def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> None:
     """Which rank failed first, why, and the last that it said."""
-    said = f"attempt {number} ({rung.name}) ended with status {end.status}: {_why(end)}"
+    said = f"attempt {number} ({strategy.name}) ended with status {end.status}: {_why(end)}"
     first = end.first
     if first is None:
         say(stream, "", said)
@@ -48,8 +48,8 @@ def _why(end: JobEnd) -> str:
     return _CAUSES[end.cause] if killed_by is None else f"{_CAUSES[end.cause]} by {killed_by}"
 
 
-def following(rung: Strategy, resume: Resume, number: int, stream: TextIO) -> None:
+def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -> None:
     """What is tried next, and from where the script goes on."""
     where = f" {resume.path}" if resume.path else ""
-    words = f"attempt {number}: {rung.name}, at the same global batch; the script"
+    words = f"attempt {number}: {strategy.name}, at the same global batch; the script"
     say(stream, "", f"{words} {_GOES_ON[resume.goes_on]}{where}", "")

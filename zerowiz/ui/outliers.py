@@ -23,7 +23,7 @@ _ODDITIES: Mapping[OutlierKind, str] = {
 _IN_BYTES = frozenset({OutlierKind.BUSY_GPU, OutlierKind.LESS_HOST_MEMORY})
 
 
-def oddity(value: Outlier) -> str:
+def outlier(value: Outlier) -> str:
     """In what a node is the odd one out."""
     where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
     said, usual = (_said(value.what, each) for each in (value.said, value.usual))
@@ -34,7 +34,7 @@ def oddity(value: Outlier) -> str:
 
 def notes(fleet: Fleet) -> Iterator[str]:
     """In what its nodes differ, and what each of them noted."""
-    yield from map(oddity, fleet.oddities)
+    yield from map(outlier, fleet.outliers)
     for note in fleet.notes:
         yield f"node `{note.host}`: {note.note}"
 

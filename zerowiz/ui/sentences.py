@@ -145,8 +145,8 @@ def answer(decision: Decision, value: Answer) -> str:
 
 def _died(decision: Decision, value: Answer) -> str:
     """Whatever is predicted: a run of it, or of one that needs less, died here."""
-    weighed = next(w for w in decision.weighed if w.strategy.name == value.strategy)
-    seen = weighed.ran_out
+    evaluated = next(w for w in decision.evaluated if w.strategy.name == value.strategy)
+    seen = evaluated.ran_out
     if seen is None:
         return ""
     memory = "host memory" if seen.memory is MemoryKind.HOST else "memory"
@@ -155,8 +155,8 @@ def _died(decision: Decision, value: Answer) -> str:
 
 def _whose(decision: Decision, value: Answer) -> str:
     """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
-    weighed = next(w for w in decision.weighed if w.strategy.name == value.strategy)
-    on_host = value.need_bytes == weighed.host_bytes != weighed.device_bytes
+    evaluated = next(w for w in decision.evaluated if w.strategy.name == value.strategy)
+    on_host = value.need_bytes == evaluated.host_bytes != evaluated.device_bytes
     return " host RAM" if on_host else ""
 
 
@@ -181,16 +181,16 @@ def change(value: Remedy) -> str:
     return f"{options(value)}: {value.strategy}"
 
 
-def lack(weighed: StrategyEstimate) -> str:
+def lack(evaluated: StrategyEstimate) -> str:
     """What the closest rung lacks."""
-    room, host_room = weighed.headroom_bytes, weighed.host_headroom_bytes
-    if weighed.ran_out is not None:
-        return f"ran out of memory here on {weighed.ran_out.seen_on} (`--ignore-oom` tries again)"
+    room, host_room = evaluated.headroom_bytes, evaluated.host_headroom_bytes
+    if evaluated.ran_out is not None:
+        return f"ran out of memory here on {evaluated.ran_out.seen_on} (`--ignore-oom` tries again)"
     if room is None:
         return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
     lacks = [f"lacks {small(-room)} on each GPU"] if room < 0 else []
     if host_room is None:
-        needs = f"needs {gib(weighed.host_bytes)} of host memory, and how much is free is unknown"
+        needs = f"needs {gib(evaluated.host_bytes)} of host memory, and how much is free is unknown"
         lacks.append(needs)
     elif host_room < 0:
         lacks.append(f"lacks {small(-host_room)} of host memory")
@@ -209,7 +209,7 @@ def nothing_fits(decision: Decision) -> str:
     return (
         f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name},"
         f" {lack(closest)}"
-        if decision.wish.stage is None
+        if decision.constraints.stage is None
         else f"{closest.strategy.name} does not fit {job.model.name} on {where}: it {lack(closest)}"
     )
 
@@ -291,11 +291,11 @@ def interval(strategy: Strategy, value: Interval) -> str:
     return f"{said}; assumes {assumed}" if assumed else said
 
 
-def verdict(weighed: StrategyEstimate) -> str:
+def verdict(evaluated: StrategyEstimate) -> str:
     """The verdict in a column's width; the GPU may have room where nobody knows the host's."""
-    room = weighed.headroom_bytes
-    if weighed.ran_out is not None:
+    room = evaluated.headroom_bytes
+    if evaluated.ran_out is not None:
         return "ran out"
-    if room is not None and room >= 0 and weighed.host_headroom_bytes is None:
+    if room is not None and room >= 0 and evaluated.host_headroom_bytes is None:
         return "host?"
-    return VERDICTS[weighed.verdict]
+    return VERDICTS[evaluated.verdict]

@@ -58,9 +58,9 @@ _TOLD_LEGEND = (
 
 
 def _walk_lines(decision: Decision) -> Iterator[str]:
-    asked = _even([sentences.question(step.question) for step in decision.walk])
-    answered = _even(["yes" if step.answer else "no" for step in decision.walk])
-    for step, question, answer in zip(decision.walk, asked, answered, strict=True):
+    asked = _even([sentences.question(step.question) for step in decision.answers])
+    answered = _even(["yes" if step.answer else "no" for step in decision.answers])
+    for step, question, answer in zip(decision.answers, asked, answered, strict=True):
         yield f"{question}  {answer}  {sentences.answer(decision, step)}"
 
 
@@ -69,17 +69,17 @@ def _even(words: Sequence[str]) -> list[str]:
     return [f"{word:{width}}" for word in words]
 
 
-def _rung_row(weighed: StrategyEstimate) -> tuple[str, ...]:
-    colour = _COLOURS[weighed.verdict]
+def _rung_row(evaluated: StrategyEstimate) -> tuple[str, ...]:
+    colour = _COLOURS[evaluated.verdict]
     return (
-        weighed.strategy.name,
-        bare_gib(weighed.estimate.peak_bytes),
-        weighed.estimate.peak_phase.value,
-        bare_gib(weighed.device_bytes),
-        bare_gib(weighed.headroom_bytes),
-        bare_gib(weighed.host_bytes) if weighed.host_bytes else "-",
-        bare_gib(weighed.wire_bytes_per_step),
-        f"[{colour}]{sentences.verdict(weighed)}[/]",
+        evaluated.strategy.name,
+        bare_gib(evaluated.estimate.peak_bytes),
+        evaluated.estimate.peak_phase.value,
+        bare_gib(evaluated.device_bytes),
+        bare_gib(evaluated.headroom_bytes),
+        bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
+        bare_gib(evaluated.wire_bytes_per_step),
+        f"[{colour}]{sentences.verdict(evaluated)}[/]",
     )
 
 
@@ -87,8 +87,8 @@ def _rung_table(decision: Decision, stream: TextIO) -> "Table":
     """Narrow enough for 80 columns, so the unit stands above the table."""
     headings = ("peak", "peak in", "device", "room", "host", "sent", "verdict")
     table = grid(stream, "strategy", *headings)
-    for weighed in decision.weighed:
-        table.add_row(*_rung_row(weighed))
+    for evaluated in decision.evaluated:
+        table.add_row(*_rung_row(evaluated))
     return table
 
 
@@ -103,15 +103,15 @@ _TOLD_PARTS = {
 
 def _told_table(decision: Decision, stream: TextIO) -> "Table":
     table = grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
-    for weighed in decision.weighed:
+    for evaluated in decision.evaluated:
         held = {
             line.part: line.size_bytes
-            for line in weighed.estimate.lines
+            for line in evaluated.estimate.lines
             if line.phase is Phase.STEP and line.where == "gpu"
         }
         parts = [told_gb(held.get(part, 0)) for part in _TOLD_PARTS]
-        verdict = sentences.verdict(weighed)
-        table.add_row(weighed.strategy.name, *parts, told_gb(weighed.device_bytes), verdict)
+        verdict = sentences.verdict(evaluated)
+        table.add_row(evaluated.strategy.name, *parts, told_gb(evaluated.device_bytes), verdict)
     return table
 
 

@@ -177,9 +177,9 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
         workload=workload_of(row),
         own_buffers=buffers_of(row),
     )
-    weighed = evaluate(job, strategy_of(row))
-    assert row["peak_bytes"] == pytest.approx(weighed.estimate.peak_bytes, rel=0.01)
-    assert Verdict.TIGHT is weighed.verdict
+    evaluated = evaluate(job, strategy_of(row))
+    assert row["peak_bytes"] == pytest.approx(evaluated.estimate.peak_bytes, rel=0.01)
+    assert Verdict.TIGHT is evaluated.verdict
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
 )
 def test_a_budget_is_met_to_the_byte(spare_bytes: int, verdict: Verdict) -> None:
     need_bytes = evaluate(job_with(), ZERO2).device_bytes
-    weighed = evaluate(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
-    assert (verdict, spare_bytes) == (weighed.verdict, weighed.headroom_bytes)
+    evaluated = evaluate(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
+    assert (verdict, spare_bytes) == (evaluated.verdict, evaluated.headroom_bytes)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_budget_is_what_was_said_but_never_more_than_is_free(
 
 
 def test_without_a_known_budget_nothing_is_said_to_fit() -> None:
-    verdicts = {weighed.verdict for weighed in evaluate_all(job_with())}
+    verdicts = {evaluated.verdict for evaluated in evaluate_all(job_with())}
     assert {Verdict.DOES_NOT_FIT} == verdicts
     assert evaluate(job_with(), ZERO2).headroom_bytes is None
 
@@ -231,9 +231,9 @@ def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: b
     job = PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
     need_bytes = 4 * evaluate(job, ZERO2_OFFLOAD).estimate.host_peak_bytes
     offered = replace(job, machine=with_host(A100S, need_bytes - missing))
-    weighed = evaluate(offered, ZERO2_OFFLOAD)
-    assert (runs, -missing) == (weighed.runs, weighed.host_headroom_bytes)
-    assert missing == weighed.lacking_bytes
+    evaluated = evaluate(offered, ZERO2_OFFLOAD)
+    assert (runs, -missing) == (evaluated.runs, evaluated.host_headroom_bytes)
+    assert missing == evaluated.lacking_bytes
 
 
 def test_more_nodes_do_not_share_their_host_memory() -> None:
@@ -247,9 +247,11 @@ def test_more_nodes_do_not_share_their_host_memory() -> None:
 
 
 def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:
-    weighed = evaluate(PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
-    assert weighed.host_headroom_bytes is None
-    assert Verdict.DOES_NOT_FIT is weighed.verdict
+    evaluated = evaluate(
+        PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
+    )
+    assert evaluated.host_headroom_bytes is None
+    assert Verdict.DOES_NOT_FIT is evaluated.verdict
 
 
 @pytest.mark.parametrize("offloaded", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
@@ -258,14 +260,14 @@ def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
 ) -> None:
     """The ranks' own share and what they move to the host come out of one pool."""
     job = PlanInput(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
-    weighed = evaluate(job, offloaded)
-    assert 100 * GB - 2 * weighed.device_bytes == weighed.host_budget_bytes
+    evaluated = evaluate(job, offloaded)
+    assert 100 * GB - 2 * evaluated.device_bytes == evaluated.host_budget_bytes
 
 
 def test_a_rung_lacks_what_is_missing_on_its_scarcer_side() -> None:
     job = PlanInput(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
-    weighed = evaluate(job, ZERO2_OFFLOAD)
-    assert max(weighed.device_bytes, weighed.host_bytes) - GB == weighed.lacking_bytes
+    evaluated = evaluate(job, ZERO2_OFFLOAD)
+    assert max(evaluated.device_bytes, evaluated.host_bytes) - GB == evaluated.lacking_bytes
 
 
 def test_a_host_that_nobody_knows_has_nothing_free() -> None:
@@ -277,8 +279,8 @@ def test_a_host_that_nobody_knows_has_nothing_free() -> None:
 
 
 def test_every_strategy_is_weighed_in_order() -> None:
-    weighed = evaluate_all(PlanInput(machine=A100S, model=SEVEN, workload=Workload()))
-    assert STRATEGIES == tuple(w.strategy for w in weighed)
+    evaluated = evaluate_all(PlanInput(machine=A100S, model=SEVEN, workload=Workload()))
+    assert STRATEGIES == tuple(w.strategy for w in evaluated)
 
 
 def test_a_persons_own_buffers_are_what_is_weighed() -> None:

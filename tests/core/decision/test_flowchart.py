@@ -14,7 +14,7 @@ from zerowiz.core.decision.flowchart import (
     OffloadChoice,
     Reason,
     decide,
-    walk_flowchart,
+    follow_flowchart,
 )
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
@@ -55,7 +55,7 @@ def job_on(machine: Machine) -> PlanInput:
     return PlanInput(machine=machine, model=SEVEN, workload=Workload())
 
 
-def weighed(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
+def evaluated(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
     """A rung with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict]
     host = 0 if strategy.offload is Offload.NONE else 1
@@ -73,11 +73,13 @@ def weighed(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
 
 
 def walk(
-    verdicts: Mapping[Strategy, Verdict], machine: Machine = FAST, wish: Constraints | None = None
+    verdicts: Mapping[Strategy, Verdict],
+    machine: Machine = FAST,
+    constraints: Constraints | None = None,
 ) -> Decision:
     """The walk where the rungs that are not named do not fit."""
-    rungs = [weighed(strategy, verdicts.get(strategy, NO)) for strategy in STRATEGIES]
-    return walk_flowchart(rungs, job_on(machine), wish or Constraints())
+    rungs = [evaluated(strategy, verdicts.get(strategy, NO)) for strategy in STRATEGIES]
+    return follow_flowchart(rungs, job_on(machine), constraints or Constraints())
 
 
 def chosen(decision: Decision) -> Strategy | None:
@@ -85,7 +87,7 @@ def chosen(decision: Decision) -> Strategy | None:
 
 
 def asked(decision: Decision) -> list[FlowchartQuestion]:
-    return [answer.question for answer in decision.walk]
+    return [answer.question for answer in decision.answers]
 
 
 def test_what_fits_replicated_is_not_sharded() -> None:
@@ -118,7 +120,7 @@ def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: Strategy) 
     decision = walk({strategy: TIGHT})
     assert strategy == chosen(decision)
     assert Reason.TIGHT is decision.reasons[-1]
-    assert decision.walk[-1].answer
+    assert decision.answers[-1].answer
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_beside_a_tight_rung_another_tight_one_is_passed_over() -> None:
 
 def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
     verdicts = {ZERO3: TIGHT, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}
-    assert () == find_remedies(walk(verdicts, wish=Constraints(offload=OffloadChoice.NONE)))
+    assert () == find_remedies(walk(verdicts, constraints=Constraints(offload=OffloadChoice.NONE)))
 
 
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
@@ -181,15 +183,15 @@ def test_zero3_is_refused_over_a_slow_link() -> None:
     ],
 )
 def test_a_slow_zero3_is_replaced_or_taken_when_the_person_says_so(
-    wish: Constraints, strategy: Strategy, reason: Reason
+    constraints: Constraints, strategy: Strategy, reason: Reason
 ) -> None:
-    decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, wish)
+    decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints)
     assert (strategy, (reason,)) == (chosen(decision), decision.reasons)
 
 
 def test_the_larger_offload_replaces_a_slow_zero3_when_the_smaller_one_does_not_fit() -> None:
-    wish = Constraints(offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD == chosen(walk({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, wish))
+    constraints = Constraints(offload=OffloadChoice.AUTO)
+    assert ZERO3_OFFLOAD == chosen(walk({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints))
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW])
@@ -209,10 +211,10 @@ def test_offload_none_forbids_it(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
 def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machine) -> None:
-    rungs = [weighed(strategy, NO) for strategy in STRATEGIES]
+    rungs = [evaluated(strategy, NO) for strategy in STRATEGIES]
     at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
     rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES + 3)
-    decision = walk_flowchart(rungs, job_on(machine), Constraints())
+    decision = follow_flowchart(rungs, job_on(machine), Constraints())
     assert (None, (Reason.NOTHING_FITS,)) == (chosen(decision), decision.reasons)
     assert (ZERO2_OFFLOAD, 3) == (decision.closest.strategy, decision.closest.lacking_bytes)
 
@@ -224,14 +226,14 @@ def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
 ) -> None:
     decision = walk(dict.fromkeys(STRATEGIES, FITS), machine, Constraints(stage=strategy.stage))
     assert (strategy, (Reason.ASKED_FOR,)) == (chosen(decision), decision.reasons)
-    assert 1 == len(decision.walk)
+    assert 1 == len(decision.answers)
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3])
 def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) -> None:
     others = {s: FITS for s in STRATEGIES if s.stage != strategy.stage}
-    assert chosen(walk(others, wish=Constraints(stage=strategy.stage))) is None
-    forced = walk(others, wish=Constraints(stage=strategy.stage, force=True))
+    assert chosen(walk(others, constraints=Constraints(stage=strategy.stage))) is None
+    forced = walk(others, constraints=Constraints(stage=strategy.stage, force=True))
     assert (strategy, (Reason.FORCED,)) == (chosen(forced), forced.reasons)
 
 
@@ -250,14 +252,14 @@ def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) 
 def test_a_stage_and_an_offload_name_a_rung(
     stage: int | None, offload: OffloadChoice, strategy: Strategy
 ) -> None:
-    wish = Constraints(stage=stage, offload=offload)
-    assert strategy == chosen(walk(dict.fromkeys(STRATEGIES, FITS), wish=wish))
+    constraints = Constraints(stage=stage, offload=offload)
+    assert strategy == chosen(walk(dict.fromkeys(STRATEGIES, FITS), constraints=constraints))
 
 
 def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> None:
     fitting = dict.fromkeys((ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
-    wish = Constraints(stage=3, offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD_OPTIMIZER == chosen(walk(fitting, wish=wish))
+    constraints = Constraints(stage=3, offload=OffloadChoice.AUTO)
+    assert ZERO3_OFFLOAD_OPTIMIZER == chosen(walk(fitting, constraints=constraints))
 
 
 @pytest.mark.parametrize(
@@ -273,28 +275,28 @@ def test_an_offload_that_deepspeed_does_not_have_is_refused(
     stage: int, offload: OffloadChoice
 ) -> None:
     with pytest.raises(UsageError, match=rf"`--stage {stage}` with `--offload {offload}`"):
-        walk({}, wish=Constraints(stage=stage, offload=offload))
+        walk({}, constraints=Constraints(stage=stage, offload=offload))
 
 
 def test_an_answer_carries_the_numbers_that_settled_it() -> None:
-    first = walk({ZERO2: FITS}).walk[0]
+    first = walk({ZERO2: FITS}).answers[0]
     expected = (False, "ddp", NEED_BYTES[NO], BUDGET_BYTES)
     assert expected == (first.answer, first.strategy, first.need_bytes, first.have_bytes)
 
 
 def test_a_rung_that_fails_on_the_host_alone_is_answered_with_the_hosts_numbers() -> None:
     """Also when it fills the GPU to the last byte."""
-    rungs = [weighed(strategy, NO) for strategy in STRATEGIES]
+    rungs = [evaluated(strategy, NO) for strategy in STRATEGIES]
     at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
     rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES, host_bytes=7, host_budget_bytes=5)
-    answers = walk_flowchart(rungs, job_on(ONE), Constraints()).walk
+    answers = follow_flowchart(rungs, job_on(ONE), Constraints()).answers
     answer = next(a for a in answers if a.strategy == "zero2-offload")
     assert (7, 5) == (answer.need_bytes, answer.have_bytes)
 
 
 def test_the_losers_are_kept() -> None:
     decision = walk({DDP: FITS})
-    assert STRATEGIES == tuple(w.strategy for w in decision.weighed)
+    assert STRATEGIES == tuple(w.strategy for w in decision.evaluated)
     assert NO is decision.of(ZERO2).verdict
 
 
@@ -317,16 +319,18 @@ WISHES = tuple(
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("wish", WISHES)
-def test_no_walk_ends_on_a_rung_that_does_not_fit(wish: Constraints, machine: Machine) -> None:
-    ends = [(verdicts, chosen(walk(verdicts, machine, wish))) for verdicts in ANSWERS]
+def test_no_walk_ends_on_a_rung_that_does_not_fit(
+    constraints: Constraints, machine: Machine
+) -> None:
+    ends = [(verdicts, chosen(walk(verdicts, machine, constraints))) for verdicts in ANSWERS]
     assert [] == [(v, end) for v, end in ends if end is not None and v[end] is NO]
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("wish", WISHES)
-def test_no_walk_asks_the_same_thing_twice(wish: Constraints, machine: Machine) -> None:
+def test_no_walk_asks_the_same_thing_twice(constraints: Constraints, machine: Machine) -> None:
     for verdicts in ANSWERS:
-        steps = [(a.question, a.strategy) for a in walk(verdicts, machine, wish).walk]
+        steps = [(a.question, a.strategy) for a in walk(verdicts, machine, constraints).answers]
         assert len(set(steps)) == len(steps)
 
 

@@ -61,9 +61,11 @@ def test_the_walk_goes_one_rung_up_each_time_and_then_ends() -> None:
 def test_a_rung_that_spares_nothing_more_does_not_fit_either() -> None:
     decision = decide(JOB, Constraints(stage=2))
     again = decide_again(decision, died(decision, ZERO2))
-    assert {"ddp", "zero1", "zero2"} == {one.strategy.name for one in again.weighed if one.ran_out}
+    assert {"ddp", "zero1", "zero2"} == {
+        one.strategy.name for one in again.evaluated if one.ran_out
+    }
     need_bytes = decision.of(ZERO2).device_bytes
-    for one in again.weighed:
+    for one in again.evaluated:
         assert one.runs == (one.ran_out is None)
         assert not one.runs or one.device_bytes < need_bytes
 
@@ -152,7 +154,7 @@ def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
     for strategy in FLOWCHART_STRATEGIES:
         decision = decide_again(decision, died(decision, strategy))
     assert chosen(decision) is None
-    assert any("--gradient-checkpointing" in cure.change for cure in find_remedies(decision))
+    assert any("--gradient-checkpointing" in remedy.change for remedy in find_remedies(decision))
 
 
 def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:

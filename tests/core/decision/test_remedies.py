@@ -27,19 +27,19 @@ SEVEN = read_model("llama-2-7b")
 def refused(
     machine: Machine = SLOW,
     workload: Workload | None = None,
-    wish: Constraints | None = None,
+    constraints: Constraints | None = None,
     **settings: Any,
 ) -> Decision:
     """A decision that chose nothing."""
     job = PlanInput(machine=machine, model=SEVEN, workload=workload or Workload(), **settings)
-    decision = decide(job, wish or Constraints())
+    decision = decide(job, constraints or Constraints())
     assert decision.chosen is None
     return decision
 
 
 def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
     """What the person gets by typing the options."""
-    job, wish = decision.job, decision.wish
+    job, constraints = decision.job, decision.constraints
     workload: Mapping[str, tuple[str, Any]] = {
         "--gradient-checkpointing": ("gradient_checkpointing", bool),
         "--micro-batch": ("micro_batch", int),
@@ -60,11 +60,11 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
             assert params is not None
             job = replace(job, model=model_from_size(str(value), params))
         elif flag == "--offload":
-            wish = replace(wish, offload=OffloadChoice(str(value)))
+            constraints = replace(constraints, offload=OffloadChoice(str(value)))
         else:
             assert {"--allow-slow": True} == {flag: value}
-            wish = replace(wish, allow_slow=True)
-    return job, wish
+            constraints = replace(constraints, allow_slow=True)
+    return job, constraints
 
 
 LEAN = Workload(gradient_checkpointing=True)
@@ -78,12 +78,14 @@ REFUSED = {
     "fast": refused(FAST, LONG),
     "four": refused(parse_spec("4xA100-40GB", TABLE)),
     "four, batched": refused(
-        parse_spec("4xA100-40GB", TABLE), replace(LEAN, micro_batch=32), wish=Constraints(stage=3)
+        parse_spec("4xA100-40GB", TABLE),
+        replace(LEAN, micro_batch=32),
+        constraints=Constraints(stage=3),
     ),
     "fp16": refused(FAST, Workload(precision=Precision.FP16)),
     "one": refused(parse_spec("A100-40GB", TABLE)),
-    "stage 2": refused(FAST, wish=Constraints(stage=2)),
-    "no offload": refused(SLOW, wish=Constraints(offload=OffloadChoice.NONE)),
+    "stage 2": refused(FAST, constraints=Constraints(stage=2)),
+    "no offload": refused(SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
     "nodes": refused(with_nodes(SLOW, 2), LONG),
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
 }
@@ -98,7 +100,7 @@ def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> 
         assert led.chosen is not None
         # A lone GPU does not tell how others would be linked, so there the slow link is planned for.
         guessed = len(decision.job.machine.gpus) == 1 and "--machine" in remedy.change
-        running = {weighed.strategy.name for weighed in led.weighed if weighed.runs}
+        running = {evaluated.strategy.name for evaluated in led.evaluated if evaluated.runs}
         assert remedy.strategy in (running if guessed else {led.chosen.strategy.name})
 
 
@@ -145,7 +147,7 @@ def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
     assert count in {2, 4, 8}
     for narrower in fewer:
         machine = widen(decision.job.machine, narrower)
-        assert decide(replace(decision.job, machine=machine), decision.wish).chosen is None
+        assert decide(replace(decision.job, machine=machine), decision.constraints).chosen is None
 
 
 def test_beside_a_persons_own_config_nothing_is_offered() -> None:
@@ -164,7 +166,7 @@ def test_the_largest_batch_that_helps_is_offered() -> None:
     decision = REFUSED["four, batched"]
     ((micro_batch, _),) = batches(decision)
     larger = replace(decision.job.workload, micro_batch=2 * micro_batch)
-    assert decide(replace(decision.job, workload=larger), decision.wish).chosen is None
+    assert decide(replace(decision.job, workload=larger), decision.constraints).chosen is None
 
 
 def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
@@ -180,7 +182,7 @@ def test_the_longest_sequence_that_helps_is_offered() -> None:
         int(r.change["--seq-len"]) for r in find_remedies(decision) if "--seq-len" in r.change
     ]
     longer = replace(decision.job.workload, sequence_tokens=2 * tokens)
-    assert decide(replace(decision.job, workload=longer), decision.wish).chosen is None
+    assert decide(replace(decision.job, workload=longer), decision.constraints).chosen is None
 
 
 @pytest.mark.parametrize("nodes", [2, 4])

@@ -154,13 +154,13 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(job=jobs())
 def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: PlanInput) -> None:
-    weighed = evaluate(job, strategy)
-    interval = find_interval(job, weighed)
+    evaluated = evaluate(job, strategy)
+    interval = find_interval(job, evaluated)
     if job.accounting is Accounting.TEXTBOOK:
         assert interval is None
         return
     assert interval is not None
-    assert weighed.estimate.peak_bytes == interval.expected_bytes
+    assert evaluated.estimate.peak_bytes == interval.expected_bytes
     assert 0 < interval.low_bytes < interval.expected_bytes < interval.high_bytes
 
 

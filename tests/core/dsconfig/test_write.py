@@ -524,7 +524,7 @@ def test_deepspeed_reads_out_of_a_config_what_was_decided(
     assert half is config.bfloat16_config.bf16_optimizer_states
     assert half is config.bfloat16_config.bf16_master_weights_and_grads
     assert (numbers.torch_autocast is not None) is config.torch_autocast_enabled
-    expected = sizes(case.weighed(JOB).buffers, strategy)
+    expected = sizes(case.evaluated(JOB).buffers, strategy)
     assert expected == {key: getattr(zero, ATTRIBUTES[key]) for key in expected}
 
 

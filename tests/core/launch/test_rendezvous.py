@@ -19,7 +19,7 @@ AGREEMENT = LaunchSpec(
     env={"ACCELERATE_USE_DEEPSPEED": "true"},
     config_path="out/ds_config_zero2.json",
     config_sha256="0" * 64,
-    rung="zero2",
+    strategy="zero2",
     master_addr="n1",
     master_port=29500,
     slots=((0, 1), (2, 3)),
@@ -28,7 +28,7 @@ AGREEMENT = LaunchSpec(
 )
 
 
-def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
+def join(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
     source = MachineSource.NVML if accelerator is Accelerator.CUDA else MachineSource.CPU
     gpus = tuple(Gpu(index=index, name="A") for index in range(2))
     machine = Machine(source=source, accelerator=accelerator, gpus=gpus)
@@ -40,7 +40,7 @@ def hello(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
 @pytest.mark.parametrize(
     "attempt",
     [
-        AttemptSpec(heard=("a", "b"), agreement=AGREEMENT),
+        AttemptSpec(heard=("a", "b"), spec=AGREEMENT),
         AttemptSpec(heard=("a", "b"), end=137, why="killed"),
         AttemptSpec(heard=(), end=0),
     ],
@@ -50,7 +50,7 @@ def test_an_attempt_is_read_as_it_was_written(attempt: AttemptSpec) -> None:
 
 
 def test_a_hello_is_read_as_it_was_written() -> None:
-    assert hello(1) == decode_file(Join, encode_file(hello(1)), "hello-1.json")
+    assert join(1) == decode_file(Join, encode_file(join(1)), "hello-1.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2, "value": {}}', "{"])
@@ -65,9 +65,9 @@ def test_copies_meet_in_the_output_folder(output_dir: str, parent: str) -> None:
 
 
 def test_nodes_that_are_alike_are_taken() -> None:
-    refuse_unlike((hello(0), hello(1), hello(2)))
+    refuse_unlike((join(0), join(1), join(2)))
 
 
 def test_gpus_and_cpus_do_not_train_together() -> None:
     with pytest.raises(ZerowizError, match="`n2` on cpu"):
-        refuse_unlike((hello(0), hello(1, Accelerator.CPU)))
+        refuse_unlike((join(0), join(1, Accelerator.CPU)))

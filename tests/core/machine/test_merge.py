@@ -97,7 +97,7 @@ def test_equal_nodes_merge_to_that_node_many_times(machine: Machine, nodes: int)
     network = fleet.machine.network
     assert replace(machine, nodes=nodes, network=network) == fleet.machine
     assert machine.network == network or network.kind is NetworkKind.NVLINK
-    assert () == fleet.oddities
+    assert () == fleet.outliers
 
 
 @laws
@@ -188,8 +188,8 @@ def test_bf16_is_taken_only_where_every_node_takes_it(nodes: list[Machine]) -> N
 @laws
 @given(FLEETS)
 def test_no_oddity_says_what_is_usual(nodes: list[Machine]) -> None:
-    oddities = merge_nodes(answers(*nodes)).oddities
-    assert [] == [oddity for oddity in oddities if oddity.said == oddity.usual]
+    outliers = merge_nodes(answers(*nodes)).outliers
+    assert [] == [outlier for outlier in outliers if outlier.said == outlier.usual]
 
 
 def node(count: int = 8, **changes: Any) -> Machine:
@@ -282,7 +282,7 @@ def test_the_odd_node_out_is_named(
         NodeAnswer(host="odd", machine=odd),
     ]
     expected = Outlier(host="odd", what=what, said=said, usual=usual, gpu=gpu)
-    assert (expected,) == merge_nodes(asked).oddities
+    assert (expected,) == merge_nodes(asked).outliers
 
 
 FINE = {
@@ -298,46 +298,46 @@ FINE = {
 
 @pytest.mark.parametrize("fine", FINE.values(), ids=FINE)
 def test_what_is_no_worse_is_not_odd(fine: Machine) -> None:
-    assert () == merge_nodes(answers(node(), node(), node(), fine)).oddities
+    assert () == merge_nodes(answers(node(), node(), node(), fine)).outliers
 
 
 def test_of_two_nodes_the_worse_is_odd() -> None:
     busy = with_gpu(node(4, interconnect=PARTIAL), 0, free_bytes=GB)
-    odd = [(oddity.host, oddity.what) for oddity in merge_nodes(answers(busy, node())).oddities]
+    odd = [(outlier.host, outlier.what) for outlier in merge_nodes(answers(busy, node())).outliers]
     kinds = (OutlierKind.FEWER_GPUS, OutlierKind.BUSY_GPU, OutlierKind.SLOWER_LINK)
     assert [("n0", kind) for kind in kinds] == odd
 
 
 def test_smaller_gpus_of_another_model_are_not_called_busy() -> None:
     small = node(gpus=tuple(replace(gpu, name=A100, free_bytes=40 * GB) for gpu in node().gpus))
-    oddities = merge_nodes(answers(node(), node(), small)).oddities
-    assert [OutlierKind.GPU_MODEL] == [oddity.what for oddity in oddities]
+    outliers = merge_nodes(answers(node(), node(), small)).outliers
+    assert [OutlierKind.GPU_MODEL] == [outlier.what for outlier in outliers]
 
 
 def test_cpu_ranks_are_not_called_busy() -> None:
     """Their memory is the host's, and that is said once."""
     cpu = node(2, accelerator=Accelerator.CPU)
     less = replace(with_gpu(cpu, 0, free_bytes=GB), host=replace(cpu.host, available_bytes=2 * GB))
-    oddities = merge_nodes(answers(cpu, cpu, less)).oddities
-    assert [OutlierKind.LESS_HOST_MEMORY] == [oddity.what for oddity in oddities]
+    outliers = merge_nodes(answers(cpu, cpu, less)).outliers
+    assert [OutlierKind.LESS_HOST_MEMORY] == [outlier.what for outlier in outliers]
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_is_not_called_busy() -> None:
     nodes = [
         with_gpu(node(1), 0, shares_host_memory=True, free_bytes=size * GB) for size in (9, 9, 2)
     ]
-    assert () == merge_nodes(answers(*nodes)).oddities
+    assert () == merge_nodes(answers(*nodes)).outliers
 
 
 def test_one_gpu_has_no_link_that_could_be_slow() -> None:
     alone = node(1, interconnect=Interconnect(link_class=LinkClass.NONE))
-    oddities = merge_nodes(answers(node(), node(), alone)).oddities
-    assert [OutlierKind.FEWER_GPUS] == [oddity.what for oddity in oddities]
+    outliers = merge_nodes(answers(node(), node(), alone)).outliers
+    assert [OutlierKind.FEWER_GPUS] == [outlier.what for outlier in outliers]
 
 
 def test_of_two_drivers_the_newer_is_usual() -> None:
     nodes = [node(driver_version=version) for version in ("570.9.15", "570.20")]
-    assert ["570.20"] == [oddity.usual for oddity in merge_nodes(answers(*nodes)).oddities]
+    assert ["570.20"] == [outlier.usual for outlier in merge_nodes(answers(*nodes)).outliers]
 
 
 def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
@@ -346,7 +346,7 @@ def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
         NodeAnswer(host="n2", machine=node(6)),
         *(NodeAnswer(host=f"m{i}", machine=node()) for i in range(3)),
     ]
-    odd = [(oddity.host, oddity.what) for oddity in merge_nodes(asked).oddities]
+    odd = [(outlier.host, outlier.what) for outlier in merge_nodes(asked).outliers]
     expected = [
         ("n2", OutlierKind.FEWER_GPUS),
         ("n10", OutlierKind.FEWER_GPUS),

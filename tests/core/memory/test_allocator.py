@@ -70,10 +70,10 @@ def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
         workload=Workload(),
         expandable_segments=expandable,
     )
-    weighed = evaluate(replace(job, machine=machine_of(2, 2**60)), ZERO2)
-    job = replace(job, own_buffers=weighed.buffers)
-    peak_bytes = weighed.estimate.peak_bytes
-    beside_bytes = outside_bytes(two, weighed.buffers)
+    evaluated = evaluate(replace(job, machine=machine_of(2, 2**60)), ZERO2)
+    job = replace(job, own_buffers=evaluated.buffers)
+    peak_bytes = evaluated.estimate.peak_bytes
+    beside_bytes = outside_bytes(two, evaluated.buffers)
     enough_bytes, plenty_bytes = (
         peak_bytes + int(fraction * peak_bytes) + beside_bytes
         for fraction in (near.slack_fraction, near.tight_fraction)

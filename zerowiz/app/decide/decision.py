@@ -28,14 +28,14 @@ class Plan:
     """What was decided, and the options that led there."""
 
     options: Options
-    brief: Request
+    request: Request
     decision: Decision
-    cures: tuple[Remedy, ...]
+    remedies: tuple[Remedy, ...]
     in_script: Mapping[int, str]
     """What the script itself must change for a cure, by the cure's place."""
 
     @property
-    def rung(self) -> Strategy | None:
+    def strategy(self) -> Strategy | None:
         """The chosen rung, if any."""
         chosen = self.decision.chosen
         return None if chosen is None else chosen.strategy
@@ -45,39 +45,39 @@ def plan_options(
     options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Plan:
     """Decide with these options on this machine."""
-    brief = make_request(options, machine, facts, script_args)
+    request = make_request(options, machine, facts, script_args)
     if facts is not None:
-        check_method(facts, brief.job.workload.method)
-    decision = decide(brief.job, brief.wish)
-    _refuse_unsupported(options, brief, decision)
-    cures: list[Remedy] = []
+        check_method(facts, request.job.workload.method)
+    decision = decide(request.job, request.constraints)
+    _refuse_unsupported(options, request, decision)
+    remedies: list[Remedy] = []
     in_script: dict[int, str] = {}
-    for cure in find_remedies(decision):
-        chosen, edits = _try(options, cure, brief.job, facts, script_args)
-        if chosen is None and not (edits and _IN_SCRIPT.issuperset(cure.change)):
+    for remedy in find_remedies(decision):
+        chosen, edits = _try(options, remedy, request.job, facts, script_args)
+        if chosen is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
             continue
         if edits:
-            in_script[len(cures)] = "; ".join(edits)
-        if chosen is None or chosen.strategy.name == cure.strategy:
-            cures.append(cure)
+            in_script[len(remedies)] = "; ".join(edits)
+        if chosen is None or chosen.strategy.name == remedy.strategy:
+            remedies.append(remedy)
         else:
             # Such as another machine, which is not the wider one of this that core weighed.
-            cures.append(make_remedy(decision, cure.change, chosen))
+            remedies.append(make_remedy(decision, remedy.change, chosen))
     return Plan(
         options=options,
-        brief=brief,
+        request=request,
         decision=decision,
-        cures=tuple(cures),
+        remedies=tuple(remedies),
         in_script=in_script,
     )
 
 
-def _refuse_unsupported(options: Options, brief: Request, decision: Decision) -> None:
+def _refuse_unsupported(options: Options, request: Request, decision: Decision) -> None:
     """A config is written only where DeepSpeed trains what was asked for."""
     if decision.chosen is None or options.config is not None:
         return
-    handover, job = brief.handover, brief.job
-    if brief.wish.stage is None and decision.chosen.strategy.stage == 0:
+    handover, job = request.handover, request.job
+    if request.constraints.stage is None and decision.chosen.strategy.stage == 0:
         # Where all fits one GPU the states stay in fp32: nobody asked for stage 0 with others.
         job = replace(job, state_dtype=None)
     refuse_unsupported(
@@ -97,25 +97,25 @@ _IN_SCRIPT = frozenset(
 
 def _try(
     options: Options,
-    cure: Remedy,
+    remedy: Remedy,
     job: PlanInput,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
 ) -> tuple[StrategyEstimate | None, list[str]]:
     """What a cure leads to as it is typed, and what the script must change for it first."""
     try:
-        brief = _with_cure(options, cure.change, job, facts, script_args)
+        request = _with_cure(options, remedy.change, job, facts, script_args)
     except ZerowizError:
         edits = []
-        for flag, value in cure.change.items():
+        for flag, value in remedy.change.items():
             try:
                 _with_cure(options, {flag: value}, job, facts, script_args)
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
         return None, edits
-    decision = decide(brief.job, brief.wish)
+    decision = decide(request.job, request.constraints)
     try:
-        _refuse_unsupported(options, brief, decision)
+        _refuse_unsupported(options, request, decision)
     except ZerowizError:
         return None, []
     return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
@@ -136,10 +136,10 @@ def _with_cure(
     changed = with_flags(options, change)
     machine = _machine_of(changed, change, job.machine)
     model = None if "--model" in change else job.model
-    brief = make_request(changed, machine, facts, script_args, model)
+    request = make_request(changed, machine, facts, script_args, model)
     if facts is not None:
-        check_method(facts, brief.job.workload.method)
-    return brief
+        check_method(facts, request.job.workload.method)
+    return request
 
 
 def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
@@ -147,20 +147,20 @@ def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     return find_machine(changed, os.environ) if "--machine" in change else machine
 
 
-def write_notes(outcome: Plan) -> None:
+def write_notes(plan: Plan) -> None:
     """Say on stderr what a result rests on."""
-    brief = outcome.brief
-    assumed = (f"assumed {', '.join(brief.assumed)}",) if brief.assumed else ()
-    keys = ", ".join(f"`{key}`" for key in brief.uncounted)
-    adam = brief.unfused_adam
+    request = plan.request
+    assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
+    keys = ", ".join(f"`{key}`" for key in request.uncounted)
+    adam = request.unfused_adam
     unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
-    family = brief.job.model.architecture.family
-    eager = (sentences.falls_back(family, brief.falls_back),) if brief.falls_back else ()
-    uncounted = (f"`{outcome.options.config}`: {keys} not counted",) if keys else ()
-    if not outcome.options.quiet:
+    family = request.job.model.architecture.family
+    eager = (sentences.falls_back(family, request.falls_back),) if request.falls_back else ()
+    uncounted = (f"`{plan.options.config}`: {keys} not counted",) if keys else ()
+    if not plan.options.quiet:
         for note in (
-            *brief.job.machine.notes,
-            *brief.traced,
+            *request.job.machine.notes,
+            *request.traced,
             *assumed,
             *unfused,
             *eager,
@@ -169,25 +169,25 @@ def write_notes(outcome: Plan) -> None:
             show.note(note, sys.stderr)
 
 
-def require_strategy(outcome: Plan) -> Strategy:
+def require_strategy(plan: Plan) -> Strategy:
     """The chosen rung.
 
     Raises:
         NothingFitsError: There is none; with the closest one, and the remedies as hints.
     """
-    if outcome.rung is None:
+    if plan.strategy is None:
         hints = [
-            "; ".join(filter(None, (sentences.remedy(cure), outcome.in_script.get(place))))
-            for place, cure in enumerate(outcome.cures)
+            "; ".join(filter(None, (sentences.remedy(remedy), plan.in_script.get(place))))
+            for place, remedy in enumerate(plan.remedies)
         ]
-        raise NothingFitsError(sentences.nothing_fits(outcome.decision), *hints)
-    return outcome.rung
+        raise NothingFitsError(sentences.nothing_fits(plan.decision), *hints)
+    return plan.strategy
 
 
-def _changes(outcome: Plan) -> list[Remedy]:
+def _changes(plan: Plan) -> list[Remedy]:
     """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
-    here = is_here(outcome.brief.job.machine)
-    return [cure for cure in outcome.cures if not (here and "--machine" in cure.change)]
+    here = is_here(plan.request.job.machine)
+    return [remedy for remedy in plan.remedies if not (here and "--machine" in remedy.change)]
 
 
 def decide_with(
@@ -199,32 +199,32 @@ def decide_with(
     tell: Show,
 ) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
-    outcome = plan_options(options, machine, facts, script_args)
-    write_notes(outcome)
+    plan = plan_options(options, machine, facts, script_args)
+    write_notes(plan)
     if not options.quiet:
         show.script(facts, sys.stderr)
-    _tell(outcome, tell)
-    open_changes = _changes(outcome)
-    while person and outcome.rung is None and open_changes:
+    _tell(plan, tell)
+    open_changes = _changes(plan)
+    while person and plan.strategy is None and open_changes:
         index = choose("Change what?", [*map(sentences.change, open_changes), "nothing, stop here"])
         if index == len(open_changes):
             break
-        cure = open_changes.pop(index)
-        edits = outcome.in_script.get(outcome.cures.index(cure))
+        remedy = open_changes.pop(index)
+        edits = plan.in_script.get(plan.remedies.index(remedy))
         try:
-            changed = with_flags(outcome.options, cure.change)
-            machine = _machine_of(changed, cure.change, machine)
-            outcome = plan_options(changed, machine, facts, script_args)
+            changed = with_flags(plan.options, remedy.change)
+            machine = _machine_of(changed, remedy.change, machine)
+            plan = plan_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
             for line in (error.message, *([edits] if edits else error.hints[:1])):
                 show.note(line, sys.stderr)
             continue
-        _tell(outcome, tell)
-        open_changes = _changes(outcome)
-    return outcome
+        _tell(plan, tell)
+        open_changes = _changes(plan)
+    return plan
 
 
-def _tell(outcome: Plan, tell: Show) -> None:
-    if not outcome.options.quiet:
-        tell(outcome.decision, outcome.cures, sys.stderr)
+def _tell(plan: Plan, tell: Show) -> None:
+    if not plan.options.quiet:
+        tell(plan.decision, plan.remedies, sys.stderr)

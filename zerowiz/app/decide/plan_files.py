@@ -26,35 +26,33 @@ from zerowiz.probe.recording.hashes import hash_uuids
 
 
 def with_plan(
-    outcome: Plan, config: PlannedFile, script: str, script_args: Sequence[str]
+    plan: Plan, config: PlannedFile, script: str, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """The config and its plan file, in the order in which they are written.
 
     The plan goes first: a config is what a run takes, so where writing ends in between, no new
     config lies there without its reasons, and the hash in the plan tells that it waits for one.
     """
-    job = outcome.decision.job
-    machine = without_people(
-        job.machine, hash_uuids, names_hosts=outcome.options.hostfile is not None
-    )
+    job = plan.decision.job
+    machine = without_people(job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None)
     # `command` and `env` stay null: the port, PATH and folders of one start on one host would
     # differ each time, and `reproduce` makes them anew.
-    plan = {**encode_outcome(outcome), "machine": encode_machine(machine)}
+    content = {**encode_outcome(plan), "machine": encode_machine(machine)}
     provenance = Provenance(
         config=config,
-        argv=tuple(reproducing_words(outcome, script, script_args)),
+        argv=tuple(reproducing_words(plan, script, script_args)),
         versions=_versions(),
     )
-    text = render_plan(plan, provenance)
+    text = render_plan(content, provenance)
     return PlannedFile(path=plan_path(config.path), text=text), config
 
 
-def reproducing_words(outcome: Plan, script: str, script_args: Sequence[str]) -> list[str]:
+def reproducing_words(plan: Plan, script: str, script_args: Sequence[str]) -> list[str]:
     """The command that writes the same files, asking nothing; run where this one was."""
     # A launch starts where it is: what was planned for another machine, `init` writes.
-    command = "launch" if is_here(outcome.decision.job.machine) else "init"
-    forced = ["--force"] if Reason.FORCED in outcome.decision.reasons else []
-    words = ["zerowiz", command, "--yes", *forced, *as_words(outcome.options)]
+    command = "launch" if is_here(plan.decision.job.machine) else "init"
+    forced = ["--force"] if Reason.FORCED in plan.decision.reasons else []
+    words = ["zerowiz", command, "--yes", *forced, *as_words(plan.options)]
     return [*words, script, *hide_secrets(script_args)]
 
 

@@ -17,14 +17,14 @@ _NAME = "job.sbatch"
 _GOES_ON = (RESUME, "--save_on_signal")
 
 
-def plan_job_file(outcome: Plan, facts: ScriptFacts) -> PlannedFile:
+def plan_job_file(plan: Plan, facts: ScriptFacts) -> PlannedFile:
     """The job script: the nodes of the plan, the answers that were given, the script.
 
     Args:
-        outcome: What was decided.
+        plan: What was decided.
         facts: What the script shows.
     """
-    machine, options = outcome.brief.job.machine, outcome.options
+    machine, options = plan.request.job.machine, plan.options
     has_gpus = machine.accelerator is Accelerator.CUDA
     # Each copy sees its own node; a CPU has as many ranks as it is told.
     on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None)

@@ -35,12 +35,12 @@ class RestartPolicy:
     max_attempts: int = 1
 
 
-def run_attempts(start: Start, manner: RestartPolicy, publish: Publish | None = None) -> int:
+def run_attempts(start: Start, policy: RestartPolicy, publish: Publish | None = None) -> int:
     """Start the job, and after it ran out of memory perhaps once more; the status of the last.
 
     Args:
         start: The first.
-        manner: How often.
+        policy: How often.
         publish: Told of each start once its files are written; other nodes wait for it.
 
     Raises:
@@ -57,50 +57,52 @@ def run_attempts(start: Start, manner: RestartPolicy, publish: Publish | None = 
     with noted_signals() as told:
         while True:
             number = len(record.attempts) + 1
-            watch = start.run.watch(number, start.outcome.brief.job.machine.world_size)
+            watch = start.run.watch(number, start.plan.request.job.machine.world_size)
             attempt = _attempt(start, watch.folder)
             before, record = record, replace(record, attempts=(*record.attempts, attempt))
             try:
-                write_files(start.plan.files, force=start.outcome.options.force)
-                _write(record, start.outcome)
+                write_files(start.launch_plan.files, force=start.plan.options.force)
+                _write(record, start.plan)
             except ZerowizError as error:
                 if end is None:
                     raise
                 _show(error)
-                return _finish(before, start.outcome, end.status)
+                return _finish(before, start.plan, end.status)
             if publish is not None:
                 publish(number, start)
             with suppress(OSError):
                 sys.stdout.flush()
-            end = supervise(start.plan.argv, start.plan.environ(os.environ), watch, told)
+            end = supervise(
+                start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, told
+            )
             attempt = replace(attempt, ended_at=_now(), end=end)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
             # Where nobody reads it any more, the end stays what it was.
             with suppress(OSError):
                 if end.status != 0:
-                    ended.failure(end, start.rung, number, sys.stderr)
-            following = _following(start, end, manner, number, began_at)
+                    ended.failure(end, start.strategy, number, sys.stderr)
+            following = _following(start, end, policy, number, began_at)
             if following is None or told:
-                return _finish(record, start.outcome, end.status)
+                return _finish(record, start.plan, end.status)
             with suppress(OSError):
-                ended.following(following.rung, following.resume, number + 1, sys.stderr)
-            _update(record, start.outcome)
+                ended.following(following.strategy, following.resume, number + 1, sys.stderr)
+            _update(record, start.plan)
             start = following
 
 
 def _following(
-    start: Start, end: JobEnd, manner: RestartPolicy, number: int, began_at: float
+    start: Start, end: JobEnd, policy: RestartPolicy, number: int, began_at: float
 ) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
     memory = memory_of(end.cause)
     if memory is None or end.stopped_by is not None:
         return None
     seen = keep(start, memory)
-    if not manner.escalate:
+    if not policy.escalate:
         return None
-    if number >= manner.max_attempts:
+    if number >= policy.max_attempts:
         with suppress(OSError):
-            show.note(f"no further attempt: `--max-attempts {manner.max_attempts}`", sys.stderr)
+            show.note(f"no further attempt: `--max-attempts {policy.max_attempts}`", sys.stderr)
         return None
     try:
         return escalate(start, seen, number + 1, began_at)
@@ -117,28 +119,28 @@ def _show(error: ZerowizError) -> None:
         show.error(error.message, error.hints, sys.stderr)
 
 
-def _finish(record: RunRecord, outcome: Plan, status: int) -> int:
-    _update(replace(record, exit_status=status), outcome)
+def _finish(record: RunRecord, plan: Plan, status: int) -> int:
+    _update(replace(record, exit_status=status), plan)
     return status
 
 
-def _update(record: RunRecord, outcome: Plan) -> None:
+def _update(record: RunRecord, plan: Plan) -> None:
     """Write the record; a disk that is full changes no status."""
     try:
-        _write(record, outcome)
+        _write(record, plan)
     except ZerowizError as error:
         _show(error)
 
 
 def _attempt(start: Start, logs: Path) -> AttemptRecord:
-    path = config_file(start.outcome.options, start.rung)
+    path = config_file(start.plan.options, start.strategy)
     return AttemptRecord(
-        strategy=start.rung.name,
+        strategy=start.strategy.name,
         why=start.why,
         config_path=path,
-        plan_path=plan_path(path) if start.outcome.options.config is None else None,
-        command=hide_secrets(start.plan.argv),
-        env=start.plan.env,
+        plan_path=plan_path(path) if start.plan.options.config is None else None,
+        command=hide_secrets(start.launch_plan.argv),
+        env=start.launch_plan.env,
         logs=str(logs),
         goes_on=start.resume.goes_on,
         goes_on_path=start.resume.path,
@@ -146,8 +148,8 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
     )
 
 
-def _write(record: RunRecord, outcome: Plan) -> None:
-    folder = outcome.options.output_dir or Path()
+def _write(record: RunRecord, plan: Plan) -> None:
+    folder = plan.options.output_dir or Path()
     replace_file(folder / FILE_NAME, render_record(record))
 
 

@@ -23,39 +23,39 @@ from zerowiz.ui import doctor, show
 
 
 def check_start(
-    outcome: Plan,
+    plan: Plan,
     facts: ScriptFacts,
-    rung: Strategy,
+    strategy: Strategy,
     script_args: Sequence[str],
-    plan: LaunchPlan,
+    launch_plan: LaunchPlan,
     *,
     master_port: int | None = None,
 ) -> None:
     """See that nothing surely ends a start, and note what may.
 
     Args:
-        outcome: What was decided.
+        plan: What was decided.
         facts: Of the script.
-        rung: The strategy that the job runs with.
+        strategy: The strategy that the job runs with.
         script_args: The words after the script.
-        plan: The command, and what the job gets.
+        launch_plan: The command, and what the job gets.
         master_port: A port on this host that somebody chose for the job.
 
     Raises:
         PreflightError: Something does, and nobody forces it.
     """
-    options, program = outcome.options, plan.argv[0]
-    environ = plan.environ(os.environ)
-    findings = look(outcome, facts, rung, script_args, program, environ, master_port=master_port)
+    options, program = plan.options, launch_plan.argv[0]
+    environ = launch_plan.environ(os.environ)
+    findings = look(plan, facts, strategy, script_args, program, environ, master_port=master_port)
     if not options.quiet:
         tell(findings, force=options.force)
     require_no_error(findings, force=options.force)
 
 
 def look(
-    outcome: Plan,
+    plan: Plan,
     facts: ScriptFacts | None,
-    rung: Strategy,
+    strategy: Strategy,
     script_args: Sequence[str],
     program: str | None,
     environ: Mapping[str, str],
@@ -65,15 +65,15 @@ def look(
     """What stands in the way of a planned job.
 
     Args:
-        outcome: What was decided.
+        plan: What was decided.
         facts: Of the script; None without one.
-        rung: The strategy that the job runs with.
+        strategy: The strategy that the job runs with.
         script_args: The words after the script.
         program: `deepspeed`, as a launch found it; None where it found none.
         environ: What the job gets: the caller's environment, and what the launch adds.
         master_port: A port on this host that somebody chose for the job.
     """
-    planned = plan_of(outcome, facts, rung)
+    planned = plan_of(plan, facts, strategy)
     job = planned.job
     found = read_found(
         program,
@@ -83,7 +83,7 @@ def look(
         cuda=job.machine.accelerator is Accelerator.CUDA,
         script=None if facts is None else Path(facts.path),
         nvme_path=job.nvme_path,
-        output_folder=_output_folder(outcome, facts, script_args),
+        output_folder=_output_folder(plan, facts, script_args),
         master_port=master_port,
     )
     return examine(Situation(machine=job.machine, planned=planned, found=found, environ=environ))
@@ -124,21 +124,21 @@ def tell(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
             show.note(f"{doctor.in_short(finding)}{mend}", sys.stderr)
 
 
-def plan_of(outcome: Plan, facts: ScriptFacts | None, rung: Strategy) -> Planned:
+def plan_of(plan: Plan, facts: ScriptFacts | None, strategy: Strategy) -> Planned:
     """The job as the checks read it."""
-    brief, weighed = outcome.brief, outcome.decision.of(rung)
-    step = brief.job.workload
-    integration = brief.handover.integration
+    request, evaluated = plan.request, plan.decision.of(strategy)
+    step = request.job.workload
+    integration = request.handover.integration
     ops = list_ops(
-        _config(outcome, rung),
-        accelerator=brief.job.machine.accelerator,
+        _config(plan, strategy),
+        accelerator=request.job.machine.accelerator,
         integration=integration,
         own_optimizers=() if facts is None else facts.own_optimizers,
         passes_optimizer=facts is not None and facts.passes_optimizer,
     )
     return Planned(
-        job=brief.job,
-        weighed=weighed,
+        job=request.job,
+        evaluated=evaluated,
         integration=integration,
         ops=ops,
         uses_peft=step.method is not Method.FULL,
@@ -146,18 +146,18 @@ def plan_of(outcome: Plan, facts: ScriptFacts | None, rung: Strategy) -> Planned
     )
 
 
-def _config(outcome: Plan, rung: Strategy) -> Mapping[str, object]:
+def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     """What DeepSpeed will read: the person's own config, or the one that is written."""
-    own = outcome.options.config
+    own = plan.options.config
     if own is None:
-        job, handover = outcome.brief.job, outcome.brief.handover
-        return write_config(job, outcome.decision.of(rung), handover)
+        job, handover = plan.request.job, plan.request.handover
+        return write_config(job, plan.decision.of(strategy), handover)
     from zerowiz.probe.config.config_file import read_config_values  # noqa: PLC0415 - takes long to load
 
     return read_config_values(own)
 
 
-def _output_folder(outcome: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
+def _output_folder(plan: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
     """Where checkpoints go, as far as the script says."""
     said = None if facts is None else output_folder(facts, script_args)
-    return outcome.options.output_dir or Path() if said is None else Path(said)
+    return plan.options.output_dir or Path() if said is None else Path(said)

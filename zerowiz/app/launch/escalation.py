@@ -27,7 +27,7 @@ _CLOCKS_S = 10.0
 def keep(start: Start, memory: MemoryKind) -> RanOut | None:
     """Remember what was seen on this machine; where nothing can be kept, this run knows it."""
     day = datetime.now(tz=UTC).date().isoformat()
-    seen = remember(start.outcome.decision, start.rung, memory, day)
+    seen = remember(start.plan.decision, start.strategy, memory, day)
     if seen is None:
         return None
     path = history_path(seen.job_key, os.environ)
@@ -54,31 +54,31 @@ def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) ->
     """
     if seen is None:
         raise ZerowizError("no next attempt: how much memory was free is unknown")
-    decision = decide_again(start.outcome.decision, seen)
-    outcome = replace(
-        start.outcome,
-        brief=replace(start.outcome.brief, job=decision.job, wish=decision.wish),
+    decision = decide_again(start.plan.decision, seen)
+    plan = replace(
+        start.plan,
+        request=replace(start.plan.request, job=decision.job, constraints=decision.constraints),
         decision=decision,
-        cures=(),
+        remedies=(),
         in_script={},
     )
-    rung = require_strategy(outcome)
+    strategy = require_strategy(plan)
     # The plan file names this rung, which nobody else's walk would take.
-    named = {"stage": str(rung.stage), "offload": OffloadChoice(rung.offload.value)}
-    outcome = replace(outcome, options=replace(outcome.options, **named))  # type: ignore[arg-type]
+    named = {"stage": str(strategy.stage), "offload": OffloadChoice(strategy.offload.value)}
+    plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     folder = output_folder(start.facts, start.script_args)
     since = 0.0 if goes_on(start.facts, start.script_args) else began_at - _CLOCKS_S
     saved = read_saved(None if folder is None else Path(folder), since)
-    resume = plan_resume(start.facts, start.script_args, saved, start.rung, rung)
-    plan = plan_launch(outcome, start.facts, resume.script_args, rung, start.run, number)
-    refuse_loss(*plan.files, force=outcome.options.force)
-    check_start(outcome, start.facts, rung, resume.script_args, plan)
+    resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
+    launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
+    refuse_loss(*launch_plan.files, force=plan.options.force)
+    check_start(plan, start.facts, strategy, resume.script_args, launch_plan)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     return replace(
         start,
-        outcome=outcome,
-        rung=rung,
         plan=plan,
+        strategy=strategy,
+        launch_plan=launch_plan,
         resume=resume,
         why=f"{seen.strategy} ran out of {seen.memory} memory; {reasons}",
     )

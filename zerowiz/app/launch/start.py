@@ -20,40 +20,40 @@ from zerowiz.probe.launch.programs import find_programs
 class Start:
     """One start of a job, ready to be done."""
 
-    outcome: Plan
+    plan: Plan
     facts: ScriptFacts
     script_args: tuple[str, ...]
     """As the person said them."""
-    rung: Strategy
+    strategy: Strategy
     run: Run
-    plan: LaunchPlan
+    launch_plan: LaunchPlan
     resume: Resume
     """From where the script goes on, and with which words."""
     why: str
 
 
-def render(outcome: Plan, rung: Strategy) -> str:
+def render(plan: Plan, strategy: Strategy) -> str:
     """The config of this job under this strategy."""
-    job, handover = outcome.brief.job, outcome.brief.handover
-    return render_config(write_config(job, outcome.decision.of(rung), handover))
+    job, handover = plan.request.job, plan.request.handover
+    return render_config(write_config(job, plan.decision.of(strategy), handover))
 
 
 def plan_files(
-    outcome: Plan, rung: Strategy, script: str, script_args: Sequence[str]
+    plan: Plan, strategy: Strategy, script: str, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """What this job writes: nothing where it runs with a person's own config."""
-    if outcome.options.config is not None:
+    if plan.options.config is not None:
         return ()
-    path = config_file(outcome.options, rung)
-    config = PlannedFile(path=path, text=render(outcome, rung))
-    return with_plan(outcome, config, script, script_args)
+    path = config_file(plan.options, strategy)
+    config = PlannedFile(path=path, text=render(plan, strategy))
+    return with_plan(plan, config, script, script_args)
 
 
 def plan_launch(
-    outcome: Plan,
+    plan: Plan,
     facts: ScriptFacts,
     script_args: Sequence[str],
-    rung: Strategy,
+    strategy: Strategy,
     run: Run,
     number: int = 1,
 ) -> LaunchPlan:
@@ -62,15 +62,15 @@ def plan_launch(
     Raises:
         ZerowizError: The config cannot reach the script, or what starts it is missing.
     """
-    options, machine = outcome.options, outcome.brief.job.machine
-    path = config_file(options, rung)
+    options, machine = plan.options, plan.request.job.machine
+    path = config_file(options, strategy)
     check_accelerator(facts, settle(facts, tuple(script_args)), machine.accelerator)
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
     reach = launcher_command(run, number, machine, programs, env)
     words = (facts.path, *delivery.script_args)
-    files = plan_files(outcome, rung, facts.path, script_args)
+    files = plan_files(plan, strategy, facts.path, script_args)
     return make_launch_plan(reach, programs, words, files, supervised=run.supervised)
 
 

@@ -23,7 +23,7 @@ def read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
     fleet = read_fleet(options, environ)
     for short in fleet.short:
         raise PreflightError(
-            outliers.oddity(short), f"give it that many slots in `{options.hostfile}`"
+            outliers.outlier(short), f"give it that many slots in `{options.hostfile}`"
         )
     for failure in fleet.failures:
         raise PreflightError(

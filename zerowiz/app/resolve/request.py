@@ -40,7 +40,7 @@ class Request:
     """Everything a command decides with."""
 
     job: PlanInput
-    wish: Constraints
+    constraints: Constraints
     handover: Handover
     assumed: tuple[str, ...]
     """What nobody said, one clause each."""
@@ -146,7 +146,7 @@ def make_request(
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
     return Request(
         job=job,
-        wish=_wish(options, own),
+        constraints=_wish(options, own),
         handover=_handover(options, facts, settings),
         assumed=assumptions(options, settings, own, job),
         unfused_adam=_unfused_adam(facts),

@@ -44,12 +44,14 @@ def _of_parameters(job: PlanInput, r: RankSizes) -> Iterator[tuple[str, int, int
         yield "zero_hpz_partition_size", ranks, w * numel // ranks
 
 
-def buffer_costs(job: PlanInput, weighed: StrategyEstimate) -> tuple[Cost, ...]:
+def buffer_costs(job: PlanInput, evaluated: StrategyEstimate) -> tuple[Cost, ...]:
     """What the buffers of this rung cost, in the order of the config."""
-    strategy, ranks = weighed.strategy, job.machine.world_size
+    strategy, ranks = evaluated.strategy, job.machine.world_size
     if strategy.stage == 0:
         return ()
-    r = rank_sizes(job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace)
+    r = rank_sizes(
+        job.model, job.counted_workload, ranks, strategy, evaluated.buffers, job.own_trace
+    )
     sharded = Part.PARAMETERS in strategy.sharded
     said = [*_of_gradients(r), *(_of_parameters(job, r) if sharded else ())]
     return tuple(Cost(key=key, value=value, size_bytes=size) for key, value, size in said)

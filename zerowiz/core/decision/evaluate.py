@@ -234,9 +234,9 @@ def evaluate(job: PlanInput, strategy: Strategy) -> StrategyEstimate:
     """
     *faster, leanest = job.buffers(strategy)
     for buffers in faster:
-        weighed = evaluate_with(job, strategy, buffers)
-        if weighed.verdict is Verdict.FITS:
-            return weighed
+        evaluated = evaluate_with(job, strategy, buffers)
+        if evaluated.verdict is Verdict.FITS:
+            return evaluated
     return evaluate_with(job, strategy, leanest)
 
 
@@ -275,16 +275,16 @@ def evaluate_with(job: PlanInput, strategy: Strategy, buffers: Buffers) -> Strat
 
 def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
     """Every strategy, in the order of the ladder; what ran out here before does not fit."""
-    weighed = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
+    evaluated = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
-        died = next((one for one in weighed if one.strategy.name == seen.strategy), None)
+        died = next((one for one in evaluated if one.strategy.name == seen.strategy), None)
         on_gpu = seen.memory is MemoryKind.GPU
         room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
         if died is None or seen.job_key != job.key or not seen.rules_out(job.workload, room_bytes):
             continue
         without = _without_device if on_gpu else _without_host
-        weighed = tuple(without(seen, died, job, one) for one in weighed)
-    return weighed
+        evaluated = tuple(without(seen, died, job, one) for one in evaluated)
+    return evaluated
 
 
 def _without_device(

@@ -85,80 +85,82 @@ class Decision:
     """The chosen rung, or None, with every verdict and the way there."""
 
     job: PlanInput
-    wish: Constraints
-    weighed: tuple[StrategyEstimate, ...]
-    walk: tuple[Answer, ...]
+    constraints: Constraints
+    evaluated: tuple[StrategyEstimate, ...]
+    answers: tuple[Answer, ...]
+    """Of the flowchart's questions, in the order in which they were asked."""
     reasons: tuple[Reason, ...]
     chosen: StrategyEstimate | None
 
     @property
     def closest(self) -> StrategyEstimate:
         """Of the rungs that may be chosen, the one that lacks least."""
-        allowed = [w for w in self.weighed if w.strategy in _considered(self.wish)]
+        allowed = [w for w in self.evaluated if w.strategy in _considered(self.constraints)]
         return min(allowed, key=lambda w: w.lacking_bytes)
 
     def of(self, strategy: Strategy) -> StrategyEstimate:
         """The verdict on one rung."""
-        return next(w for w in self.weighed if w.strategy == strategy)
+        return next(w for w in self.evaluated if w.strategy == strategy)
 
 
-def _considered(wish: Constraints) -> tuple[Strategy, ...]:
+def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
     """The rungs that this wish leaves open, the least frugal first."""
-    if wish.stage is None and wish.offload in (None, OffloadChoice.AUTO):
+    if constraints.stage is None and constraints.offload in (None, OffloadChoice.AUTO):
         return FLOWCHART_STRATEGIES
     offloads = {
-        None: (Offload.NONE,) if wish.stage is not None else tuple(Offload),
+        None: (Offload.NONE,) if constraints.stage is not None else tuple(Offload),
         OffloadChoice.NONE: (Offload.NONE,),
         OffloadChoice.OPTIMIZER: (Offload.OPTIMIZER,),
         OffloadChoice.ALL: (Offload.ALL,),
         OffloadChoice.AUTO: tuple(Offload),
-    }[wish.offload]
-    rungs = tuple(
+    }[constraints.offload]
+    strategies = tuple(
         strategy
         for offload in offloads
         for strategy in STRATEGIES
-        if strategy.offload is offload and wish.stage in (None, strategy.stage)
+        if strategy.offload is offload and constraints.stage in (None, strategy.stage)
     )
-    if not rungs:
+    if not strategies:
         raise UsageError(
-            f"zerowiz has no strategy for `--stage {wish.stage}` with `--offload {wish.offload}`",
+            f"zerowiz has no strategy for `--stage {constraints.stage}` with"
+            f" `--offload {constraints.offload}`",
             "the optimizer goes to the host at stages 2 and 3, the parameters at stage 3 alone",
         )
-    return rungs
+    return strategies
 
 
 class _Flowchart:
     """The walk so far: each question is asked once, in order, and written down."""
 
-    def __init__(self, weighed: Sequence[StrategyEstimate]) -> None:
-        self.by_name = {w.strategy.name: w for w in weighed}
+    def __init__(self, evaluated: Sequence[StrategyEstimate]) -> None:
+        self.by_name = {w.strategy.name: w for w in evaluated}
         self.answers: list[Answer] = []
 
     def fits(self, question: FlowchartQuestion, strategy: Strategy) -> bool:
-        weighed = self.by_name[strategy.name]
-        room_bytes = weighed.headroom_bytes
-        on_host = not weighed.runs and room_bytes is not None and room_bytes >= 0
+        evaluated = self.by_name[strategy.name]
+        room_bytes = evaluated.headroom_bytes
+        on_host = not evaluated.runs and room_bytes is not None and room_bytes >= 0
         self.answers.append(
             Answer(
                 question=question,
-                answer=weighed.runs,
+                answer=evaluated.runs,
                 strategy=strategy.name,
-                need_bytes=weighed.host_bytes if on_host else weighed.device_bytes,
-                have_bytes=weighed.host_budget_bytes if on_host else weighed.budget_bytes,
+                need_bytes=evaluated.host_bytes if on_host else evaluated.device_bytes,
+                have_bytes=evaluated.host_budget_bytes if on_host else evaluated.budget_bytes,
             )
         )
-        return weighed.runs
+        return evaluated.runs
 
     def first_offload(self) -> StrategyEstimate | None:
-        rungs = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
-        fitting = (s for s in rungs if self.fits(FlowchartQuestion.FITS_OFFLOAD, s))
+        strategies = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
+        fitting = (s for s in strategies if self.fits(FlowchartQuestion.FITS_OFFLOAD, s))
         return next((self.by_name[s.name] for s in fitting), None)
 
 
 _Choice = tuple[StrategyEstimate | None, Reason]
 
 
-def _sharded(walk: _Flowchart, machine: Machine, wish: Constraints) -> _Choice:
+def _sharded(walk: _Flowchart, machine: Machine, constraints: Constraints) -> _Choice:
     """The part of the chart below "does it fit replicated": several GPUs."""
     fast = machine.is_fast
     # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (traffic.py).
@@ -169,30 +171,30 @@ def _sharded(walk: _Flowchart, machine: Machine, wish: Constraints) -> _Choice:
     walk.answers.append(Answer(question=FlowchartQuestion.FAST_INTERCONNECT, answer=fast))
     zero3 = walk.by_name[ZERO3.name]
     if walk.fits(FlowchartQuestion.FITS_ZERO3, ZERO3):
-        if fast or wish.allow_slow:
+        if fast or constraints.allow_slow:
             return zero3, Reason.FAST_LINK_ZERO3 if fast else Reason.SLOW_ALLOWED
-        if wish.offload is OffloadChoice.AUTO and (rung := walk.first_offload()):
-            return rung, Reason.OFFLOAD_OVER_SLOW_ZERO3
+        if constraints.offload is OffloadChoice.AUTO and (strategy := walk.first_offload()):
+            return strategy, Reason.OFFLOAD_OVER_SLOW_ZERO3
         return None, Reason.SLOW_LINK_REFUSES_ZERO3
-    return _offloaded(walk, wish)
+    return _offloaded(walk, constraints)
 
 
-def _offloaded(walk: _Flowchart, wish: Constraints) -> _Choice:
-    rung = None if wish.offload is OffloadChoice.NONE else walk.first_offload()
-    return rung, Reason.ONLY_OFFLOAD_FITS if rung else Reason.NOTHING_FITS
+def _offloaded(walk: _Flowchart, constraints: Constraints) -> _Choice:
+    strategy = None if constraints.offload is OffloadChoice.NONE else walk.first_offload()
+    return strategy, Reason.ONLY_OFFLOAD_FITS if strategy else Reason.NOTHING_FITS
 
 
-def _free_walk(walk: _Flowchart, job: PlanInput, wish: Constraints) -> _Choice:
+def _free_walk(walk: _Flowchart, job: PlanInput, constraints: Constraints) -> _Choice:
     if walk.fits(FlowchartQuestion.FITS_ONE_GPU, DDP):
         return walk.by_name[DDP.name], Reason.REPLICATED_FITS
     if job.machine.world_size > 1:
-        return _sharded(walk, job.machine, wish)
+        return _sharded(walk, job.machine, constraints)
     # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
     # in bf16, which DeepSpeed has at stages 1 to 3 alone.
     halved = job.state_dtype is StateDtype.BF16
     if halved and walk.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
         return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
-    return _offloaded(walk, wish)
+    return _offloaded(walk, constraints)
 
 
 _QUESTION_OF_STAGE = {
@@ -203,30 +205,32 @@ _QUESTION_OF_STAGE = {
 }
 
 
-def _asked_for(walk: _Flowchart, rungs: Sequence[Strategy], wish: Constraints) -> _Choice:
-    for rung in rungs:
-        plain = rung.offload is Offload.NONE
-        question = _QUESTION_OF_STAGE[rung.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
-        if walk.fits(question, rung):
-            return walk.by_name[rung.name], Reason.ASKED_FOR
-    if wish.force:
-        return walk.by_name[rungs[0].name], Reason.FORCED
+def _asked_for(
+    walk: _Flowchart, strategies: Sequence[Strategy], constraints: Constraints
+) -> _Choice:
+    for strategy in strategies:
+        plain = strategy.offload is Offload.NONE
+        question = _QUESTION_OF_STAGE[strategy.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
+        if walk.fits(question, strategy):
+            return walk.by_name[strategy.name], Reason.ASKED_FOR
+    if constraints.force:
+        return walk.by_name[strategies[0].name], Reason.FORCED
     return None, Reason.NOTHING_FITS
 
 
-def walk_flowchart(
-    weighed: Sequence[StrategyEstimate], job: PlanInput, wish: Constraints
+def follow_flowchart(
+    evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
 ) -> Decision:
     """Walk the chart over verdicts that stand already."""
-    walk, rungs = _Flowchart(weighed), _considered(wish)
-    pinned = wish.stage is not None or wish.offload in (
+    walk, strategies = _Flowchart(evaluated), _considered(constraints)
+    pinned = constraints.stage is not None or constraints.offload in (
         OffloadChoice.OPTIMIZER,
         OffloadChoice.ALL,
     )
     if pinned:
-        chosen, reason = _asked_for(walk, rungs, wish)
+        chosen, reason = _asked_for(walk, strategies, constraints)
     else:
-        chosen, reason = _free_walk(walk, job, wish)
+        chosen, reason = _free_walk(walk, job, constraints)
     reasons = [reason]
     if chosen and chosen.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)
@@ -234,14 +238,14 @@ def walk_flowchart(
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(
         job=job,
-        wish=wish,
-        weighed=tuple(weighed),
-        walk=tuple(walk.answers),
+        constraints=constraints,
+        evaluated=tuple(evaluated),
+        answers=tuple(walk.answers),
         reasons=tuple(reasons),
         chosen=chosen,
     )
 
 
-def decide(job: PlanInput, wish: Constraints) -> Decision:
+def decide(job: PlanInput, constraints: Constraints) -> Decision:
     """Weigh every rung and walk the chart."""
-    return walk_flowchart(evaluate_all(job), job, wish)
+    return follow_flowchart(evaluate_all(job), job, constraints)

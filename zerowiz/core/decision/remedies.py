@@ -24,21 +24,25 @@ class Remedy:
     frees_bytes: int
 
 
-def _bf16(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.FP32 and job.machine.takes_bf16:
         workload = replace(job.workload, precision=Precision.BF16)
-        yield {"--precision": "bf16"}, replace(job, workload=workload), wish
+        yield {"--precision": "bf16"}, replace(job, workload=workload), constraints
 
 
-def _checkpointing(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _checkpointing(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if not job.workload.gradient_checkpointing:
         workload = replace(job.workload, gradient_checkpointing=True)
-        yield {"--gradient-checkpointing": True}, replace(job, workload=workload), wish
+        yield {"--gradient-checkpointing": True}, replace(job, workload=workload), constraints
 
 
-def _bf16_states(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _bf16_states(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
-        yield {"--optimizer-state-dtype": "bf16"}, replace(job, state_dtype=StateDtype.BF16), wish
+        yield (
+            {"--optimizer-state-dtype": "bf16"},
+            replace(job, state_dtype=StateDtype.BF16),
+            constraints,
+        )
 
 
 def _halves(value: int, least: int) -> Iterator[int]:
@@ -47,7 +51,7 @@ def _halves(value: int, least: int) -> Iterator[int]:
         yield value
 
 
-def _micro_batch(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _micro_batch(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
     for parts in range(2, batch + 1):
@@ -56,43 +60,43 @@ def _micro_batch(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
             workload = replace(
                 job.workload, micro_batch=batch // parts, accumulation_steps=steps * parts
             )
-            yield change, replace(job, workload=workload), wish
+            yield change, replace(job, workload=workload), constraints
 
 
-def _sequence(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _sequence(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     for tokens in _halves(job.workload.sequence_tokens, 256):
         workload = replace(job.workload, sequence_tokens=tokens)
-        yield {"--seq-len": tokens}, replace(job, workload=workload), wish
+        yield {"--seq-len": tokens}, replace(job, workload=workload), constraints
 
 
-def _lean(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _lean(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     """Checkpointing and bf16 states together, then with ever smaller micro-batches."""
     change: Change = {}
-    for cure in (_checkpointing, _bf16_states):
-        for more, leaner, _ in cure(job, wish):
+    for remedy in (_checkpointing, _bf16_states):
+        for more, leaner, _ in remedy(job, constraints):
             change, job = {**change, **more}, leaner
     if len(change) > 1:
-        yield change, job, wish
+        yield change, job, constraints
     if change:
-        for more, smaller, _ in _micro_batch(job, wish):
-            yield {**change, **more}, smaller, wish
+        for more, smaller, _ in _micro_batch(job, constraints):
+            yield {**change, **more}, smaller, constraints
 
 
-def _offload(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
-    if wish.offload is not OffloadChoice.AUTO:
-        yield {"--offload": "auto"}, job, replace(wish, offload=OffloadChoice.AUTO)
+def _offload(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
+    if constraints.offload is not OffloadChoice.AUTO:
+        yield {"--offload": "auto"}, job, replace(constraints, offload=OffloadChoice.AUTO)
 
 
-def _allow_slow(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
-    if not wish.allow_slow:
-        yield {"--allow-slow": True}, job, replace(wish, allow_slow=True)
+def _allow_slow(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
+    if not constraints.allow_slow:
+        yield {"--allow-slow": True}, job, replace(constraints, allow_slow=True)
 
 
 # What nodes are built with.
 _GPUS_OF_A_NODE = (2, 4, 8)
 
 
-def _more_gpus(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _more_gpus(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     machine = job.machine
     if machine.nodes > 1 or machine.accelerator is Accelerator.CPU:
         return
@@ -100,17 +104,17 @@ def _more_gpus(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
         if count > len(machine.gpus):
             wider = replace(job, machine=widen(machine, count))
             name = machine.gpus[-1].name.removeprefix("NVIDIA ")
-            yield {"--machine": f"{count}x{name}"}, wider, wish
+            yield {"--machine": f"{count}x{name}"}, wider, constraints
 
 
-def _adapters(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if job.workload.method is not Method.FULL or job.accounting is Accounting.TEXTBOOK:
         return
     for method in (Method.LORA, Method.QLORA):
         adapted = replace(job, workload=replace(job.workload, method=method))
-        yield {"--method": method.value}, adapted, wish
-        for more, leaner, _ in _checkpointing(adapted, wish):
-            yield {"--method": method.value, **more}, leaner, wish
+        yield {"--method": method.value}, adapted, constraints
+        for more, leaner, _ in _checkpointing(adapted, constraints):
+            yield {"--method": method.value, **more}, leaner, constraints
 
 
 # Sizes that people train, from the largest.
@@ -118,15 +122,15 @@ _SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
 _SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
 
 
-def _smaller_model(job: PlanInput, wish: Constraints) -> Iterator[Attempted]:
+def _smaller_model(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True):
         if params < job.model.params:
             model = model_from_size(name, int(params))
-            yield {"--model": name}, replace(job, model=model), wish
+            yield {"--model": name}, replace(job, model=model), constraints
 
 
 # The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
-_CURES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
+_REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
     _bf16,
     _checkpointing,
     _bf16_states,
@@ -156,9 +160,9 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
 
 
 def _first_that_fits(decision: Decision, trials: Iterator[Attempted]) -> Remedy | None:
-    for change, changed_job, wish in trials:
+    for change, changed_job, constraints in trials:
         try:
-            chosen = decide(changed_job, wish).chosen
+            chosen = decide(changed_job, constraints).chosen
         except UsageError:
             continue
         if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT:
@@ -176,12 +180,15 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
         # A person's own config says all this itself; nothing here could be typed beside it.
         return ()
     if decision.chosen is None:
-        found = (_first_that_fits(decision, cure(decision.job, decision.wish)) for cure in _CURES)
-        return tuple(make_remedy for make_remedy in found if make_remedy is not None)
+        found = (
+            _first_that_fits(decision, remedy(decision.job, decision.constraints))
+            for remedy in _REMEDIES
+        )
+        return tuple(remedy for remedy in found if remedy is not None)
     if Reason.TIGHT not in decision.reasons:
         return ()
-    forbidden = decision.wish.offload is OffloadChoice.NONE
-    below = decision.weighed[decision.weighed.index(decision.chosen) + 1 :]
+    forbidden = decision.constraints.offload is OffloadChoice.NONE
+    below = decision.evaluated[decision.evaluated.index(decision.chosen) + 1 :]
     roomier = [
         w
         for w in below

@@ -324,9 +324,9 @@ def _size(moment: Iterable[Held], stretch: Stretch, end: int) -> int:
     return sum(math.ceil(size * stretch.get(part, (1, 1))[end]) for part, size, _ in moment)
 
 
-def _extremes(r: RankSizes, weighed: StrategyEstimate, stretch: Stretch) -> tuple[int, int]:
+def _extremes(r: RankSizes, evaluated: StrategyEstimate, stretch: Stretch) -> tuple[int, int]:
     """The lowest and the highest peak; what stands beside the moments is as it was."""
-    said = weighed.estimate.phase_bytes()
+    said = evaluated.estimate.phase_bytes()
     lowest = highest = 0
     for phase, moments in WRAPPERS[r.strategy.stage, r.offloaded](r).items():
         beside = said[phase] - max(_size(moment, _NONE, 0) for moment in moments)
@@ -338,22 +338,22 @@ def _extremes(r: RankSizes, weighed: StrategyEstimate, stretch: Stretch) -> tupl
     return lowest, highest
 
 
-def find_interval(job: PlanInput, weighed: StrategyEstimate) -> Interval | None:
+def find_interval(job: PlanInput, evaluated: StrategyEstimate) -> Interval | None:
     """Around what was weighed; None for the told arithmetic, which predicts no run."""
     if job.accounting is Accounting.TEXTBOOK:
         return None
-    strategy, ranks = weighed.strategy, job.machine.world_size
+    strategy, ranks = evaluated.strategy, job.machine.world_size
     rank = rank_sizes(
-        job.model, job.counted_workload, ranks, strategy, weighed.buffers, job.own_trace
+        job.model, job.counted_workload, ranks, strategy, evaluated.buffers, job.own_trace
     )
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
     cuts = _cuts(rank) if _is_cut(job, strategy) else _NONE
     stretch = _product([cuts, *(doubt.parts for doubt in doubts)])
-    lowest_bytes, highest_bytes = _extremes(rank, weighed, stretch)
+    lowest_bytes, highest_bytes = _extremes(rank, evaluated, stretch)
     return Interval(
         low_bytes=int(lowest_bytes * (1 - rate)),
-        expected_bytes=weighed.estimate.peak_bytes,
+        expected_bytes=evaluated.estimate.peak_bytes,
         high_bytes=math.ceil(highest_bytes * (1 + rate)),
         assumptions=tuple(doubt.what for doubt in doubts),
     )

@@ -240,4 +240,4 @@ def refuse_unsupported(
     )
     for combination in COMBINATIONS:
         if combination.is_asked(asked):
-            raise UsageError(combination.message.format(rung=strategy.name), *combination.hints)
+            raise UsageError(combination.message.format(strategy=strategy.name), *combination.hints)

@@ -38,12 +38,12 @@ class _Writing:
     """What the sections are written from."""
 
     job: PlanInput
-    weighed: StrategyEstimate
+    evaluated: StrategyEstimate
     handover: Handover
 
     @property
     def strategy(self) -> Strategy:
-        return self.weighed.strategy
+        return self.evaluated.strategy
 
     @property
     def offloads(self) -> bool:
@@ -105,7 +105,7 @@ def _replicated(_: _Writing) -> Section:
 
 
 def _sharded_states(w: _Writing) -> Section:
-    buffers = w.weighed.buffers
+    buffers = w.evaluated.buffers
     return {
         "contiguous_gradients": buffers.contiguous_gradients,
         "overlap_comm": buffers.overlap_comm,
@@ -114,7 +114,7 @@ def _sharded_states(w: _Writing) -> Section:
 
 
 def _sharded_parameters(w: _Writing) -> Section:
-    buffers, job = w.weighed.buffers, w.job
+    buffers, job = w.evaluated.buffers, w.job
     live = buffers.stage3_max_live_parameters
     section: dict[str, object] = {
         "overlap_comm": True,
@@ -152,7 +152,7 @@ def _gathers_on_save(w: _Writing) -> bool:
     """Whether rank 0's host can hold the weights whole, beside what is offloaded there."""
     room_bytes = w.job.machine.host.available_bytes
     weights_bytes = w.job.workload.precision.size_bytes * w.job.model.params
-    return room_bytes is None or weights_bytes + w.weighed.host_bytes <= room_bytes
+    return room_bytes is None or weights_bytes + w.evaluated.host_bytes <= room_bytes
 
 
 # Rule: what a stage's section holds is said here and nowhere else.
@@ -173,14 +173,14 @@ def _zero(w: _Writing) -> Section:
         moved["offload_param"] = dict(_ON_HOST)
     stage = w.strategy.stage
     section = {"stage": stage, **_ZERO[stage](w), **moved}
-    if w.job.nvme_path is None or not w.weighed.buffers.on_nvme:
+    if w.job.nvme_path is None or not w.evaluated.buffers.on_nvme:
         return {"zero_optimization": section}
     return _on_nvme(w, section, w.job.nvme_path)
 
 
 def _on_nvme(w: _Writing, section: dict[str, object], path: str) -> Section:
     job, ranks = w.job, w.job.machine.world_size
-    step, buffers = job.counted_workload, w.weighed.buffers
+    step, buffers = job.counted_workload, w.evaluated.buffers
     rank = rank_sizes(job.model, step, ranks, w.strategy, buffers, job.own_trace)
     fitted, folder = offload_to_nvme(job.model, rank), {"nvme_path": path}
     section |= fitted.zero_optimization
@@ -241,10 +241,10 @@ _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer
 
 
 def write_config(
-    job: PlanInput, weighed: StrategyEstimate, handover: Handover
+    job: PlanInput, evaluated: StrategyEstimate, handover: Handover
 ) -> dict[str, object]:
     """The config with which this job runs under the strategy that was weighed."""
-    writing = _Writing(job=job, weighed=weighed, handover=handover)
+    writing = _Writing(job=job, evaluated=evaluated, handover=handover)
     return {key: value for section in _SECTIONS for key, value in section(writing).items()}
 
 

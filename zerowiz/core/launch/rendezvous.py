@@ -62,7 +62,7 @@ class LaunchSpec:
     """What the config's way into the script adds to the environment."""
     config_path: str
     config_sha256: str
-    rung: str
+    strategy: str
     master_addr: str
     master_port: int
     slots: tuple[tuple[int, ...], ...]
@@ -77,7 +77,7 @@ class AttemptSpec:
 
     heard: tuple[str, ...]
     """The words of those that are meant."""
-    agreement: LaunchSpec | None = None
+    spec: LaunchSpec | None = None
     end: int | None = None
     """The status that every copy returns."""
     why: str = ""
@@ -119,7 +119,7 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
     return decode(kind, content.get("value"), name)
 
 
-def refuse_unlike(hellos: Sequence[Join]) -> None:
+def refuse_unlike(joins: Sequence[Join]) -> None:
     """See that these nodes can train together.
 
     DeepSpeed numbers the ranks of a node by `rank % ranks of the node`, which is wrong where nodes
@@ -128,8 +128,8 @@ def refuse_unlike(hellos: Sequence[Join]) -> None:
     Raises:
         ZerowizError: They have different releases of zerowiz, or different counts of devices.
     """
-    first = hellos[0]
-    for other in hellos[1:]:
+    first = joins[0]
+    for other in joins[1:]:
         if other.zerowiz_version != first.zerowiz_version:
             raise ZerowizError(
                 f"zerowiz is {first.zerowiz_version} on `{first.host}`,"

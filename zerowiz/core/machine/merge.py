@@ -72,7 +72,7 @@ class Fleet:
 
     machine: Machine
     """As good as the weakest node in every respect; its GPUs are those of one node."""
-    oddities: tuple[Outlier, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
     short: tuple[Outlier, ...] = ()
     """Nodes that have fewer GPUs than the job wants of each."""
     notes: tuple[NodeNote, ...] = ()
@@ -104,7 +104,7 @@ def merge_nodes(
     _refuse_two_accelerators(nodes)
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
-        oddities=find_oddities(nodes),
+        outliers=find_oddities(nodes),
         short=tuple(_find_short(nodes, slots or {})),
         notes=tuple(_own_notes(nodes)),
         failures=failures,

@@ -68,9 +68,9 @@ class Outlier:
 
 def find_oddities(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
     """Each respect in which a node differs from most, node by node."""
-    found = [oddity for find in _FINDERS for oddity in find(nodes)]
+    found = [outlier for find in _FINDERS for outlier in find(nodes)]
     place = {host: i for i, host in enumerate(nodes)}
-    return tuple(sorted(found, key=lambda oddity: place[oddity.host]))
+    return tuple(sorted(found, key=lambda outlier: place[outlier.host]))
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:

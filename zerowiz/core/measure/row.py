@@ -231,18 +231,18 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
     job, cap_bytes = planned.job, cast("int | None", row["memory_cap_bytes"])
     if cap_bytes is not None:
         job = replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
-    weighed = evaluate(job, planned.strategy)
-    predicted = predict_phases(weighed.estimate)
+    evaluated = evaluate(job, planned.strategy)
+    predicted = predict_phases(evaluated.estimate)
     return Comparison(
         row=row,
-        verdict=weighed.verdict,
+        verdict=evaluated.verdict,
         unpredicted=None,
         phases=tuple(
             Compared(name=name, predicted_bytes=predicted.get(name), measured_bytes=size)
             for name, size in measured.items()
         ),
         peak=Compared(
-            name="peak", predicted_bytes=weighed.estimate.peak_bytes, measured_bytes=peak_bytes
+            name="peak", predicted_bytes=evaluated.estimate.peak_bytes, measured_bytes=peak_bytes
         ),
     )
 

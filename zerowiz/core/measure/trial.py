@@ -171,8 +171,12 @@ def workload_of(trial: Trial) -> Workload:
 
 
 def _find_strategy(stage: int | None, offload: str | None) -> Strategy | None:
-    rungs = (rung for rung in STRATEGIES if (rung.stage, rung.offload.value) == (stage, offload))
-    return next(rungs, None)
+    strategies = (
+        strategy
+        for strategy in STRATEGIES
+        if (strategy.stage, strategy.offload.value) == (stage, offload)
+    )
+    return next(strategies, None)
 
 
 def strategy_of(trial: Trial) -> Strategy | None:
@@ -243,11 +247,11 @@ def plan_trial(
         state_dtype=StateDtype.BF16 if half else None,
         traced=traced,
     )
-    rung = strategy_of(trial)
-    if rung is not None and trial.zero_optimization is None:
+    strategy = strategy_of(trial)
+    if strategy is not None and trial.zero_optimization is None:
         # What zerowiz writes for a plain loop that brings its optimizer.
         handover = Handover(integration=Integration.DEEPSPEED)
-        base = write_config(job, evaluate(job, rung), handover)
+        base = write_config(job, evaluate(job, strategy), handover)
     else:
         base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)

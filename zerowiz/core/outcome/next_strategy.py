@@ -39,8 +39,8 @@ def decide_again(decision: Decision, seen: RanOut) -> Decision:
     A stage that was asked for was where to begin; the same step and batch go on one rung up.
     """
     job = replace(decision.job, ran_out=(*decision.job.ran_out, seen))
-    wish = replace(decision.wish, stage=None, force=False)
-    return decide(job, wish)
+    constraints = replace(decision.constraints, stage=None, force=False)
+    return decide(job, constraints)
 
 
 # Which end shows which memory to be too small; every other end is no matter of the rung.

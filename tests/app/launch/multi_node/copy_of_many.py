@@ -25,31 +25,31 @@ def machine_of(rank: int) -> Machine:
 
 
 def lead(folder: Path, place: NodeRank, own: Join, turn: int) -> tuple[object, int | None]:
-    meeting = gather(folder, place, own, lambda _: None, deadline_s=DEADLINE_S)
+    rendezvous = gather(folder, place, own, lambda _: None, deadline_s=DEADLINE_S)
     config = folder / f"config-{turn}.json"
     config.write_text(f'{{"turn": {turn}, "word": "{own.word}"}}', encoding="utf-8")
-    agreement = LaunchSpec(
+    spec = LaunchSpec(
         zerowiz_version=own.zerowiz_version,
         script="train.py",
         script_args=("--word", own.word),
         env={"TURN": str(turn)},
         config_path=str(config),
         config_sha256=hashlib.sha256(config.read_bytes()).hexdigest(),
-        rung="zero2",
+        strategy="zero2",
         master_addr="n0",
         master_port=1024 + turn,
-        slots=tuple(slots_of(hello.machine) for hello in meeting.hellos),
+        slots=tuple(slots_of(join.machine) for join in rendezvous.joins),
         hostfile="hostfile",
         run_folder="run",
     )
-    publish(meeting, 1, agreement)
-    publish_end(meeting, turn)
-    return agreement, turn
+    publish(rendezvous, 1, spec)
+    publish_end(rendezvous, turn)
+    return spec, turn
 
 
 def heed(folder: Path, place: NodeRank, own: Join) -> tuple[object, int | None]:
-    meeting, first = follow(folder, place, own, deadline_s=DEADLINE_S)
-    return first.agreement, follow_on(meeting, place, 2, deadline_s=DEADLINE_S).end
+    rendezvous, first = follow(folder, place, own, deadline_s=DEADLINE_S)
+    return first.spec, follow_on(rendezvous, place, 2, deadline_s=DEADLINE_S).end
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
         time.sleep((0.0, 0.002, 0.03)[(turn * 7 + rank * 5) % 3])
         own = introduce(place, machine_of(rank))
         agreed.append(lead(folder, place, own, turn) if rank == 0 else heed(folder, place, own))
-    sys.stdout.write(json.dumps([[repr(agreement), end] for agreement, end in agreed]))
+    sys.stdout.write(json.dumps([[repr(spec), end] for spec, end in agreed]))
 
 
 if __name__ == "__main__":

@@ -52,13 +52,13 @@ def silent(_: object) -> None:
 
 
 @contextmanager
-def following(folder: Path, hello: Join) -> Iterator[list[object]]:
+def following(folder: Path, join: Join) -> Iterator[list[object]]:
     """Node 1, beside this one; what it was told is in the list at the end."""
     told: list[object] = []
 
     def run() -> None:
         try:
-            told.append(follow(folder, place(1), hello, deadline_s=20)[1])
+            told.append(follow(folder, place(1), join, deadline_s=20)[1])
         except ZerowizError as error:
             told.append(error)
 
@@ -85,7 +85,7 @@ def agree_over_and_over(folder: Path, copies: int, rounds: int) -> list[list[lis
 
 def check_rounds(folder: Path, copies: int, rounds: int) -> None:
     first, *others = agree_over_and_over(folder, copies, rounds)
-    assert rounds == len({agreement for agreement, _ in map(tuple, first)})
+    assert rounds == len({spec for spec, _ in map(tuple, first)})
     assert list(range(rounds)) == [end for _, end in first]
     for other in others:
         assert first == other
@@ -103,10 +103,10 @@ def test_eight_racing_copies_agree_fifty_times_in_one_folder(tmp_path: Path) -> 
 def test_node_0_hears_what_each_node_has(tmp_path: Path) -> None:
     other = introduce(place(1), replace(machine(), driver_version="580.1"))
     with following(tmp_path, other):
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        publish_end(meeting, 0)
-    assert [None, "580.1"] == [hello.machine.driver_version for hello in meeting.hellos]
-    assert ["n1", "n2"] == [hello.host for hello in meeting.hellos]
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        publish_end(rendezvous, 0)
+    assert [None, "580.1"] == [join.machine.driver_version for join in rendezvous.joins]
+    assert ["n1", "n2"] == [join.host for join in rendezvous.joins]
 
 
 def test_a_node_that_does_not_come_is_named(tmp_path: Path) -> None:
@@ -125,16 +125,16 @@ def test_a_node_0_that_does_not_call_is_named(tmp_path: Path) -> None:
 
 def test_an_answer_to_an_earlier_call_is_none(tmp_path: Path) -> None:
     with following(tmp_path, own(1)):
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        publish_end(meeting, 0)
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        publish_end(rendezvous, 0)
     with pytest.raises(ZerowizError, match="no word from `n2`"):
         gather(tmp_path, place(0), own(0), silent, deadline_s=0.2)
 
 
 def test_an_attempt_of_an_earlier_job_is_not_taken(tmp_path: Path) -> None:
     with following(tmp_path, own(1)):
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        publish_end(meeting, 0)
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        publish_end(rendezvous, 0)
     with pytest.raises(ZerowizError, match="`n1` called, and has not said what to do"):
         follow(tmp_path, place(1), own(1), deadline_s=0.2)
 
@@ -166,8 +166,8 @@ def test_other_releases_end_together(tmp_path: Path) -> None:
 
 def test_what_ends_node_0_while_it_plans_ends_the_others_with_its_status(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with pytest.raises(NothingFitsError), ending_all(meeting):
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        with pytest.raises(NothingFitsError), ending_all(rendezvous):
             raise NothingFitsError("nothing fits")
     assert [(4, "nothing fits")] == [
         (getattr(attempt, "end", None), getattr(attempt, "why", None)) for attempt in told
@@ -176,28 +176,28 @@ def test_what_ends_node_0_while_it_plans_ends_the_others_with_its_status(tmp_pat
 
 def test_however_node_0_ends_the_others_return_its_status(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with pytest.raises(typer.Exit), ending_all(meeting):
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        with pytest.raises(typer.Exit), ending_all(rendezvous):
             raise typer.Exit(143)
     assert [143] == [getattr(attempt, "end", None) for attempt in told]
 
 
 def test_a_good_end_comes_after_the_attempts_that_were_published(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
-        meeting = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with ending_all(meeting):
-            publish_end(meeting, 7)
+        rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
+        with ending_all(rendezvous):
+            publish_end(rendezvous, 7)
     assert [7] == [getattr(attempt, "end", None) for attempt in told]
-    assert 0 == follow_on(meeting, place(1), 2, deadline_s=0.2).end
+    assert 0 == follow_on(rendezvous, place(1), 2, deadline_s=0.2).end
 
 
 def test_a_copy_that_is_told_to_end_waits_no_longer_than_for_what_is_written(
     tmp_path: Path,
 ) -> None:
-    meeting = Rendezvous(folder=tmp_path, own=own(1))
+    rendezvous = Rendezvous(folder=tmp_path, own=own(1))
     started = time.monotonic()
     with pytest.raises(ZerowizError):
-        follow_on(meeting, place(1), 2, deadline_s=600, hurry=lambda: True)
+        follow_on(rendezvous, place(1), 2, deadline_s=600, hurry=lambda: True)
     assert time.monotonic() - started < 30
 
 

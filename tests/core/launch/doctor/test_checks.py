@@ -80,7 +80,7 @@ def plan(
     job = PlanInput(
         machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
     )
-    return Planned(job=job, weighed=evaluate(job, strategy), integration=integration, ops=ops)
+    return Planned(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
 
 
 def codes(

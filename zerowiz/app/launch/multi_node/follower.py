@@ -40,7 +40,7 @@ def follow(
 
 
 def follow_on(
-    meeting: Rendezvous,
+    rendezvous: Rendezvous,
     place: NodeRank,
     number: int,
     *,
@@ -50,7 +50,7 @@ def follow_on(
     """What node 0 says of a later attempt.
 
     Args:
-        meeting: Of this copy.
+        rendezvous: Of this copy.
         place: Of this copy.
         number: Of the attempt, from 2.
         deadline_s: How long node 0 may take.
@@ -60,11 +60,11 @@ def follow_on(
         ZerowizError: As `follow`.
     """
     for _ in ticks(deadline_s, hurry):
-        attempt = _take(meeting.folder, meeting.own, number)
+        attempt = _take(rendezvous.folder, rendezvous.own, number)
         if attempt is not None:
             return attempt
-    folders = [meeting.folder]
-    raise _no_word(place.hosts[0], folders, meeting.own, number, deadline_s, meeting.folder)
+    folders = [rendezvous.folder]
+    raise _no_word(place.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
 
 
 def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
@@ -72,7 +72,7 @@ def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
     attempt = read_attempt(folder, number)
     if attempt is None or own.word not in attempt.heard:
         return None
-    agreed = attempt.agreement
+    agreed = attempt.spec
     there = agreed is None or is_file_of(Path(agreed.config_path), agreed.config_sha256)
     return attempt if there else None
 
@@ -81,7 +81,7 @@ def _no_word(
     first: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
     said = [read_attempt(folder, number) for folder in folders]
-    meant = [each.agreement for each in said if each is not None and own.word in each.heard]
+    meant = [each.spec for each in said if each is not None and own.word in each.heard]
     for agreed in meant:
         if agreed is not None:
             return ZerowizError(f"`{agreed.config_path}` is not here as `{first}` wrote it", SHARED)

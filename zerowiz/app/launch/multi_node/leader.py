@@ -44,7 +44,7 @@ class Rendezvous:
 
     folder: Path
     own: Join
-    hellos: tuple[Join, ...] = ()
+    joins: tuple[Join, ...] = ()
     """On node 0: of every node, by its rank."""
 
 
@@ -80,31 +80,31 @@ def gather(
         ZerowizError: Some did not answer in time, or they cannot train together; those that did
             answer are told so.
     """
-    meeting = Rendezvous(folder=job / own.word, own=own, hellos=(own,))
+    rendezvous = Rendezvous(folder=job / own.word, own=own, joins=(own,))
     replace_file(job / CALL, encode_file(RendezvousCall(word=own.word)))
     for late in ticks(deadline_s):
-        meeting = _hear(meeting, place)
-        missing = _find_missing(meeting, place)
-        with _failing_all(meeting):
+        rendezvous = _hear(rendezvous, place)
+        missing = _find_missing(rendezvous, place)
+        with _failing_all(rendezvous):
             _refuse_other_call(job, own)
             if not missing:
-                refuse_unlike(meeting.hellos)
-                return meeting
+                refuse_unlike(rendezvous.joins)
+                return rendezvous
             if late:
                 raise _not_come(missing, job, deadline_s)
             told(missing)
-    return meeting
+    return rendezvous
 
 
-def _hear(meeting: Rendezvous, place: NodeRank) -> Rendezvous:
+def _hear(rendezvous: Rendezvous, place: NodeRank) -> Rendezvous:
     """With those who have answered since."""
-    known = {hello.rank: hello for hello in meeting.hellos}
-    heard = (known.get(r) or read_hello(meeting.folder, r) for r in range(place.nodes))
-    return replace(meeting, hellos=tuple(hello for hello in heard if hello is not None))
+    known = {join.rank: join for join in rendezvous.joins}
+    heard = (known.get(r) or read_hello(rendezvous.folder, r) for r in range(place.nodes))
+    return replace(rendezvous, joins=tuple(join for join in heard if join is not None))
 
 
-def _find_missing(meeting: Rendezvous, place: NodeRank) -> list[str]:
-    known = {hello.rank for hello in meeting.hellos}
+def _find_missing(rendezvous: Rendezvous, place: NodeRank) -> list[str]:
+    known = {join.rank for join in rendezvous.joins}
     return [host for rank, host in enumerate(place.hosts) if rank not in known]
 
 
@@ -117,42 +117,42 @@ def _refuse_other_call(job: Path, own: Join) -> None:
         )
 
 
-def publish(meeting: Rendezvous, number: int, agreement: LaunchSpec) -> None:
+def publish(rendezvous: Rendezvous, number: int, spec: LaunchSpec) -> None:
     """On node 0: what every copy does in this attempt; they count from 1."""
-    _write(meeting, number, AttemptSpec(heard=_words(meeting), agreement=agreement))
+    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), spec=spec))
 
 
-def publish_end(meeting: Rendezvous, status: int, why: str = "") -> None:
+def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
     """On node 0: there is no further attempt, and every copy returns this status."""
-    number = next(n for n in count(1) if read_attempt(meeting.folder, n) is None)
-    _write(meeting, number, AttemptSpec(heard=_words(meeting), end=status, why=why))
+    number = next(n for n in count(1) if read_attempt(rendezvous.folder, n) is None)
+    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), end=status, why=why))
 
 
-def _words(meeting: Rendezvous) -> tuple[str, ...]:
-    return tuple(hello.word for hello in meeting.hellos)
+def _words(rendezvous: Rendezvous) -> tuple[str, ...]:
+    return tuple(join.word for join in rendezvous.joins)
 
 
-def _write(meeting: Rendezvous, number: int, attempt: AttemptSpec) -> None:
-    replace_file(meeting.folder / attempt_name(number), encode_file(attempt))
+def _write(rendezvous: Rendezvous, number: int, attempt: AttemptSpec) -> None:
+    replace_file(rendezvous.folder / attempt_name(number), encode_file(attempt))
 
 
 @contextmanager
-def ending_all(meeting: Rendezvous) -> Iterator[None]:
+def ending_all(rendezvous: Rendezvous) -> Iterator[None]:
     """On node 0: however this copy ends, the others end with its status."""
-    with _failing_all(meeting):
+    with _failing_all(rendezvous):
         yield
     with suppress(ZerowizError):
-        publish_end(meeting, ExitCode.OK)
+        publish_end(rendezvous, ExitCode.OK)
 
 
 @contextmanager
-def _failing_all(meeting: Rendezvous) -> Iterator[None]:
+def _failing_all(rendezvous: Rendezvous) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
         status, why = _told_by(error)
         with suppress(ZerowizError):
-            publish_end(meeting, status, why)
+            publish_end(rendezvous, status, why)
         raise
 
 

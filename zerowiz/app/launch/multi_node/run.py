@@ -43,7 +43,7 @@ def lead(
     place: NodeRank,
     machine: Machine,
     start_on: Callable[[Machine, NodeLaunch], Start],
-    manner: RestartPolicy,
+    policy: RestartPolicy,
 ) -> NoReturn:
     """On node 0: hear what every node has, decide for the weakest, and start.
 
@@ -52,19 +52,21 @@ def lead(
         place: Of this copy.
         machine: This node.
         start_on: Plans the job on all nodes together.
-        manner: How often it is started.
+        policy: How often it is started.
     """
     require_address(place)
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
     own = introduce(place, _alone(machine))
-    meeting = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
-    with ending_all(meeting):
-        start = start_on(_merge(meeting), _copy(place, [hello.machine for hello in meeting.hellos]))
+    rendezvous = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
+    with ending_all(rendezvous):
+        start = start_on(
+            _merge(rendezvous), _copy(place, [join.machine for join in rendezvous.joins])
+        )
 
         def tell(number: int, each: Start) -> None:
-            publish(meeting, number, _agreement(each))
+            publish(rendezvous, number, _agreement(each))
 
-        status = run_attempts(start, manner, tell)
+        status = run_attempts(start, policy, tell)
         ignore_signals()
         raise typer.Exit(status)
 
@@ -75,10 +77,10 @@ def heed(options: Options, place: NodeRank, machine: Machine, grace_seconds: int
     # What is missing here shows before node 0 counts on this node.
     find_programs(os.environ)
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
-    meeting, attempt = follow(job, place, introduce(place, _alone(machine)))
+    rendezvous, attempt = follow(job, place, introduce(place, _alone(machine)))
     number, status = 1, 0
     with noted_signals() as told:
-        while (agreed := attempt.agreement) is not None:
+        while (agreed := attempt.spec) is not None:
             status = _run_here(agreed, place, machine, grace_seconds, number, told)
             number += 1
             # Ranks of node 0 may go on alone after a good end, for as long as they like; else node
@@ -86,7 +88,7 @@ def heed(options: Options, place: NodeRank, machine: Machine, grace_seconds: int
             deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
             try:
                 attempt = follow_on(
-                    meeting, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
+                    rendezvous, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
                 )
             except ZerowizError as error:
                 # Node 0 is gone; how this node's ranks ended is known.
@@ -123,7 +125,7 @@ def _run_here(
     programs = find_programs(os.environ)
     reach = copy.reach(run.folder, launch_env(machine, programs, os.environ, agreed.env))
     # Node 0 has written the hostfile.
-    plan = make_launch_plan(
+    launch_plan = make_launch_plan(
         replace(reach, files=()),
         programs,
         (agreed.script, *agreed.script_args),
@@ -132,7 +134,7 @@ def _run_here(
     )
     ranks = sum(map(len, agreed.slots))
     watch = run.watch(number, ranks)
-    return supervise(plan.argv, plan.environ(os.environ), watch, told).status
+    return supervise(launch_plan.argv, launch_plan.environ(os.environ), watch, told).status
 
 
 def copy_alone(place: NodeRank, machine: Machine) -> NodeLaunch:
@@ -154,19 +156,19 @@ def _alone(machine: Machine) -> Machine:
     return replace(machine, nodes=1)
 
 
-def _merge(meeting: Rendezvous) -> Machine:
+def _merge(rendezvous: Rendezvous) -> Machine:
     """The weakest of all nodes, as often as there are nodes."""
-    answers = [NodeAnswer(host=hello.host, machine=hello.machine) for hello in meeting.hellos]
+    answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
     fleet = merge_nodes(answers)
     noted = fleet.machine.with_notes(*outliers.notes(fleet))
-    return replace(noted, allocation=meeting.own.machine.allocation)
+    return replace(noted, allocation=rendezvous.own.machine.allocation)
 
 
 def _agreement(start: Start) -> LaunchSpec:
-    plan, copy = start.plan, start.run.copy
-    if copy is None or plan.master_port is None:
+    launch_plan, copy = start.launch_plan, start.run.copy
+    if copy is None or launch_plan.master_port is None:
         raise UsageError("this is no job of several copies")
-    path = config_file(start.outcome.options, start.rung)
+    path = config_file(start.plan.options, start.strategy)
     delivery = deliver(start.facts, start.resume.script_args, path)
     return LaunchSpec(
         zerowiz_version=__version__,
@@ -175,9 +177,9 @@ def _agreement(start: Start) -> LaunchSpec:
         env=delivery.env,
         config_path=path,
         config_sha256=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
-        rung=start.rung.name,
+        strategy=start.strategy.name,
         master_addr=copy.master_addr,
-        master_port=plan.master_port,
+        master_port=launch_plan.master_port,
         slots=copy.slots,
         hostfile=str(start.run.folder / "hostfile"),
         run_folder=str(start.run.folder),

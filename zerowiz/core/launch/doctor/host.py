@@ -36,14 +36,14 @@ def _rank(planned: Planned) -> RankSizes:
         job.counted_workload,
         job.machine.world_size,
         planned.strategy,
-        planned.weighed.buffers,
+        planned.evaluated.buffers,
         job.own_trace,
     )
 
 
 def _nvme(s: Situation) -> Iterator[PreflightFinding]:
     folder, planned = s.found.nvme, s.planned
-    if folder is None or planned is None or not planned.weighed.buffers.on_nvme:
+    if folder is None or planned is None or not planned.evaluated.buffers.on_nvme:
         return
     if folder.is_folder is False:
         yield found(rules.NVME_FOLDER, f"`{folder.path}` is no folder", f"mkdir -p {folder.path}")
@@ -100,7 +100,7 @@ def _memlock(s: Situation) -> Iterator[PreflightFinding]:
     need = None
     if machine.nodes > 1 and locking:
         need = f"NCCL registers memory with {', '.join(f'`{name}`' for name in locking)}"
-    if s.planned is not None and s.planned.weighed.buffers.on_nvme:
+    if s.planned is not None and s.planned.evaluated.buffers.on_nvme:
         need = "DeepSpeed locks its buffers for NVMe"
     if need is not None:
         yield found(
@@ -140,10 +140,10 @@ def _load(s: Situation) -> Iterator[PreflightFinding]:
     planned, machine = s.planned, s.machine
     if planned is None or machine is None or machine.lives_on_host:
         return
-    load_bytes = planned.weighed.load_bytes(planned.job)
+    load_bytes = planned.evaluated.load_bytes(planned.job)
     host = machine.host
     # What offload takes was weighed; 4-bit weights are made on the GPU.
-    if load_bytes <= planned.weighed.host_bytes or planned.job.workload.method is Method.QLORA:
+    if load_bytes <= planned.evaluated.host_bytes or planned.job.workload.method is Method.QLORA:
         return
     free_bytes, all_bytes = host.available_bytes, host.total_bytes
     if free_bytes is None or load_bytes <= free_bytes:

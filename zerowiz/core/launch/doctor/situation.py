@@ -16,7 +16,7 @@ class Planned:
     """The job that is to start."""
 
     job: PlanInput
-    weighed: StrategyEstimate
+    evaluated: StrategyEstimate
     integration: Integration | None = None
     ops: tuple[Op, ...] = ()
     """What DeepSpeed compiles for it."""
@@ -26,7 +26,7 @@ class Planned:
     @property
     def strategy(self) -> Strategy:
         """Its rung."""
-        return self.weighed.strategy
+        return self.evaluated.strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
