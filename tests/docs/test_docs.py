@@ -88,7 +88,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 
 def test_every_path_that_the_documents_name_exists() -> None:
-    shapes = r"`((?:zerowiz|tests|templates|docs|core|probe|emit|data)/[\w./-]+)`"
+    shapes = r"`((?:zerowiz|tests|templates|docs|core|app|cli|probe|emit|ui|worker|data)/[\w./-]+)`"
     missing = [
         (page.name, path)
         for page in PAGES

@@ -24,12 +24,12 @@ from pathlib import Path
 from zerowiz.emit import job
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import Watch, supervise
-judge = job.Job.judge
+judge = job.SupervisedJob.judge
 def judge_and_be_told(self):
     end = judge(self)
     os.kill(os.getpid(), signal.SIGTERM)
     return end
-job.Job.judge = judge_and_be_told
+job.SupervisedJob.judge = judge_and_be_told
 watch = Watch(folder=Path({folder!r}), ranks=0, local_ranks=(), grace_s=1.0)
 with noted_signals() as told:
     end = supervise(["true"], os.environ, watch)

@@ -175,7 +175,7 @@ def test_zero3_is_refused_over_a_slow_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "strategy", "reason"),
+    ("constraints", "strategy", "reason"),
     [
         (Constraints(allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
         (Constraints(offload=OffloadChoice.AUTO), ZERO2_OFFLOAD, Reason.OFFLOAD_OVER_SLOW_ZERO3),
@@ -318,7 +318,7 @@ WISHES = tuple(
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("constraints", WISHES)
 def test_no_walk_ends_on_a_rung_that_does_not_fit(
     constraints: Constraints, machine: Machine
 ) -> None:
@@ -327,7 +327,7 @@ def test_no_walk_ends_on_a_rung_that_does_not_fit(
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("constraints", WISHES)
 def test_no_walk_asks_the_same_thing_twice(constraints: Constraints, machine: Machine) -> None:
     for verdicts in ANSWERS:
         steps = [(a.question, a.strategy) for a in walk(verdicts, machine, constraints).answers]

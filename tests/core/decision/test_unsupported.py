@@ -155,7 +155,7 @@ def test_a_row_alone_refuses_its_case(name: str, case: Case) -> None:
 @pytest.mark.parametrize(("name", "case"), EVERY_REFUSED)
 def test_a_refusal_is_the_rows_message_about_this_rung(name: str, case: Case) -> None:
     row = next(row for row in COMBINATIONS if row.name == name)
-    assert row.message.format(rung=case.strategy.name) == case.refused
+    assert row.message.format(strategy=case.strategy.name) == case.refused
 
 
 @pytest.mark.parametrize("case", FINE.values(), ids=FINE.keys())

@@ -73,7 +73,7 @@ class Combination:
 
     name: str
     message: str
-    """`{rung}` stands for the rung's name."""
+    """`{strategy}` stands for its name."""
     hints: tuple[str, ...]
     outcome: Effect
     source: str
@@ -88,7 +88,7 @@ class Combination:
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
-        message="`--nvme-path` with `{rung}`: below stage 3 DeepSpeed keeps what is offloaded in"
+        message="`--nvme-path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded in"
         " host memory and writes nothing to the folder",
         hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
         outcome=Effect.IGNORED,
@@ -97,7 +97,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-without-offload",
-        message="`--nvme-path` with `{rung}`, which offloads nothing",
+        message="`--nvme-path` with `{strategy}`, which offloads nothing",
         hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
         outcome=Effect.IGNORED,
         source="zero/offload_config.py: `device` is none",
@@ -127,7 +127,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-parameters-with-hpz",
-        message="`--nvme-path` with `--hpz` and `{rung}`: DeepSpeed makes hpZ's copy of the"
+        message="`--nvme-path` with `--hpz` and `{strategy}`: DeepSpeed makes hpZ's copy of the"
         " weights on a device named nvme, which torch does not have",
         hints=("`--no-hpz`", "`--offload optimizer` keeps the weights off NVMe"),
         outcome=Effect.RAISES,
@@ -138,7 +138,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="hpz-below-stage-3",
-        message="`--hpz` with `{rung}`: below stage 3 the weights are whole on each GPU",
+        message="`--hpz` with `{strategy}`: below stage 3 the weights are whole on each GPU",
         hints=("`--stage 3` shards them", "drop `--hpz`"),
         outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
@@ -146,7 +146,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="quantized-weights-below-stage-3",
-        message="`--quantized-weights` with `{rung}`: below stage 3 no weights are gathered",
+        message="`--quantized-weights` with `{strategy}`: below stage 3 no weights are gathered",
         hints=("`--stage 3` gathers them", "drop `--quantized-weights`"),
         outcome=Effect.IGNORED,
         source="zero/partition_parameters.py alone reads zero_quantized_weights",
@@ -171,7 +171,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="fp16-autocast-with-zero",
-        message="`--torch-autocast fp16` with `{rung}`: ZeRO clips gradients that still carry the"
+        message="`--torch-autocast fp16` with `{strategy}`: ZeRO clips gradients that still carry the"
         " loss scale, so next to nothing of them is left",
         hints=(
             "`--torch-autocast bf16` has no loss scale",
@@ -185,7 +185,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-without-zero",
-        message="`--optimizer-state-dtype bf16` with `{rung}`: DeepSpeed keeps states in bf16 at"
+        message="`--optimizer-state-dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16 at"
         " stages 1 to 3 only",
         hints=("`--stage 1` is the first that does", "drop `--optimizer-state-dtype bf16`"),
         outcome=Effect.RAISES,
@@ -210,7 +210,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-with-offload-and-own-optimizer",
-        message="`--optimizer-state-dtype bf16` with `{rung}`: under offload DeepSpeed keeps"
+        message="`--optimizer-state-dtype bf16` with `{strategy}`: under offload DeepSpeed keeps"
         " states in bf16 for its own CPU Adam alone, and the script brings an optimizer",
         hints=(
             "drop `--optimizer-state-dtype bf16`",
