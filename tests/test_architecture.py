@@ -1,5 +1,6 @@
 """What holds for the house as a whole: values, numbers, templates, and what is not loaded."""
 
+import ast
 import dataclasses
 import importlib
 import json
@@ -68,6 +69,19 @@ COUNTS = {
     # of a text
     *("line", "config_line", "unfused_adam_line", "column", "start", "end"),
 }
+
+
+def imported_by(path: Path) -> set[str]:
+    """The packages that a module names in its imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    plain = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    froms = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in plain | froms}
+
+
+def test_core_imports_msgspec_and_nothing_else_from_outside() -> None:
+    imported = set[str]().union(*map(imported_by, (ROOT / "zerowiz/core").rglob("*.py")))
+    assert {"msgspec", "zerowiz"} == imported - sys.stdlib_module_names
 
 
 def is_number(hint: object) -> bool:

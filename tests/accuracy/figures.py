@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy.records import (
@@ -15,6 +15,8 @@ from accuracy.records import (
     errors_of,
     group,
 )
+
+from zerowiz.core.values import replace
 
 FIGURES = Path(__file__).with_name("figures.json")
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"

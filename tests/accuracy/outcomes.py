@@ -3,7 +3,6 @@
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 from measured.rows import Row, buffers_of, strategy_of, workload_of
@@ -12,6 +11,7 @@ from measured.traces import model_of, stand_in
 from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.values import replace
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 

@@ -4,7 +4,6 @@ import contextlib
 import io
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from accuracy.records import Record
 from measured.rows import OPTIMIZERS, Row, read_every_row
 from measured.traces import folder_of, model_of
 
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Optimizer
 
 # accelerate/commands/estimate.py, estimate_command_parser: it has no bfloat16, which counts alike.

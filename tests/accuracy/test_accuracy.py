@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +42,7 @@ from zerowiz.core.codec import encode
 from zerowiz.core.measure.row import PHASES
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategy import STRATEGIES, Offload
+from zerowiz.core.values import replace
 
 COMMITTED = read_figures()
 NOW = make_records()

@@ -1,6 +1,6 @@
 import copy
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from zerowiz.core.codec import decode_machine, encode_machine
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 # Field by field, from their types: a new field is tried without a word here.

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -39,6 +38,7 @@ from zerowiz.core.strategy import (
     Part,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
     Attention,

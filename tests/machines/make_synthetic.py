@@ -7,10 +7,12 @@ was read where, and what is filled in. Run as `python tests/machines/make_synthe
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from uuid import NAMESPACE_DNS, uuid5
+
+from zerowiz.core.values import replace
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "synthetic"

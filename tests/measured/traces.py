@@ -7,10 +7,12 @@ runs as the measured one did, and writes their lines of traces.json anew.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from zerowiz.core.values import replace
 
 if __name__ == "__main__":
     # Its siblings are `measured.…`, as they are to the tests.

@@ -11,13 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from slurm.one_host import Slurm
 
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
+from zerowiz.core.values import replace
 
 pytestmark = pytest.mark.slurm
 

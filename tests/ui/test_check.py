@@ -2,13 +2,13 @@
 
 import io
 import re
-from dataclasses import replace
 
 import pytest
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.values import replace
 from zerowiz.ui import check
 
 RULE = Rule(

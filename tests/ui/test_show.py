@@ -1,7 +1,6 @@
 """What a person sees of a plan."""
 
 import io
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.script import Binding, Convention, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Integration, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui import show

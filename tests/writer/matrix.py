@@ -1,7 +1,7 @@
 """Everything that a config is written for: rungs, ways to hand it over, number formats."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
@@ -9,6 +9,7 @@ from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, evaluate
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
 

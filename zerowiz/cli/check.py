@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +25,7 @@ from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.dsconfig.lint.source import ConfigText, check_config, unreadable
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.script import settle
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import ExitCode, UsageError

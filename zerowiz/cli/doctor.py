@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 import typer
@@ -28,6 +28,7 @@ from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
+from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.scheduler import parse_count

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +26,7 @@ from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_defau
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
+from zerowiz.core.values import replace
 from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
 from zerowiz.errors import InterruptedByUserError, LostEdit, PreflightError
 from zerowiz.probe.launch.init_record import record_path

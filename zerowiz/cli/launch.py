@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn, TextIO
@@ -33,6 +32,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.outcome.resume import GoesOn, Resume
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import FLOWCHART_STRATEGIES
+from zerowiz.core.values import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError

@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from zerowiz.core.codec import encode, encode_machine
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.values import replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +33,7 @@ from zerowiz.core.measure.trial import (
 )
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.script import ScriptSettings
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError

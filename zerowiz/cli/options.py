@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -11,6 +11,7 @@ import typer
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
     Attention,

@@ -1,1 +1,1 @@
-"""Thinks: decides, predicts, renders. Standard library only, no I/O."""
+"""Thinks: decides, predicts, renders. The standard library and msgspec only, no I/O."""

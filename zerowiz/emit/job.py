@@ -5,10 +5,11 @@ import select
 import signal
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerowiz.core.outcome.verdict import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
+from zerowiz.core.values import replace
 from zerowiz.emit.attempt import AttemptFolder
 from zerowiz.emit.connections import Connections
 from zerowiz.emit.processes import (

@@ -1,7 +1,5 @@
 """What the sizes in a config cost, against the config itself and the ledger."""
 
-from dataclasses import replace
-
 import pytest
 from measured.rows import read_model
 
@@ -10,6 +8,7 @@ from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategy import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

@@ -1,7 +1,6 @@
 """A rung against a machine: budgets, verdicts, and the runs whose memory was capped."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from measured.rows import (
@@ -38,6 +37,7 @@ from zerowiz.core.strategy import (
     ZERO3_OFFLOAD,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

@@ -1,7 +1,6 @@
 """The walk of the flowchart: its truth table, one test per row, over verdicts that stand."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -37,6 +36,7 @@ from zerowiz.core.strategy import (
     Offload,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

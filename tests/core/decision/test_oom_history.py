@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from paths import ROOT
@@ -20,6 +19,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
 from zerowiz.core.outcome.verdict import Cause
 from zerowiz.core.strategy import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

@@ -1,7 +1,6 @@
 """Remedies: each is a change that was weighed again and leads to a rung."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, widen, with_nodes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import mean, median
 
 import pytest
@@ -39,6 +38,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.from_unknown import guess_model
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategy import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
     Attention,

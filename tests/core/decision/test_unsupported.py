@@ -1,7 +1,7 @@
 """The table of what DeepSpeed fails on: each row is reached, and what works stays asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -21,6 +21,7 @@ from zerowiz.core.strategy import (
     ZERO3_OFFLOAD_OPTIMIZER,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

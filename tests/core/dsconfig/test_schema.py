@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from zerowiz.core.dsconfig.schema import (
     decode_schemas,
     kind_of,
 )
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 PLAIN_INT = (Kind.BOOLEAN, Kind.WHOLE, Kind.DIGITS, Kind.AUTO)

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,7 @@ from zerowiz.core.strategy import (
     Offload,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Attention,
     Integration,

@@ -1,7 +1,6 @@
 """The launch as a value: argv and environment, before anything happens."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from zerowiz.core.launch.plan import LaunchPlan, Programs, launch_argv, launch_e
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.values import replace
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 FOUR = parse_spec("4xA100-40GB", read_gpu_table())

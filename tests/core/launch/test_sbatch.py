@@ -1,11 +1,11 @@
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
+from zerowiz.core.values import replace
 
 Golden = Callable[[str, str], None]
 

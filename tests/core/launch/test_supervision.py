@@ -1,10 +1,9 @@
 """Whether zerowiz becomes the job or stays with it."""
 
-from dataclasses import replace
-
 import pytest
 
 from zerowiz.core.launch.supervision import LaunchEnvironment, why_supervised
+from zerowiz.core.values import replace
 
 TERMINAL = LaunchEnvironment(in_foreground=True)
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.sources import STATED
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 PCIE = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=31_504_000_000, weakest_pair=(0, 1))

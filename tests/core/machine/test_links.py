@@ -1,10 +1,9 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
+from zerowiz.core.values import replace
 
 GB_PER_S = 1_000_000_000
 SLOT_BYTES_PER_S = 31_504_000_000

@@ -1,6 +1,6 @@
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -15,6 +15,7 @@ from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nod
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.outliers import Outlier, OutlierKind
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_gpus
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
 GB = 10**9

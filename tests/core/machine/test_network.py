@@ -1,10 +1,9 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.machine.network import Network, NetworkKind, Nic, join_nics
+from zerowiz.core.values import replace
 
 NICS = st.builds(
     Nic,

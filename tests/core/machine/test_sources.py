@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.sources import STATED, tell_origins
 from zerowiz.core.machine.spec import GpuModel, parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.values import replace
 
 PLACES = {
     "gpus.total_bytes",

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -18,6 +17,7 @@ from zerowiz.core.machine.topology import (
     slot_bytes_per_s,
 )
 from zerowiz.core.machine.types import Gpu, PcieSlot
+from zerowiz.core.values import replace
 
 SWITCH = NvLink(remote_type=RemoteType.SWITCH)
 GEN4_X16 = PcieSlot(max_generation=4, max_lanes=16)

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -17,6 +16,7 @@ from zerowiz.core.machine.types import (
     with_gpus,
     with_nodes,
 )
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 NVLINK = Interconnect(link_class=LinkClass.NVLINK_ALL, bytes_per_s=450_000_000_000)

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -8,6 +7,7 @@ from zerowiz.core.machine.links import PairLink, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, Machine, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.values import replace
 
 SLOT = PcieSlot(
     max_generation=4,

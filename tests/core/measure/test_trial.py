@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.strategy import STRATEGIES, ZERO2, Offload, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

@@ -1,7 +1,5 @@
 """How near the edge a run may come, and what it takes beside its tensors."""
 
-from dataclasses import replace
-
 import pytest
 from measured.rows import read_model
 
@@ -12,6 +10,7 @@ from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.memory.allocator import expands_segments, margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.strategy import ZERO2
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 
 

@@ -1,6 +1,6 @@
 """Offload to NVMe: what is locked and written, held against ranks that did it, and laws."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -10,6 +10,7 @@ from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
 from zerowiz.core.strategy import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
 SEVEN = model_from_size("7b", 7 * 10**9)

@@ -1,7 +1,6 @@
 """What competes for a phase's peak: the moments of each wrapper, those that lose included."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from measured.rows import read_model
@@ -23,6 +22,7 @@ from zerowiz.core.strategy import (
     ZERO3_OFFLOAD_OPTIMIZER,
     Strategy,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 
 Moment = Mapping[str, int]

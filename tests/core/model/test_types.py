@@ -5,7 +5,6 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.values import replace
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 

@@ -1,11 +1,11 @@
 """The record of a run says what was tried and how it ended."""
 
 import json
-from dataclasses import replace
 
 from zerowiz.core.outcome.record import AttemptRecord, RunRecord, render_record
 from zerowiz.core.outcome.resume import GoesOn
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
+from zerowiz.core.values import replace
 
 RUNS = AttemptRecord(
     strategy="zero2",

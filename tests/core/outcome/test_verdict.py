@@ -1,6 +1,5 @@
 """A job's status and cause are those of who ended it, whoever else ended after."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd, judge, parse_end, plain_status
+from zerowiz.core.values import replace
 
 
 def end(rank: int, status: int | None, at: float = 0.0, **settings: Any) -> RankEnd:

@@ -1,6 +1,5 @@
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from recorded import MACHINES, names, play, recording
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.machine_file import parse_machine_file, read_machine_file

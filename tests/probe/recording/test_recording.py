@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from fake_host import build_host
 from recorded import Recording, library, names, play, recording, without
 
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.read import read_machine
 from zerowiz.probe.recording.hashes import hash_uuids

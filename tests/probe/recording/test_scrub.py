@@ -1,6 +1,5 @@
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from recorded import library, recording
 
 from zerowiz.core.machine.cuda_visible import visible_gpus
 from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.read import read_machine
 from zerowiz.probe.recording.files import FileAnswers

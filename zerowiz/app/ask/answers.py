@@ -1,11 +1,11 @@
 """Ask what neither an option nor the script says."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from zerowiz.cli.options import Options
 from zerowiz.core.decision.questions import Question, next_question
 from zerowiz.core.script import ScriptSettings
+from zerowiz.core.values import replace
 
 Ask = Callable[[Question], str]
 """How an open question gets its answer: from a person, or from its default."""

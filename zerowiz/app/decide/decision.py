@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TextIO
 
 from zerowiz.app.machines.machine import find_machine, is_here
@@ -16,6 +16,7 @@ from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.strategy import Strategy
+from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import choose

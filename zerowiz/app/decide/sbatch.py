@@ -1,7 +1,6 @@
 """Plan the file that trains the decided job on a SLURM cluster."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
@@ -11,6 +10,7 @@ from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.types import Accelerator, MachineSource
 from zerowiz.core.outcome.resume import RESUME
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.values import replace
 
 _NAME = "job.sbatch"
 # Of the templates: a job that is queued again goes on, and saves when its time is up.

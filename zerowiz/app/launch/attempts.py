@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from zerowiz.core.launch.provenance import hide_secrets, plan_path
 from zerowiz.core.outcome.next_strategy import memory_of
 from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, render_record
 from zerowiz.core.outcome.verdict import JobEnd
+from zerowiz.core.values import replace
 from zerowiz.emit.files import replace_file, write_files
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise

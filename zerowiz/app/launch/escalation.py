@@ -1,7 +1,6 @@
 """Go one rung up after a job ran out of memory, and remember that it did."""
 
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
@@ -14,6 +13,7 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.oom_history import MemoryKind, RanOut
 from zerowiz.core.outcome.next_strategy import decide_again, remember
 from zerowiz.core.outcome.resume import goes_on, output_folder, plan_resume
+from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss, replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.checkpoints import read_saved

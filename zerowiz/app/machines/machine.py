@@ -1,7 +1,6 @@
 """Find the machine that the options name, else the one this runs on."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
@@ -9,6 +8,7 @@ from zerowiz.cli.options import Options
 from zerowiz.core.machine.sources import tell_origins
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.cpu import cpu_machine
 from zerowiz.probe.machine.read import read_here, read_machine

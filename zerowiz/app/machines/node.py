@@ -1,11 +1,11 @@
 """Find where this copy of zerowiz stands among those of its job, as options and launcher say."""
 
 import os
-from dataclasses import replace
 
 from zerowiz.app.machines.machine import CPU_MACHINE
 from zerowiz.cli.options import Options
 from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.node import read_place
 

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 from zerowiz.cli.options import Options, as_words
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport

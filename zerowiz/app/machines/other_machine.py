@@ -1,7 +1,6 @@
 """Find a machine that is not the one this runs on: nodes of a hostfile, a file, a spec."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
@@ -11,6 +10,7 @@ from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.spec import with_count as spec_of
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.cpu import cpu_machine
 from zerowiz.probe.machine.gpu_table import read_gpu_table

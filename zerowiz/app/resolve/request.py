@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerowiz.app.resolve.conflicts import by_config, by_script
@@ -27,6 +27,7 @@ from zerowiz.core.script import (
 )
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Attention,
     Integration,

@@ -1,7 +1,6 @@
 """Find the script of a job, read it, and answer what it leaves open."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.app.ask.answers import Ask, answer, open_questions
@@ -12,6 +11,7 @@ from zerowiz.cli.options import Options
 from zerowiz.core.decision.questions import Question, answer_or_default
 from zerowiz.core.script import ScriptFacts, deliver, settle
 from zerowiz.core.strategy import ZERO2
+from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError
 from zerowiz.probe.launch.init_record import read_record
 from zerowiz.probe.script import read_script

@@ -1,6 +1,6 @@
 """Weigh each rung against the machine: what it needs, what there is, and a verdict."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from zerowiz.core.decision.oom_history import MemoryKind, RanOut, job_key
@@ -17,6 +17,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.strategy import STRATEGIES, Offload, Part, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
 

@@ -6,11 +6,12 @@ need as much, and every larger step of the same job.
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Architecture, Model
+from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype, Workload
 
 # What is free on a device differs by some hundred MB from one run to the next.

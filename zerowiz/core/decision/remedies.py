@@ -1,13 +1,14 @@
 """Compute what would make a rung fit: every remedy is a change that was weighed again."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, Reason, decide
 from zerowiz.core.machine.types import Accelerator, widen
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import Offload
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
 from zerowiz.errors import UsageError
 

@@ -12,7 +12,9 @@ pdsh itself replaces `%h`, `%u` and `%n`.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from zerowiz.core.values import replace
 
 # What reaches another node of the caller's environment: settings of the libraries that train.
 _FAMILIES = (

@@ -5,10 +5,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.values import replace
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 

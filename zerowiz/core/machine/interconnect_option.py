@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.sources import STATED
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 FLAG = "--interconnect"

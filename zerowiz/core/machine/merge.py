@@ -9,7 +9,7 @@ first: the order in which they answered never matters.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerowiz.core.machine.host import Disk, Host
@@ -32,6 +32,7 @@ from zerowiz.core.machine.types import (
     PcieSlot,
     with_gpus,
 )
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
 _Value = TypeVar("_Value")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from statistics import median_high, multimode
@@ -11,6 +11,7 @@ from typing import TypeVar
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine
+from zerowiz.core.values import replace
 
 _Value = TypeVar("_Value")
 

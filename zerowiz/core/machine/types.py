@@ -1,13 +1,14 @@
 """Describe what a job can use: GPUs, the links between them, the host."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 

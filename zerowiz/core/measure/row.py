@@ -1,13 +1,14 @@
 """Turn what ranks reported into a measured row, and hold the prediction against it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.trial import PlannedTrial, Trial
 from zerowiz.core.memory.ledger import Estimate, Phase
+from zerowiz.core.values import replace
 
 Report = Mapping[str, object]
 

@@ -1,7 +1,7 @@
 """A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import cast
 
 from zerowiz.core.codec import decode, encode
@@ -13,6 +13,7 @@ from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     NEWEST_TRANSFORMERS,
     Attention,

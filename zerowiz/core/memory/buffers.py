@@ -1,10 +1,11 @@
 """Size DeepSpeed's communication buffers, in elements, as its config counts them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.values import replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ M the largest tensor, b the bucket, V h the embedding, t tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations, activations
@@ -14,6 +14,7 @@ from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Method, Optimizer, StateDtype, Workload
 
 # Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).

@@ -9,7 +9,6 @@ e4-000 name the run of tests/measured/h200.jsonl that settled a line.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from zerowiz.core.memory.common import (
     Held,
@@ -30,6 +29,7 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.memory.zero3 import stage3
 from zerowiz.core.strategy import Part
+from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES
 
 _NORM_BYTES = 8

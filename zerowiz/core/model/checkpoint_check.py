@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.values import replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

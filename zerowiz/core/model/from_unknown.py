@@ -1,12 +1,12 @@
 """Guess a model of an unknown family from the sizes that its config.json tells."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from zerowiz.core.model.checkpoint_check import Stored
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 Config = Mapping[str, object]

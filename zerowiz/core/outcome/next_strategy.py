@@ -1,11 +1,10 @@
 """Find the rung that a job goes on with after it ran out of memory: the same walk, knowing more."""
 
-from dataclasses import replace
-
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.oom_history import MemoryKind, RanOut
 from zerowiz.core.outcome.verdict import Cause
 from zerowiz.core.strategy import Strategy
+from zerowiz.core.values import replace
 
 
 def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: str) -> RanOut | None:

@@ -2,12 +2,13 @@
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.options import read_words
 from zerowiz.core.strategy import STRATEGIES, Offload
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
 

@@ -1,7 +1,7 @@
 """Settle what a run will use: the script's own values, overridden by the words after it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
@@ -17,6 +17,7 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.options import Scalar
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Integration, Loss, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError
 

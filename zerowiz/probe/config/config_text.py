@@ -4,11 +4,11 @@ import difflib
 import re
 import sys
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.core.dsconfig.hjson import JsonTextError, Object, parse
 from zerowiz.core.dsconfig.lint.source import ConfigText
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_yaml import read_yaml
 

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from zerowiz.core.dsconfig.hjson import (
@@ -17,6 +17,7 @@ from zerowiz.core.dsconfig.hjson import (
     Span,
 )
 from zerowiz.core.dsconfig.lint.source import ConfigText, render
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
 

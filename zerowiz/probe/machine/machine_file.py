@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.core.codec import decode_machine
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.read import read_machine
 from zerowiz.probe.recording.recording import SCHEMA_VERSION as RECORDING

@@ -1,13 +1,12 @@
 """Read a whole machine: its GPUs, links, host, network and scheduler."""
 
-from dataclasses import replace
-
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
 from zerowiz.core.machine.spec import match_models
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import read_host

@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree, said_in
 from zerowiz.probe.script.source import FunctionCall, Source

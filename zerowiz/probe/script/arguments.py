@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from zerowiz.core.script import (
     ARGUMENT_CLASSES,
@@ -11,6 +11,7 @@ from zerowiz.core.script import (
     Option,
     field_options,
 )
+from zerowiz.core.values import replace
 from zerowiz.probe.script.options import dataclass_options
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
 

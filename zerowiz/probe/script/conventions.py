@@ -1,9 +1,9 @@
 """Tell by which convention a script takes its DeepSpeed config."""
 
 import ast
-from dataclasses import replace
 
 from zerowiz.core.script import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.expressions import follow, last_name, unless_none

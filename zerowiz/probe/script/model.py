@@ -2,9 +2,9 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 
 from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.expressions import last_name, literal
 from zerowiz.probe.script.reader import Reader, agree

@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from zerowiz.core.script import (
     BY_ARCHITECTURE,
@@ -13,6 +12,7 @@ from zerowiz.core.script import (
     field_options,
     read_word,
 )
+from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import Scope, last_name, literal, unless_none, words
 from zerowiz.probe.script.source import FunctionCall
 

@@ -5,10 +5,10 @@ import difflib
 import io
 import tokenize
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script.adapters import with_adapters
 from zerowiz.probe.script.commandline import command_line

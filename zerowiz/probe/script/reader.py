@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.script import UNSEEN, Binding, Option, Reads, Scalar
+from zerowiz.core.values import replace
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.probe.script.commandline import CommandLine
 from zerowiz.probe.script.expressions import (

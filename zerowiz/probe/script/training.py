@@ -3,9 +3,9 @@
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, ScriptFacts
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
 from zerowiz.probe.script.reader import Reader, agree

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from zerowiz.cli.options import Options
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import CALL, Join, attempt_name, job_folder, join_name
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
 
 COPY = Path(__file__).with_name("copy_of_many.py")

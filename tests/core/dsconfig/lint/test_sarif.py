@@ -1,7 +1,6 @@
 """The log has what SARIF 2.1.0 requires, and a code host finds the place."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.rule import Severity
+from zerowiz.core.values import replace
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 # README.md says where it comes from.

@@ -1,7 +1,6 @@
 """What would end a job: each check on a case that has it, one that has not, and an unknown."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from recorded import play, recording
@@ -37,6 +36,7 @@ from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource,
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.rule import Severity
 from zerowiz.core.strategy import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 
 GIB = 2**30

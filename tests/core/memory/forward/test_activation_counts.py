@@ -1,13 +1,12 @@
 """What no measured run is large in: activation functions, masks, biases and temporaries."""
 
-from dataclasses import replace
-
 import pytest
 from measured.rows import read_model
 from saved_tensors import measure_saved_bytes
 
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.model.hf_config import read_architecture
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
 SMALL_GPT2: dict[str, object] = {

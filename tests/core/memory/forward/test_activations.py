@@ -1,7 +1,6 @@
 """What forward keeps, against the runs of tests/measured and against what autograd saves here."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from measured.rows import Row, read_model, read_rows, workload_of
@@ -10,6 +9,7 @@ from saved_tensors import measure_saved_bytes
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import read_architecture
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Method, Precision, Workload
 
 MIB = 2**20

@@ -1,7 +1,5 @@
 """What the head and the loss hold, by the way the loss is computed."""
 
-from dataclasses import replace
-
 import pytest
 from measured.rows import read_model
 
@@ -9,6 +7,7 @@ from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.memory.forward.losses import loss_bytes
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Loss, Method, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

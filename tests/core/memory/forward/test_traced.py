@@ -1,7 +1,5 @@
 """What a trace stands for: the activations of another micro-step, and the model it was made of."""
 
-from dataclasses import replace
-
 import pytest
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
@@ -11,6 +9,7 @@ from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.ledger import Estimate
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import STRATEGIES, ZERO3, Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
 ACTIVATIONS = Activations(

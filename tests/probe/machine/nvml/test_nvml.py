@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pynvml
 import pytest
 from recorded import (
@@ -16,6 +14,7 @@ from recorded import (
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.types import MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
 GEN5_X16_BYTES_PER_S = 63_008_000_000

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from zerowiz.core.codec import decode, encode
 from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace import cache_path, read_cached, trace_model

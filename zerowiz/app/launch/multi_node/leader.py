@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from zerowiz.core.launch.rendezvous import (
     refuse_unlike,
 )
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import replace
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ExitCode, ZerowizError
 from zerowiz.probe.nodes.rendezvous import read_attempt, read_call, read_hello

@@ -4,7 +4,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +24,7 @@ from zerowiz.core.launch.rendezvous import AttemptSpec, LaunchSpec, job_folder
 from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
+from zerowiz.core.values import replace
 from zerowiz.emit.late_signals import ignore_signals, noted_signals
 from zerowiz.emit.supervise import supervise
 from zerowiz.errors import UsageError, ZerowizError

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Node, Object, parse, repeated
 from zerowiz.core.dsconfig.lint.codes import (
@@ -29,6 +28,7 @@ from zerowiz.core.dsconfig.lint.rules.values import check_values
 from zerowiz.core.dsconfig.lint.source import unreadable
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 __all__ = ["RULES", "ConfigFinding", "Context", "Rule", "Severity", "lint"]

@@ -1,9 +1,10 @@
 """Describe what a config is checked against, beside DeepSpeed itself."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptSettings
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 

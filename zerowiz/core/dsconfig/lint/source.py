@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerowiz.core.dsconfig.hjson import Array, JsonTextError, Node, Object, Scalar, Span
 from zerowiz.core.dsconfig.lint.codes import UNREADABLE
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from zerowiz.core.launch.doctor import rules
 from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
@@ -10,6 +9,7 @@ from zerowiz.core.launch.doctor.found import Toolchain
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.launch.doctor.situation import Situation
 from zerowiz.core.rule import Severity
+from zerowiz.core.values import replace
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
 # the dot. torch takes `9.0a` and `Hopper`; DeepSpeed ends with a ValueError.

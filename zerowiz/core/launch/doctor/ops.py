@@ -1,9 +1,10 @@
 """Find which ops DeepSpeed compiles for a config when the job starts."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 Values = Mapping[str, object]

@@ -17,7 +17,7 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.memory.forward.adapters import Adapters, Input, lay_adapters
 from zerowiz.core.memory.forward.attention import (
@@ -35,6 +35,7 @@ from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES, Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
+from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
 
 

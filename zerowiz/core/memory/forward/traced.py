@@ -1,10 +1,11 @@
 """Describe what a trace of the real model found, in place of the analytic model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.model.families import FAMILIES, Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
 

@@ -1,10 +1,11 @@
 """Read the GPUs of a machine from NVML; the one package that knows pynvml."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.links import PairLink
 from zerowiz.core.machine.topology import Ports
 from zerowiz.core.machine.types import Gpu, LeftOutGpu
+from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.nvml import calls
 from zerowiz.probe.machine.nvml.gpus import Device, list_devices

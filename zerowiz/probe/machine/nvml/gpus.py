@@ -1,9 +1,10 @@
 """Read every GPU that NVML lists: what it is, what it has free, how it is plugged in."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PcieSlot
+from zerowiz.core.values import replace
 from zerowiz.probe.machine.nvml import calls
 from zerowiz.probe.machine.nvml.session import Code, Session, Unavailable
 from zerowiz.probe.machine.pci import read_numa_node, read_upstream_bytes_per_s

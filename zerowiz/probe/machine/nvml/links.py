@@ -1,7 +1,6 @@
 """Read what NVLinks each GPU has, and how each pair of GPUs reaches each other."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from zerowiz.core.machine.links import PairLink
@@ -15,6 +14,7 @@ from zerowiz.core.machine.topology import (
     RemoteType,
     link_pair,
 )
+from zerowiz.core.values import replace
 from zerowiz.probe.machine.nvml import calls
 from zerowiz.probe.machine.nvml.gpus import Device
 from zerowiz.probe.machine.nvml.session import Code, Session, Unavailable

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from zerowiz import __version__
 from zerowiz.core.codec import decode
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cache import cache_folder

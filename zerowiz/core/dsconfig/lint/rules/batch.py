@@ -1,12 +1,13 @@
 """Find batch sizes that do not multiply to each other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerowiz.core.dsconfig.lint.codes import BATCH_EQUATION, BATCH_MISSING
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
+from zerowiz.core.values import replace
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
 # batch fewer than all of them.

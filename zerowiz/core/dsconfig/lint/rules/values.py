@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from zerowiz.core.dsconfig.lint.codes import (
     NOT_A_CHOICE,
@@ -16,6 +15,7 @@ from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.values import replace
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
 # what nobody said.
