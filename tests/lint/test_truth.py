@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from lint.cases import ARGUMENTS, BROKEN_CASES, DEEPSPEED, GOOD_CASES, Case, Truth
 
-from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
+from zerowiz.core.dsconfig.hjson import parse, plain
+from zerowiz.core.dsconfig.hjson_tokens import Dialect
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.truth]
 

@@ -2,60 +2,21 @@
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-from zerowiz.errors import UsageError
+from zerowiz.core.dsconfig.hjson_tokens import (
+    CrashError,
+    Dialect,
+    JsonTextError,
+    KeyToken,
+    Scalar,
+    Span,
+    TokenReader,
+)
 
-# Theory. DeepSpeed reads a config with hjson, which takes nearly every JSON text and much more:
-# comments, single quotes, ''' blocks, text without quotes, a root without braces, no commas.
-# Accelerate and the Trainer read it with json. Neither tells where a value stands.
-# What is read here is what hjson 3.1.0 reads (decoder.py), its oddities included, for a check has
-# to say what DeepSpeed will see. A JSON text is one that json itself takes; it is then read by the
-# same code, because on such a text the two differ in their numbers alone.
-
-
-class Dialect(StrEnum):
-    """Which library reads the text."""
-
-    # deepspeed/runtime/config.py, DeepSpeedConfig.__init__ (0.19.8).
-    HJSON = "hjson"
-    # accelerate/utils/deepspeed.py, HfDeepSpeedConfig.__init__ (1.15.0).
-    JSON = "json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """The characters from `start` up to `end`; line and column of the first one count from 1.
-
-    A line ends with LF, CRLF or CR. A byte order mark is part of the text, but of no line.
-    """
-
-    start: int
-    end: int
-    line: int
-    column: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scalar:
-    """A string, a number, true, false or null."""
-
-    place: Span
-    value: str | float | bool | None
-    quote: str
-    """What encloses a string: `"`, `'`, `'''`; empty for text without quotes and all else."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeyToken:
-    """The name of a member."""
-
-    place: Span
-    name: str
-    quote: str
+# Theory. A text of the JSON dialect is one that json itself takes. It is then read by the same code
+# as hjson's, because on such a text the two differ in their numbers alone.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,33 +46,13 @@ class Member:
     value: Node
 
 
-class JsonTextError(UsageError):
-    """The text cannot be read.
-
-    Args:
-        reason: What is wrong there, in one line without a full stop.
-        line: Where, from 1.
-        column: Where in that line, from 1, in characters.
-    """
-
-    def __init__(self, reason: str, line: int, column: int) -> None:
-        super().__init__(f"line {line}, column {column}: {reason}")
-        self.reason = reason
-        self.line = line
-        self.column = column
-
-
-class _CrashError(JsonTextError):
-    """hjson fails here with an error that is not its own, and tries nothing else."""
-
-
 def parse(text: str, dialect: Dialect = Dialect.HJSON) -> Node:
     """Read a whole text.
 
     Raises:
         JsonTextError: The dialect's own library does not take it, or it is nested too deeply.
     """
-    reader = _HjsonReader(text, dialect)
+    reader = _TreeReader(text, dialect)
     if dialect is Dialect.JSON:
         reader.refuse_what_json_refuses()
     return reader.document()
@@ -149,59 +90,6 @@ def repeated(node: Node) -> Iterator[tuple[Member, Member]]:
 # hjson and json end somewhere in Python's stack, at some hundreds; what walks a tree may recurse.
 DEEPEST_LEVEL = 100
 
-_SHOWN_CHARACTERS = 40
-
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_REST_OF_LINE = re.compile(r"[^\r\n]*+")
-# getNext: four kinds of blank, three kinds of comment. No group is possessive here: Python 3.11.2
-# then takes an open comment for a closed one.
-_BLANK = re.compile(r"(?:[ \t\r\n]++|(?:#|//)[^\r\n]*+|/\*.*?\*/)*", re.DOTALL)
-_BLANK_BEGINS = " \t\r\n#/"
-_BLOCK_INDENT = " \t\r"
-# scanKeyName.
-_KEY = re.compile(r"([^ \t\r\n{}\[\],:]++)([ \t\r\n]*+)(:?)")
-# scantfnns: where a number or a literal may end, and where text without quotes ends.
-_TOKEN = re.compile(r"(?:[^\r\n,}\]#/]++|/(?![/*]))*")
-# Any digits of Unicode, in hjson as here.
-_NUMBER = re.compile(r"(-?(?:0|[1-9]\d*+))(\.\d++)?([eE][-+]?\d++)?")
-_PUNCTUATION = "{}[],:"
-# scanstring.
-_UNESCAPED = {'"': re.compile(r'[^"\\\x00-\x1f]*+'), "'": re.compile(r"[^'\\\x00-\x1f]*+")}
-_ESCAPES = dict(zip("\"'\\/bfnrt", "\"'\\/\b\f\n\r\t", strict=True))
-_CODE_UNIT = re.compile(r".[^xX]..", re.DOTALL)
-# Unicode 16.0, section 23.6: the halves of a pair.
-_HIGH = range(0xD800, 0xDC00)
-_LOW = range(0xDC00, 0xE000)
-_BLOCK = "'''"
-# raw_decode: UTF-8's mark as it is, and as it looks when it was read as Latin-1.
-_BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf")
-
-_WORDS: dict[str, float | bool | None] = {"null": None, "true": True, "false": False}
-_WORDS_OF: dict[Dialect, dict[str, float | bool | None]] = {
-    Dialect.HJSON: _WORDS,
-    # json/decoder.py, _CONSTANTS.
-    Dialect.JSON: _WORDS
-    | {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")},
-}
-
-# scantfnns: below this, a float that is whole becomes an int.
-_WHOLE_BELOW = 1e10
-
-
-def _hjson_number(integer: str, rest: str) -> float:
-    if not rest:
-        return int(integer)
-    number = float(integer + rest)
-    whole = int(number)
-    return whole if whole == number and abs(number) < _WHOLE_BELOW else number
-
-
-def _json_number(integer: str, rest: str) -> float:
-    return float(integer + rest) if rest else int(integer)
-
-
-_NUMBER_OF = {Dialect.HJSON: _hjson_number, Dialect.JSON: _json_number}
-
 # What people write that json refuses, by what stands where it stops.
 _REFUSED_BY_JSON = (
     (re.compile(r"#|//|/\*"), "`json` takes no comments"),
@@ -212,38 +100,14 @@ _REFUSED_BY_JSON = (
 )
 
 
-def _shown(text: str) -> str:
-    """A piece of the text, short and on one line, for a message."""
-    return repr(text[:_SHOWN_CHARACTERS])[1:-1]
+class _TreeReader(TokenReader):
+    """Builds the tree of one text."""
 
-
-def _dedent(line: str, indent: int) -> str:
-    return line[:indent].lstrip(_BLOCK_INDENT) + line[indent:]
-
-
-class _HjsonReader:
-    """A text, how far it has been read, the last text without quotes that holds a bracket."""
-
-    __slots__ = ("at", "greedy", "level", "lines", "number", "text", "words")
+    __slots__ = ("level",)
 
     def __init__(self, text: str, dialect: Dialect) -> None:
-        self.text = text
-        self.words = _WORDS_OF[dialect]
-        self.number = _NUMBER_OF[dialect]
+        super().__init__(text, dialect)
         self.level = 0
-        self.greedy: int | None = None
-        self.at = next((len(m) for m in _BYTE_ORDER_MARKS if text.startswith(m)), 0)
-        self.lines = [self.at, *(end.end() for end in _LINE_END.finditer(text))]
-
-    def place(self, start: int, end: int) -> Span:
-        line = bisect_right(self.lines, start)
-        return Span(start=start, end=end, line=line, column=start - self.lines[line - 1] + 1)
-
-    def fault(
-        self, reason: str, at: int, error: type[JsonTextError] = JsonTextError
-    ) -> JsonTextError:
-        place = self.place(max(at, self.lines[0]), at)
-        return error(reason, place.line, place.column)
 
     def refuse_what_json_refuses(self) -> None:
         """Ask json itself.
@@ -290,7 +154,7 @@ class _HjsonReader:
         start = self.at
         try:
             return self.bare_object(start)
-        except _CrashError:
+        except CrashError:
             raise
         except JsonTextError:
             root = self.lone_scalar(start)
@@ -314,32 +178,12 @@ class _HjsonReader:
             return None
         return root
 
-    def blank(self) -> str:
-        """Skip blanks and comments; the character behind them, or nothing at the end."""
-        text = self.text
-        found = text[self.at : self.at + 1]
-        if found not in _BLANK_BEGINS:
-            return found
-        self.at += len(_matched(_BLANK, text, self.at))
-        found = text[self.at : self.at + 1]
-        if found == "/" and text.startswith("/*", self.at):
-            raise self.fault("this comment is never closed", self.at, _CrashError)
-        return found
-
-    def comma(self) -> str:
-        """Skip what may stand between two values, as `blank` does."""
-        found = self.blank()
-        if found == ",":
-            self.at += 1
-            found = self.blank()
-        return found
-
     def value(self, opener: int) -> Node:
         """The value that begins here, in what began at `opener`."""
         found = self.text[self.at : self.at + 1]
         if not found:
             raise self.unclosed(opener)
-        return _READ_BY_FIRST.get(found, _HjsonReader.token)(self)
+        return _READ_BY_FIRST.get(found, TokenReader.token)(self)
 
     def unclosed(self, opener: int) -> JsonTextError:
         found = self.text[opener : opener + 1]
@@ -356,7 +200,7 @@ class _HjsonReader:
         opener = self.at
         self.level += 1
         if self.level > DEEPEST_LEVEL:
-            raise self.fault(f"more than {DEEPEST_LEVEL} levels", opener, _CrashError)
+            raise self.fault(f"more than {DEEPEST_LEVEL} levels", opener, CrashError)
         self.at += 1
         return opener
 
@@ -384,31 +228,12 @@ class _HjsonReader:
         return Array(place=self.close(opener), items=tuple(items))
 
     def member(self, opener: int) -> Member:
-        quoted = self.text[self.at : self.at + 1] in _UNESCAPED
-        key = self.quoted_key() if quoted else self.bare_key(opener)
+        key = self.key()
+        if key is None:
+            raise self.no_key(opener)
         self.at += 1
         self.blank()
         return Member(key=key, value=self.value(opener))
-
-    def quoted_key(self) -> KeyToken:
-        start = self.at
-        name = self.string()
-        key = KeyToken(place=self.place(start, self.at), name=name, quote=self.text[start])
-        if self.blank() != ":":
-            raise self.fault(f"no `:` after the key `{_shown(name)}`", self.at)
-        return key
-
-    def bare_key(self, opener: int) -> KeyToken:
-        start = self.at
-        found = _KEY.match(self.text, start)
-        if found is None:
-            raise self.no_key(opener)
-        word, gap, colon = found.groups()
-        if not colon:
-            raise self.fault(f"no `:` after the key `{_shown(word)}`", start)
-        self.at = found.end() - 1
-        name = word.rstrip() if gap else word
-        return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
 
     def no_key(self, opener: int) -> JsonTextError:
         found = self.text[self.at : self.at + 1]
@@ -416,135 +241,10 @@ class _HjsonReader:
             return self.unclosed(opener)
         return self.fault(f"`{found}` stands where a key was expected", self.at)
 
-    def quoted(self) -> Scalar:
-        start = self.at
-        if self.text.startswith(_BLOCK, start):
-            return self.block()
-        value = self.string()
-        return Scalar(place=self.place(start, self.at), value=value, quote=self.text[start])
 
-    def string(self) -> str:
-        """A string between two quotes of a kind."""
-        text, start = self.text, self.at
-        quote = text[start]
-        unescaped = _UNESCAPED[quote]
-        parts: list[str] = []
-        end = start + 1
-        while True:
-            parts.append(_matched(unescaped, text, end))
-            end += len(parts[-1])
-            if text[end : end + 1] != "\\":
-                break
-            part, end = self.escape(end)
-            parts.append(part)
-        found = text[end : end + 1]
-        if found in ("", "\r", "\n"):
-            raise self.fault("this string is not closed on its line", start)
-        if found != quote:
-            raise self.fault(f"`{_shown(found)}` in a string must be escaped", end)
-        self.at = end + 1
-        return "".join(parts)
-
-    def escape(self, at: int) -> tuple[str, int]:
-        """What the escape here stands for, and where it ends."""
-        letter = self.text[at + 1 : at + 2]
-        if letter != "u":
-            if letter not in _ESCAPES:
-                raise self.fault(f"`\\{_shown(letter)}` is no escape", at)
-            return _ESCAPES[letter], at + 2
-        high = self.code_unit(at)
-        if high in _HIGH and self.text.startswith("\\u", at + 6):
-            low = self.code_unit(at + 6)
-            if low in _LOW:
-                return chr(0x10000 + ((high - _HIGH.start) << 10) + low - _LOW.start), at + 12
-        return chr(high), at + 6
-
-    def code_unit(self, at: int) -> int:
-        """The number in an escape; hjson takes every four characters that `int` takes."""
-        shown = "\\" + _shown(self.text[at + 1 : at + 6])
-        try:
-            unit = int(_matched(_CODE_UNIT, self.text, at + 2), 16)
-        except ValueError:
-            raise self.fault(f"`{shown}` is no escape", at) from None
-        if unit < 0:
-            raise self.fault(f"`{shown}` is no escape", at, _CrashError)
-        return unit
-
-    def block(self) -> Scalar:
-        """A string between ''', less the indent of its first quote."""
-        text, start = self.text, self.at
-        indent = self.block_indent()
-        body = start + len(_BLOCK)
-        while text[body : body + 1] in (" ", "\t", "\r"):
-            body += 1
-        if body == len(text):
-            raise self.fault("this ''' is never closed", start, _CrashError)
-        end = text.find(_BLOCK, body)
-        if end < 0:
-            raise self.fault("this ''' is never closed", start)
-        first, *others = text[body:end].split("\n")
-        lines = [_dedent(line, indent) for line in others]
-        value = "\n".join(lines if others and not first else [first, *lines]).replace("\r", "")
-        self.at = end + len(_BLOCK)
-        return Scalar(
-            place=self.place(start, self.at), value=value.removesuffix("\n"), quote=_BLOCK
-        )
-
-    def block_indent(self) -> int:
-        """The column of a ''', from 0; on the first line hjson counts on from the last LF."""
-        before = self.text.rfind("\n", 0, self.at)
-        if before >= 0:
-            return self.at - 1 - before
-        last = self.text.rfind("\n")
-        if last < 0:
-            raise self.fault(
-                "hjson fails on a ''' in a text without a line break", self.at, _CrashError
-            )
-        return self.at - 1 - last + len(self.text)
-
-    def token(self) -> Scalar:
-        """A number, a literal, or else text without quotes, which takes its whole line."""
-        text, start = self.text, self.at
-        if text[start] in _PUNCTUATION:
-            raise self.fault(f"`{text[start]}` stands where a value was expected", start)
-        token = _matched(_TOKEN, text, start)
-        word = token.rstrip()
-        if word in self.words:
-            self.at = start + len(token)
-            return self.unquoted(start, word, self.words[word])
-        digits = token.rstrip(" \t")
-        if number := _NUMBER.fullmatch(digits):
-            value = self.count(number)
-            self.at = start + len(token)
-            return self.unquoted(start, digits, value)
-        line = _matched(_REST_OF_LINE, text, start)
-        self.at = start + len(line)
-        bare = line.strip()
-        if "}" in bare or "]" in bare:
-            self.greedy = start
-        return self.unquoted(start + len(line) - len(line.lstrip()), bare, bare)
-
-    def unquoted(self, start: int, shown: str, value: str | float | bool | None) -> Scalar:
-        return Scalar(place=self.place(start, start + len(shown)), value=value, quote="")
-
-    def count(self, number: re.Match[str]) -> float:
-        integer, fraction, exponent = number.groups("")
-        try:
-            return self.number(integer, fraction + exponent)
-        except OverflowError:
-            raise self.fault(f"`{_shown(number[0])}` is too large", self.at, _CrashError) from None
-        except ValueError:
-            raise self.fault("this number has too many digits", self.at, _CrashError) from None
-
-
-def _matched(pattern: re.Pattern[str], text: str, at: int) -> str:
-    found = pattern.match(text, at)
-    return found[0] if found else ""
-
-
-_READ_BY_FIRST: dict[str, Callable[[_HjsonReader], Node]] = {
-    '"': _HjsonReader.quoted,
-    "'": _HjsonReader.quoted,
-    "{": _HjsonReader.braces,
-    "[": _HjsonReader.brackets,
+_READ_BY_FIRST: dict[str, Callable[[_TreeReader], Node]] = {
+    '"': _TreeReader.quoted,
+    "'": _TreeReader.quoted,
+    "{": _TreeReader.braces,
+    "[": _TreeReader.brackets,
 }

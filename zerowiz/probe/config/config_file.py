@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Object, parse, plain
+from zerowiz.core.dsconfig.hjson import Object, parse, plain
+from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.workload import Integration

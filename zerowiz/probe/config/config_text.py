@@ -6,7 +6,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from zerowiz.core.dsconfig.hjson import JsonTextError, Object, parse
+from zerowiz.core.dsconfig.hjson import Object, parse
+from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError

@@ -5,17 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerowiz.core.dsconfig.hjson import (
-    DEEPEST_LEVEL,
-    Array,
-    JsonTextError,
-    KeyToken,
-    Member,
-    Node,
-    Object,
-    Scalar,
-    Span,
-)
+from zerowiz.core.dsconfig.hjson import DEEPEST_LEVEL, Array, Member, Node, Object
+from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, KeyToken, Scalar, Span
 from zerowiz.core.dsconfig.lint.source import ConfigText, render
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable, Iterator
 
-from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Node, Object, parse, repeated
+from zerowiz.core.dsconfig.hjson import Node, Object, parse, repeated
+from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
 from zerowiz.core.dsconfig.lint.codes import (
     AUTO_NOT_FILLED,
     DUPLICATE_KEY,

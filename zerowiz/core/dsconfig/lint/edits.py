@@ -3,7 +3,7 @@
 import json
 import re
 
-from zerowiz.core.dsconfig.hjson import Span
+from zerowiz.core.dsconfig.hjson_tokens import Span
 from zerowiz.core.dsconfig.lint.config import Entry
 from zerowiz.core.dsconfig.lint.finding import Edit
 

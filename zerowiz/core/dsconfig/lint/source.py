@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from zerowiz.core.dsconfig.hjson import Array, JsonTextError, Node, Object, Scalar, Span
+from zerowiz.core.dsconfig.hjson import Array, Node, Object
+from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, Scalar, Span
 from zerowiz.core.dsconfig.lint.codes import UNREADABLE
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Severity
