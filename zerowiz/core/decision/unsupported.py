@@ -88,8 +88,8 @@ class Combination:
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
-        message="`--nvme-path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded in"
-        " host memory and writes nothing to the folder",
+        message="`--nvme-path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded"
+        " in host memory and writes nothing to the folder",
         hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
         outcome=Effect.IGNORED,
         source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
@@ -171,8 +171,8 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="fp16-autocast-with-zero",
-        message="`--torch-autocast fp16` with `{strategy}`: ZeRO clips gradients that still carry the"
-        " loss scale, so next to nothing of them is left",
+        message="`--torch-autocast fp16` with `{strategy}`: ZeRO clips gradients that still carry"
+        " the loss scale, so next to nothing of them is left",
         hints=(
             "`--torch-autocast bf16` has no loss scale",
             "`--precision fp16` scales and clips in the right order",
@@ -185,8 +185,8 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-without-zero",
-        message="`--optimizer-state-dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16 at"
-        " stages 1 to 3 only",
+        message="`--optimizer-state-dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16"
+        " at stages 1 to 3 only",
         hints=("`--stage 1` is the first that does", "drop `--optimizer-state-dtype bf16`"),
         outcome=Effect.RAISES,
         source="config.py, DeepSpeedConfig._do_error_check",
