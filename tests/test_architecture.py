@@ -16,7 +16,8 @@ from typing import get_args, get_origin, get_type_hints
 import pytest
 
 import zerowiz.core
-from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Strategy
 
 ROOT = Path(__file__).parents[1]
 

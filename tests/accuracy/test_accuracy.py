@@ -41,7 +41,8 @@ from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace
 from zerowiz.core.codec import encode
 from zerowiz.core.measure.row import PHASES
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.strategy import STRATEGIES, Offload
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 
 COMMITTED = read_figures()

@@ -25,7 +25,7 @@ from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
     STRATEGIES,
@@ -35,9 +35,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Part,
-    Strategy,
 )
+from zerowiz.core.strategy import Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,

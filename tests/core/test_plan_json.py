@@ -15,7 +15,7 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.plan_json import encode_plan
-from zerowiz.core.strategy import STRATEGIES
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.strategy import STRATEGIES
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import DDP, STRATEGIES, Offload, Strategy
+from zerowiz.core.strategies import DDP, STRATEGIES
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import (
     Attention,
     Loss,

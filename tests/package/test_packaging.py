@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.strategy import STRATEGIES
+from zerowiz.core.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "demo")

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
-from zerowiz.core.strategy import ZERO2
+from zerowiz.core.strategies import ZERO2
 from zerowiz.ui.ended import failure
 
 FIRST = RankEnd(rank=1, host="n1", status=139, ended_at=0.0, log="rank-1.log", tail=("a", "b"))

@@ -9,7 +9,7 @@ from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.questions import QUESTIONS
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.strategy import ZERO2
+from zerowiz.core.strategies import ZERO2
 from zerowiz.ui import sentences
 from zerowiz.ui.fold import fold, fold_command
 from zerowiz.ui.units import bare_gib, count, gib, small, told_gb

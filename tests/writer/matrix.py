@@ -8,7 +8,8 @@ from typing import Any
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, evaluate
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
-from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError

@@ -31,7 +31,7 @@ from zerowiz.core.launch.supervision import why_supervised
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.outcome.resume import GoesOn, Resume
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.strategy import FLOWCHART_STRATEGIES
+from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute

@@ -7,7 +7,8 @@ from zerowiz.core.decision.buffer_costs import Cost, buffer_costs
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.strategy import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table

@@ -28,15 +28,8 @@ from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.traced import Traced, TracedTensor
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import (
-    DDP,
-    STRATEGIES,
-    ZERO2,
-    ZERO2_OFFLOAD,
-    ZERO3,
-    ZERO3_OFFLOAD,
-    Strategy,
-)
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
 from zerowiz.errors import UsageError

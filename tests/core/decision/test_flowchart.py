@@ -23,7 +23,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.ledger import Estimate, Line, Phase, Where
 from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
     STRATEGIES,
@@ -33,9 +33,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Offload,
-    Strategy,
 )
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError

@@ -18,7 +18,8 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
 from zerowiz.core.outcome.verdict import Cause
-from zerowiz.core.strategy import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table

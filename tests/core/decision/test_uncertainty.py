@@ -37,7 +37,8 @@ from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.from_unknown import guess_model
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.strategy import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,

@@ -10,7 +10,7 @@ from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupp
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
     ZERO1,
@@ -19,8 +19,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Strategy,
 )
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError

@@ -25,7 +25,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
     ZERO1,
@@ -34,9 +34,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Offload,
-    Strategy,
 )
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Attention,

@@ -26,7 +26,8 @@ from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.strategy import STRATEGIES, ZERO2, Offload, Strategy
+from zerowiz.core.strategies import STRATEGIES, ZERO2
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError

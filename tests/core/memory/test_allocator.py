@@ -9,7 +9,7 @@ from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.memory.allocator import expands_segments, margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.strategy import ZERO2
+from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 

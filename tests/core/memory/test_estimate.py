@@ -18,7 +18,7 @@ from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Estimate, Phase, Where
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
     ZERO1,
@@ -26,8 +26,8 @@ from zerowiz.core.strategy import (
     ZERO2_OFFLOAD,
     ZERO3,
     ZERO3_OFFLOAD,
-    Strategy,
 )
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 
 MEASURED = [row for row in engine_rows() if row["peak_bytes"] is not None]

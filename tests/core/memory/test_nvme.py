@@ -9,7 +9,8 @@ from zerowiz.core.memory.nvme import AIO, NvmeOffload, fit_sub_group, offload_to
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
-from zerowiz.core.strategy import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER, Strategy
+from zerowiz.core.strategies import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 

@@ -8,7 +8,7 @@ from paths import TESTS
 
 from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Estimate
-from zerowiz.core.strategy import STRATEGIES
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import StateDtype, Workload
 
 PATH = TESTS / "measured" / "launches.jsonl"

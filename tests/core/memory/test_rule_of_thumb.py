@@ -9,7 +9,8 @@ from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.memory.ledger import Estimate, Where
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
 
 GB = 10**9

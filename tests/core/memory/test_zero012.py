@@ -11,7 +11,7 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.memory.zero012 import WRAPPERS
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
     ZERO1,
@@ -20,8 +20,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Strategy,
 )
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 

@@ -6,7 +6,8 @@ from paths import TEMPLATES
 
 from zerowiz.core.outcome.resume import GoesOn, Saved, goes_on, output_folder, plan_resume
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.strategy import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, Strategy
+from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.strategy import Strategy
 from zerowiz.probe.script import parse_script, read_script
 
 RUN_CLM = """\

@@ -8,7 +8,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
-from zerowiz.core.strategy import (
+from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
     ZERO1,
@@ -17,8 +17,8 @@ from zerowiz.core.strategy import (
     ZERO3,
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
-    Strategy,
 )
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Precision, Workload
 
 SMALL = model_from_size("100m", 100_000_000)

@@ -10,7 +10,7 @@ from zerowiz.app.resolve.request import config_file
 from zerowiz.cli.options import Options
 from zerowiz.core.decision.questions import Question, answer_or_default
 from zerowiz.core.script import ScriptFacts, deliver, settle
-from zerowiz.core.strategy import ZERO2
+from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError
 from zerowiz.probe.launch.init_record import read_record

@@ -16,7 +16,8 @@ from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
-from zerowiz.core.strategy import STRATEGIES, Offload, Part, Strategy
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
@@ -295,7 +296,7 @@ def _without_device(
 
     One that spares nothing more dies too; another may still fit, perhaps with leaner buffers.
     """
-    if not one.strategy.spares(died.strategy):
+    if not one.strategy.shards_or_offloads_more_than(died.strategy):
         return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
     if one.device_bytes < died.device_bytes or not one.runs:
         return one

@@ -6,16 +6,8 @@ from enum import StrEnum
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict, evaluate_all
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.strategy import (
-    DDP,
-    FLOWCHART_STRATEGIES,
-    STRATEGIES,
-    ZERO1,
-    ZERO2,
-    ZERO3,
-    Offload,
-    Strategy,
-)
+from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
 

@@ -12,7 +12,8 @@ from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted_as
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.strategy import STRATEGIES, Offload, Strategy
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     NEWEST_TRANSFORMERS,

@@ -7,7 +7,8 @@ from typing import NoReturn
 
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.options import read_words
-from zerowiz.core.strategy import STRATEGIES, Offload
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 

@@ -11,7 +11,8 @@ from paths import GOLDEN, TEMPLATES
 from zerowiz.core.dsconfig.lint import Context, Severity, lint
 from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.script import ScriptSettings, Setting
-from zerowiz.core.strategy import STRATEGIES, Strategy
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 

@@ -35,7 +35,8 @@ from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.rule import Severity
-from zerowiz.core.strategy import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD, Strategy
+from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 

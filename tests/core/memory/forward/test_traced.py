@@ -8,7 +8,8 @@ from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.ledger import Estimate
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import STRATEGIES, ZERO3, Strategy
+from zerowiz.core.strategies import STRATEGIES, ZERO3
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
