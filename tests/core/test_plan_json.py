@@ -14,7 +14,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.plan_json import encode_plan
+from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Workload
@@ -38,7 +38,7 @@ def encode(decision: Decision, **more: Any) -> dict[str, Any]:
         "env": None,
         **more,
     }
-    plan: dict[str, Any] = json.loads(json.dumps(encode_plan(decision, **settings)))
+    plan: dict[str, Any] = json.loads(json.dumps(encode_decision(decision, **settings)))
     return plan
 
 

@@ -13,7 +13,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.machines.machine import find_machine
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.codes import RULES

@@ -15,10 +15,11 @@ from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, wr
 from zerowiz.app.launch.doctor import look, look_around
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
 from zerowiz.app.resolve.request import config_file
 from zerowiz.app.resolve.script import find_script, read_reachable
-from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.options import takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.launch.doctor import PreflightFinding, Rule, failures, rules

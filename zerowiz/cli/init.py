@@ -16,10 +16,11 @@ from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import plan_files
 from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.options import Options, as_words
 from zerowiz.app.resolve.guards import check_accounting
 from zerowiz.app.resolve.request import config_file
 from zerowiz.app.resolve.script import answer_for, read_reachable
-from zerowiz.cli.options import Options, as_words, takes_options
+from zerowiz.cli.options import takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_default

@@ -18,9 +18,10 @@ from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
 from zerowiz.app.resolve.script import DEFAULT_SCRIPT, answer_for, find_script, read_reachable
-from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.options import takes_options
 from zerowiz.cli.plan import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.flowchart import Decision

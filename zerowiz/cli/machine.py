@@ -13,7 +13,7 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.machines.nodes import DEADLINE_S, read_fleet
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode, encode_machine
 from zerowiz.core.launch.plan import PlannedFile

@@ -14,8 +14,9 @@ from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
 from zerowiz.app.decide.decision import plan_options, require_strategy, write_notes
 from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import ReadModel, count_or_trace, read_and_trace
-from zerowiz.cli.options import Options, takes_options
+from zerowiz.cli.options import takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.launch.plan import launch_env, launcher_options

@@ -104,7 +104,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
     }
 
 
-def encode_plan(
+def encode_decision(
     decision: Decision,
     *,
     version: str,

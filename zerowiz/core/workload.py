@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from zerowiz.core.settings import Panel, SettingRow
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
@@ -105,28 +107,120 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
 class Workload:
     """One optimizer step of one rank."""
 
-    micro_batch: int = 1
+    micro_batch: Annotated[
+        int,
+        SettingRow(
+            flag="--micro-batch",
+            help="Sequences per GPU at a time",
+            panel=Panel.JOB,
+            assumed="micro-batch {value}",
+        ),
+    ] = 1
     """Sequences per GPU in one forward pass."""
-    sequence_tokens: int = 2048
-    accumulation_steps: int = 1
+    sequence_tokens: Annotated[
+        int,
+        SettingRow(
+            flag="--seq-len",
+            help="Tokens per sequence",
+            panel=Panel.JOB,
+            assumed="{value} tokens a sequence",
+        ),
+    ] = 2048
+    accumulation_steps: Annotated[
+        int,
+        SettingRow(
+            flag="--grad-accum",
+            help="Micro-steps per optimizer step",
+            panel=Panel.JOB,
+            assumed="accumulation {value}",
+        ),
+    ] = 1
     """Micro-steps per optimizer step."""
-    precision: Precision = Precision.BF16
-    torch_autocast: Precision | None = None
+    precision: Annotated[
+        Precision,
+        SettingRow(
+            flag="--precision", help="Weights and gradients", panel=Panel.JOB, assumed="{value}"
+        ),
+    ] = Precision.BF16
+    torch_autocast: Annotated[
+        Precision | None,
+        SettingRow(
+            flag="--torch-autocast",
+            help="Compute in bf16 or fp16, weights in fp32",
+            panel=Panel.JOB,
+        ),
+    ] = None
     """The 16-bit format that forward computes in where the weights stay fp32."""
-    optimizer: Optimizer = Optimizer.ADAMW
+    optimizer: Annotated[
+        Optimizer,
+        SettingRow(
+            flag="--optimizer",
+            help="Whose states are counted",
+            panel=Panel.JOB,
+            assumed="{value}",
+        ),
+    ] = Optimizer.ADAMW
     optimizer_fused: bool = True
     """Whether torch's Adam steps with its fused kernel; foreach copies every list of tensors."""
-    optimizer_state_dtype: StateDtype = StateDtype.FP32
-    method: Method = Method.FULL
-    lora_rank: int = 16
-    lora_target_modules: tuple[str, ...] = ()
+    optimizer_state_dtype: Annotated[
+        StateDtype,
+        SettingRow(
+            flag="--optimizer-state-dtype", help="Master weights and moments", panel=Panel.JOB
+        ),
+    ] = StateDtype.FP32
+    method: Annotated[
+        Method,
+        SettingRow(
+            flag="--method",
+            help="Which parameters train",
+            panel=Panel.MODEL,
+            assumed="every parameter trains",
+        ),
+    ] = Method.FULL
+    lora_rank: Annotated[
+        int,
+        SettingRow(
+            flag="--lora-rank",
+            help="Rank of the adapters",
+            panel=Panel.MODEL,
+            assumed="adapters of rank {value}",
+        ),
+    ] = 16
+    lora_target_modules: Annotated[
+        tuple[str, ...],
+        SettingRow(
+            flag="--lora-target-modules",
+            help="Layers with adapters: all-linear, or q_proj,v_proj",
+            panel=Panel.MODEL,
+            assumed="adapters on {value}",
+        ),
+    ] = ()
     """Which linear layers have adapters, by peft's names; none named: all of them."""
-    gradient_checkpointing: bool = False
-    attention: Attention = Attention.SDPA
-    loss: Loss = Loss.PLAIN
+    gradient_checkpointing: Annotated[
+        bool,
+        SettingRow(
+            flag="--gradient-checkpointing/--no-gradient-checkpointing",
+            help="Recompute activations in backward",
+            panel=Panel.JOB,
+            assumed="no gradient checkpointing",
+        ),
+    ] = False
+    attention: Annotated[
+        Attention, SettingRow(flag="--attention", help="Attention kernel", panel=Panel.JOB)
+    ] = Attention.SDPA
+    loss: Annotated[
+        Loss, SettingRow(flag="--loss", help="How the logits become a loss", panel=Panel.JOB)
+    ] = Loss.PLAIN
     transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
     """Major and minor: what runs the model decides what its attention keeps."""
-    packing: bool = False
+    packing: Annotated[
+        bool,
+        SettingRow(
+            flag="--packing/--no-packing",
+            help="All sequences of a micro-batch in one row",
+            panel=Panel.JOB,
+        ),
+    ] = False
     """Whether the sequences of a micro-batch stand in one row, without padding."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""

@@ -14,7 +14,7 @@ _WHY: Mapping[str, str] = {
     "script": "It is read, never run: how it takes a config, its batch, its precision.",
     "model": "Its shape decides what every GPU has to hold; weights are not downloaded.",
     "micro_batch": "Activations grow with it; gradient accumulation makes up for a small one.",
-    "seq_len": "The longest sequence that the script feeds; activations grow with it.",
+    "sequence_tokens": "The longest sequence that the script feeds; activations grow with it.",
     "gradient_checkpointing": "It recomputes activations instead of keeping them.",
 }
 

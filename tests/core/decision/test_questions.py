@@ -26,9 +26,9 @@ def test_what_is_known_is_not_asked() -> None:
 
 
 def test_what_does_not_matter_to_a_command_is_not_asked() -> None:
-    question = next_question({"seq_len": None})
+    question = next_question({"sequence_tokens": None})
     assert question is not None
-    assert "seq_len" == question.key
+    assert "sequence_tokens" == question.key
     assert next_question({}) is None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.decision.questions import Question, next_question
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
@@ -16,7 +16,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
     known: dict[str, object] = {
         "model": options.model or settings.model,
         "micro_batch": options.micro_batch or settings.micro_batch,
-        "seq_len": options.seq_len or settings.sequence_tokens,
+        "sequence_tokens": options.sequence_tokens or settings.sequence_tokens,
         "gradient_checkpointing": (
             settings.gradient_checkpointing
             if options.gradient_checkpointing is None

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 
 from zerowiz.app.ask.answers import Ask
 from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import check_model
 from zerowiz.app.resolve.script import read_reachable
-from zerowiz.cli.options import Options
 from zerowiz.core.values import replace
 from zerowiz.ui.ask import ask
 

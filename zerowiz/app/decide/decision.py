@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.options import Options, with_flags
 from zerowiz.app.resolve.request import Request, make_request
-from zerowiz.cli.options import Options, with_flags
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
+from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import is_here
-from zerowiz.cli.options import as_words
-from zerowiz.cli.plan import encode_outcome
+from zerowiz.app.options import as_words
 from zerowiz.core.codec import encode_machine
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.launch.plan import PlannedFile
@@ -37,7 +37,7 @@ def with_plan(
     machine = without_people(job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None)
     # `command` and `env` stay null: the port, PATH and folders of one start on one host would
     # differ each time, and `reproduce` makes them anew.
-    content = {**encode_outcome(plan), "machine": encode_machine(machine)}
+    content = {**encode_plan(plan), "machine": encode_machine(machine)}
     provenance = Provenance(
         config=config,
         argv=tuple(reproducing_words(plan, script, script_args)),

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
-from zerowiz.cli.options import as_words
+from zerowiz.app.options import as_words
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.types import Accelerator, MachineSource

@@ -1,6 +1,6 @@
 """Take as many GPUs of a machine as was said."""
 
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine, with_gpus
 from zerowiz.errors import UsageError
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.machine.sources import tell_origins
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.machine.warnings import remarks

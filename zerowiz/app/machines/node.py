@@ -3,7 +3,7 @@
 import os
 
 from zerowiz.app.machines.machine import CPU_MACHINE
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from zerowiz.cli.options import Options, as_words
+from zerowiz.app.options import Options, as_words
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.values import replace

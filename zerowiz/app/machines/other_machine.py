@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.machines.nodes import read_fleet
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.spec import with_count as spec_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.script import ScriptSettings
@@ -20,7 +20,7 @@ def assumptions(
             settings.micro_batch or own.micro_batch or own.train_batch_size,
         ),
         f"{w.sequence_tokens} tokens a sequence (`--seq-len`)": (
-            options.seq_len,
+            options.sequence_tokens,
             settings.sequence_tokens,
         ),
         f"{w.precision} (`--precision`)": (
@@ -44,7 +44,7 @@ def _assumed_of_script(
     adapters = w.method is not Method.FULL
     clauses = {
         "accumulation_steps": (
-            options.grad_accum or options.global_batch or own.accumulation_steps,
+            options.accumulation_steps or options.global_batch or own.accumulation_steps,
             f"accumulation {w.accumulation_steps} (`--grad-accum`)",
         ),
         "optimizer": (options.optimizer, f"{w.optimizer} (`--optimizer`)"),

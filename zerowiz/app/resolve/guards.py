@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.workload import Accounting

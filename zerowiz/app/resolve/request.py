@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import assumptions
 from zerowiz.app.resolve.model import ReadModel, read_and_trace
 from zerowiz.app.resolve.workload import make_workload
-from zerowiz.cli.options import Options
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.dsconfig.user_config import UserConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 from zerowiz.app.ask.answers import Ask, answer, open_questions
 from zerowiz.app.ask.init_record import recall
 from zerowiz.app.machines.machine import CPU_MACHINE
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import config_file
-from zerowiz.cli.options import Options
 from zerowiz.core.decision.questions import Question, answer_or_default
 from zerowiz.core.script import ScriptFacts, deliver, settle
 from zerowiz.core.strategies import ZERO2
@@ -62,7 +62,7 @@ def answer_for(
     answers = open_questions(options, settle(facts, tuple(script_args)))
     if ask_person is None:
         answers.pop("gradient_checkpointing")
-        answers.pop("seq_len")
+        answers.pop("sequence_tokens")
     if facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding

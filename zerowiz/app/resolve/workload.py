@@ -1,7 +1,7 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config, by_script
-from zerowiz.cli.options import Options
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptSettings
@@ -78,7 +78,7 @@ def make_workload(
         or 1
     )
     steps = by_config(
-        "--grad-accum", config, options.grad_accum, own_steps, settings.accumulation_steps
+        "--grad-accum", config, options.accumulation_steps, own_steps, settings.accumulation_steps
     )
     precision = by_config(
         "--precision", config, options.precision, own.precision, settings.precision
@@ -90,7 +90,8 @@ def make_workload(
     )
     return Workload(
         micro_batch=micro_batch,
-        sequence_tokens=by_script("--seq-len", options.seq_len, settings.sequence_tokens) or 2048,
+        sequence_tokens=by_script("--seq-len", options.sequence_tokens, settings.sequence_tokens)
+        or 2048,
         accumulation_steps=_accumulation(options, steps, settings, micro_batch, machine.world_size),
         precision=precision or _fitting_precision(options, machine),
         torch_autocast=by_config(

@@ -56,7 +56,7 @@ QUESTIONS: tuple[Question, ...] = (
         counts=True,
     ),
     Question(
-        key="seq_len",
+        key="sequence_tokens",
         flag="--seq-len",
         text="How many tokens per sequence?",
         default="2048",

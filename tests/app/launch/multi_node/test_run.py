@@ -22,7 +22,7 @@ from zerowiz.app.launch.multi_node.leader import (
     introduce,
     publish_end,
 )
-from zerowiz.cli.options import Options
+from zerowiz.app.options import Options
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import CALL, Join, attempt_name, job_folder, join_name
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource

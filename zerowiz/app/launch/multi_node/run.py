@@ -16,8 +16,8 @@ from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.multi_node.follower import follow, follow_on
 from zerowiz.app.launch.multi_node.leader import Rendezvous, ending_all, gather, introduce, publish
 from zerowiz.app.launch.start import Start, make_launch_plan
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import config_file
-from zerowiz.cli.options import Options
 from zerowiz.core.launch.node import NodeRank, slots_of
 from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.launch.rendezvous import AttemptSpec, LaunchSpec, job_folder
