@@ -80,6 +80,21 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
+def golden_block(request: pytest.FixtureRequest) -> Callable[[Path, str, str], None]:
+    """Hold the text between two marks of a page against what it is made of."""
+
+    def compare(path: Path, mark: str, text: str) -> None:
+        line = f"<!-- {mark} -->\n"
+        before, _, after = path.read_text(encoding="utf-8").split(line)
+        page = line.join([before, text, after])
+        if request.config.getoption("--update-golden"):
+            path.write_text(page, encoding="utf-8")
+        assert page == path.read_text(encoding="utf-8"), "`make golden` rewrites it"
+
+    return compare
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, and an environment that says nothing."""
     work = tmp_path / "work"

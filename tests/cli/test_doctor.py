@@ -1,7 +1,6 @@
 """`zerowiz doctor`: what a launch would end of, its exit codes, its JSON; nothing heavy is loaded."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +13,11 @@ from paths import ROOT
 from recorded import library
 
 from zerowiz.app.launch.doctor import require_no_error, tell
-from zerowiz.core.launch.doctor import PreflightFinding, rules
-from zerowiz.core.launch.doctor.finding import found
-from zerowiz.core.launch.doctor.rules import RULES
+from zerowiz.core.launch.doctor.builds import NO_NINJA
+from zerowiz.core.launch.doctor.examine import RULES
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
+from zerowiz.core.launch.doctor.host import MEMLOCK
+from zerowiz.core.launch.doctor.network import PORT_TAKEN
 from zerowiz.errors import PreflightError
 
 Install = Callable[[object], None]
@@ -210,7 +211,7 @@ def test_an_environment_without_deepspeed_is_an_error(
     assert "error" == found_by(here, *CPU)["no-deepspeed"]
 
 
-def test_findings_have_their_whys_and_mends_on_lines_of_their_own(here: Run) -> None:
+def test_findings_have_their_whys_and_fixes_on_lines_of_their_own(here: Run) -> None:
     result = here("doctor", *CPU, *MODEL, "none.py")
     lines = result.stdout.splitlines()
     assert lines[0].startswith("error PF101 script-refused: ")
@@ -238,18 +239,18 @@ def test_nothing_heavy_is_loaded(folder: Path) -> None:
     assert set() == heavy & loaded
 
 
-ERROR = found(rules.PORT_TAKEN, "somebody listens on port 1", "choose another")
-WARNING = found(rules.MEMLOCK, "little may be locked", "ulimit -l unlimited")
+ERROR = found(PORT_TAKEN, "somebody listens on port 1", "choose another")
+WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
 
 
-def test_an_error_stops_a_launch_with_its_mends_as_hints() -> None:
-    second = found(rules.NO_NINJA, "there is no `ninja`", "pip install ninja")
+def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
+    second = found(NO_NINJA, "there is no `ninja`", "pip install ninja")
     with pytest.raises(
         PreflightError, match=r"somebody listens on port 1 \(PF601 port-taken\)"
     ) as e:
         require_no_error((WARNING, ERROR, second))
-    first, other, mend, force = e.value.hints
-    assert ("choose another", "pip install ninja") == (first, mend)
+    first, other, fix, force = e.value.hints
+    assert ("choose another", "pip install ninja") == (first, fix)
     assert other.startswith("there is no `ninja` (PF402")
     assert "--force" in force
 
@@ -275,7 +276,11 @@ def test_warnings_are_notes(
     assert all(note.startswith("note: ") for note in notes)
 
 
-def test_the_guide_lists_every_rule() -> None:
-    page = (ROOT / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (PF\d+) \| ([a-z-]+) \|", page, re.MULTILINE)
-    assert [(rule.code, rule.name) for rule in RULES] == rows
+def test_the_guide_lists_every_rule(golden_block: Callable[[Path, str, str], None]) -> None:
+    head = "| code | name | |\n|---|---|---|\n"
+    rows = [f"| {rule.code} | {rule.name} | {rule.when} |\n" for rule in RULES]
+    golden_block(ROOT / "docs" / "guides" / "doctor.md", "rules", "".join([head, *rows]))
+
+
+def test_every_rule_says_when_it_is_found() -> None:
+    assert [] == [rule.code for rule in RULES if not rule.when]

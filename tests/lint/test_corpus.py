@@ -5,9 +5,8 @@ from collections import Counter
 import pytest
 from lint.cases import BROKEN, BROKEN_CASES, GOOD_CASES, SEVERITIES, Case
 
-from zerowiz.core.dsconfig.lint import lint
-from zerowiz.core.dsconfig.lint.codes import RULES
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.linter import RULES, lint
 from zerowiz.core.rule import Severity
 from zerowiz.probe.config.ds_schema import read_ds_schema
 

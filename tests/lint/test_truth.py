@@ -67,9 +67,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Answer]:
     questions = [question(str(case.path), case.path, case) for case in (*BROKEN_CASES, *GOOD_CASES)]
     for case in BROKEN_CASES:
         if case.truth is Truth.IGNORED:
-            mended = folder / case.path.name
-            mended.write_text(without(case), encoding="utf-8")
-            questions.append(question(f"without {case.path}", mended, case))
+            reduced = folder / case.path.name
+            reduced.write_text(without(case), encoding="utf-8")
+            questions.append(question(f"without {case.path}", reduced, case))
         if case.truth is Truth.DEPENDS:
             questions.append(question(f"own {case.path}", case.path, case, own=True))
     asked, answered = folder / "questions", folder / "answers"
@@ -99,11 +99,11 @@ def test_what_is_said_to_train_something_else_does(
 def test_what_is_said_to_be_ignored_makes_no_difference(
     case: Case, answers: Mapping[str, Answer]
 ) -> None:
-    found, mended = answers[str(case.path)], answers[f"without {case.path}"]
+    found, reduced = answers[str(case.path)], answers[f"without {case.path}"]
     assert found["raised"] is None
-    assert mended["raised"] is None
-    facts = {**mended["facts"], **found["facts"]}
-    differ = [f for f in facts if found["facts"].get(f) != mended["facts"].get(f)]
+    assert reduced["raised"] is None
+    facts = {**reduced["facts"], **found["facts"]}
+    differ = [f for f in facts if found["facts"].get(f) != reduced["facts"].get(f)]
     assert [] == [fact for fact in differ if not is_that_of(case.key or "", fact)]
 
 

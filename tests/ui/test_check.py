@@ -24,7 +24,7 @@ FOUND = ConfigFinding(
     line=12,
     column=5,
     message="`zero_optimization.stagee`, did you mean `zero_optimization.stage`?",
-    mend="rename it to `stage`",
+    fix="rename it to `stage`",
 )
 
 

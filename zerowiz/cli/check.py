@@ -1,4 +1,4 @@
-"""`zerowiz check`: mistakes in DeepSpeed configs, with their places, whys and mends."""
+"""`zerowiz check`: mistakes in DeepSpeed configs, with their places, reasons and fixes."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from zerowiz import __version__
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.dsconfig.lint import lint
-from zerowiz.core.dsconfig.lint.codes import RULES
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
+from zerowiz.core.dsconfig.lint.linter import RULES, lint
 from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
+from zerowiz.core.dsconfig.lint.rules.structure import unreadable
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
-from zerowiz.core.dsconfig.lint.source import ConfigText, check_config, unreadable
+from zerowiz.core.dsconfig.lint.source import ConfigText, check_config
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.script import settle
 from zerowiz.core.values import replace
@@ -150,23 +150,23 @@ def _context(
 def _check(
     config: ConfigText, schema: Schema, context: Context, *, fix: bool, quiet: bool
 ) -> FileReport:
-    """What is found in a config, after its mends when they are wanted."""
+    """What is found in a config, after its fixes when they are wanted."""
     if config.fault is not None:
         return FileReport(path=config.path, findings=(unreadable(config.fault),))
     if context.integration is None:
         context = replace(context, integration=config.integration)
     find = partial(lint, schema=schema, context=context)
-    if not fix or not config.mendable:
+    if not fix or not config.is_fixable:
         findings = check_config(config, find)
         if fix and findings and not quiet:
-            show_found.not_mended(config.path, sys.stderr)
+            show_found.not_fixed(config.path, sys.stderr)
         return FileReport(path=config.path, findings=findings)
-    mended = fix_text(config.text, find)
-    if mended.mended:
-        rewrite_file(Path(config.path), mended.text)
-    if mended.mended and not quiet:
-        show_found.mended(config.path, len(mended.mended), sys.stderr)
-    return FileReport(path=config.path, findings=mended.findings)
+    fixed = fix_text(config.text, find)
+    if fixed.fixed:
+        rewrite_file(Path(config.path), fixed.text)
+    if fixed.fixed and not quiet:
+        show_found.fixed(config.path, len(fixed.fixed), sys.stderr)
+    return FileReport(path=config.path, findings=fixed.findings)
 
 
 def _write(content: Mapping[str, object]) -> None:

@@ -22,12 +22,20 @@ from zerowiz.app.resolve.script import find_script, read_reachable
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
-from zerowiz.core.launch.doctor import PreflightFinding, Rule, failures, rules
-from zerowiz.core.launch.doctor.finding import found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
+from zerowiz.core.launch.doctor.refused import (
+    NO_DEEPSPEED,
+    NO_MACHINE,
+    NO_PLAN,
+    PLAN_REFUSED,
+    SCRIPT_REFUSED,
+    refused,
+)
 from zerowiz.core.launch.doctor.report import encode_findings
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.rule import Rule
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
@@ -59,9 +67,9 @@ class _Sight:
         except UsageError:
             raise
         except AnswerNeededError as error:
-            self.refused.append(found(rules.NO_PLAN, error.message, *error.hints))
+            self.refused.append(refused(NO_PLAN, error))
         except ZerowizError as error:
-            self.refused.append(found(rule, error.message, *error.hints))
+            self.refused.append(refused(rule, error))
         return None
 
 
@@ -96,7 +104,7 @@ def doctor(
 
 def _with_found_script(sight: _Sight) -> _Sight:
     """With the script that a launch would take, if there is one."""
-    found = sight.attempt(rules.SCRIPT_REFUSED, lambda: find_script(None, sight.options))
+    found = sight.attempt(SCRIPT_REFUSED, lambda: find_script(None, sight.options))
     if found is None:
         return sight
     script, options = found
@@ -120,9 +128,9 @@ def _said_port(place: NodeRank | None, machine: Machine) -> int | None:
 
 
 def _examine(sight: _Sight, place: NodeRank | None) -> Sequence[PreflightFinding]:
-    programs = sight.attempt(rules.NO_DEEPSPEED, lambda: find_programs(os.environ))
-    machine = sight.attempt(rules.NO_MACHINE, lambda: _find_machine(sight.options))
-    facts = sight.attempt(rules.SCRIPT_REFUSED, lambda: _read_script(sight))
+    programs = sight.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
+    machine = sight.attempt(NO_MACHINE, lambda: _find_machine(sight.options))
+    facts = sight.attempt(SCRIPT_REFUSED, lambda: _read_script(sight))
     plan = None if machine is None else _plan(sight, machine, facts)
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
@@ -159,9 +167,9 @@ def _plan(sight: _Sight, machine: Machine, facts: ScriptFacts | None) -> Plan | 
     if facts is None and sight.options.model is None:
         if sight.script is None:
             what = "no script and no `--model`: what a job needs was not looked at"
-            sight.refused.append(found(rules.NO_PLAN, what, "zerowiz doctor train.py"))
+            sight.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
         return None
-    plan = sight.attempt(rules.PLAN_REFUSED, lambda: _decide(sight, machine, facts))
+    plan = sight.attempt(PLAN_REFUSED, lambda: _decide(sight, machine, facts))
     if plan is not None and not sight.options.quiet:
         write_notes(plan)
     return plan

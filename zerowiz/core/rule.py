@@ -1,5 +1,6 @@
 """Describe what a check looks for: its code, how much it matters, and why."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,7 +18,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One kind of finding."""
+    """One kind of finding.
+
+    A code never changes its meaning, and is never given to another rule.
+    """
 
     code: str
     """Stable: `ZW101`."""
@@ -26,9 +30,13 @@ class Rule:
     severity: Severity
     """Mostly; a finding can be milder or worse."""
     why: str
-    """What happens if nobody mends it."""
+    """What happens if nobody fixes it."""
+    when: str = ""
+    """In which cases it is found; the guide of `doctor` lists it."""
 
 
-def rule(code: str, name: str, severity: Severity, why: str) -> Rule:
-    """A row of a list of rules: `check`'s and `doctor`'s."""
-    return Rule(code=code, name=name, severity=severity, why=why)
+def rules_of(modules: Iterable[object]) -> tuple[Rule, ...]:
+    """Every rule that is a name of one of these modules, by its code."""
+    names = (value for module in modules for value in vars(module).values())
+    rules = {value for value in names if isinstance(value, Rule)}
+    return tuple(sorted(rules, key=lambda rule: rule.code))

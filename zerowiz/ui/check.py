@@ -25,7 +25,7 @@ _HANG = "    "
 
 
 def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
-    """Each finding with its why and its mend, then how many there are.
+    """Each finding with its reason and its fix, then how many there are.
 
     Args:
         found: What was found.
@@ -44,13 +44,13 @@ def errors(found: Sequence[FileReport], stream: TextIO) -> None:
         _report(report.path, wrong, stream)
 
 
-def not_mended(path: str, stream: TextIO) -> None:
+def not_fixed(path: str, stream: TextIO) -> None:
     """Why a file with findings stays as it is."""
     note(f"`--fix` changes JSON alone: mend {path} by hand, at the lines that follow", stream)
 
 
-def mended(path: str, count: int, stream: TextIO) -> None:
-    """How many findings of a file were mended."""
+def fixed(path: str, count: int, stream: TextIO) -> None:
+    """How many findings of a file were fixed."""
     said = "one finding" if count == 1 else f"{count} findings"
     note(f"{said} mended in {path}", stream)
 
@@ -77,7 +77,7 @@ def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bo
         word = f" {severity} {rule.code}"
         line = line.replace(word, f" \x1b[{_COLOURS[severity]}m{word[1:]}\x1b[0m", 1)
     why = [] if explained else [f"why: {rule.why}"]
-    below = [*why, *([f"fix: {finding.mend}"] if finding.mend else [])]
+    below = [*why, *([f"fix: {finding.fix}"] if finding.fix else [])]
     stream.write("\n".join([line, *(_folded(_HANG + each, stream) for each in below)]) + "\n")
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.launch.doctor import PreflightFinding
+from zerowiz.core.launch.doctor.finding import PreflightFinding
 from zerowiz.core.rule import Severity
 from zerowiz.ui.table import say
 
@@ -18,15 +18,19 @@ _HANG = "    "
 
 
 def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
-    """Each finding with its why and its mends; what several have in common is said once."""
+    """Each finding with its reason and its fixes; what several have in common is said once."""
     said: set[str] = set()
     for finding in found:
         rule = finding.rule
-        say(stream, f"{finding.severity} {rule.code} {rule.name}: {finding.what}", hang=len(_HANG))
+        say(
+            stream,
+            f"{finding.severity} {rule.code} {rule.name}: {finding.message}",
+            hang=len(_HANG),
+        )
         if rule.code not in said:
             say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))
-        for place, mend in enumerate(finding.mends):
-            say(stream, f"{_HANG}{'or' if place else 'mend'}: {mend}", hang=len(_HANG))
+        for place, fix in enumerate(finding.fixes):
+            say(stream, f"{_HANG}{'or' if place else 'mend'}: {fix}", hang=len(_HANG))
         said.add(rule.code)
 
 
@@ -43,4 +47,4 @@ def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
 
 def in_short(finding: PreflightFinding) -> str:
     """One finding as a sentence, for a command that does something else."""
-    return f"{finding.what} ({finding.rule.code} {finding.rule.name}): {finding.rule.why}"
+    return f"{finding.message} ({finding.rule.code} {finding.rule.name}): {finding.rule.why}"

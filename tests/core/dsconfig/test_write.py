@@ -15,8 +15,8 @@ from paths import GOLDEN
 from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
-from zerowiz.core.dsconfig.lint import Context, lint
-from zerowiz.core.dsconfig.lint.context import on_machine
+from zerowiz.core.dsconfig.lint.context import Context, on_machine
+from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.network import Network, NetworkKind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.found import Package, Torch
+from zerowiz.core.launch.doctor.facts import Package, Torch
 from zerowiz.probe.launch.interpreter import (
     parse_capabilities,
     parse_interpreter,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.found import Installed, Torch
+from zerowiz.core.launch.doctor.facts import Installed, Torch
 from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM
 from zerowiz.probe.launch.toolchain import (
     can_write,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
 from zerowiz.core.dsconfig.write import write_config
-from zerowiz.core.launch.doctor import Planned, PreflightFinding, Situation, examine, failures
+from zerowiz.core.launch.doctor.examine import examine
+from zerowiz.core.launch.doctor.finding import PreflightFinding, failures
+from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import list_ops
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -17,7 +19,7 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import PreflightError
-from zerowiz.probe.launch.doctor import read_found
+from zerowiz.probe.launch.doctor import read_facts
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import doctor, show
 
@@ -75,18 +77,24 @@ def look(
     """
     planned = plan_of(plan, facts, strategy)
     job = planned.job
-    found = read_found(
-        program,
-        environ,
-        HostFiles(),
-        ops=planned.ops,
-        cuda=job.machine.accelerator is Accelerator.CUDA,
-        script=None if facts is None else Path(facts.path),
-        nvme_path=job.nvme_path,
-        output_folder=_output_folder(plan, facts, script_args),
-        master_port=master_port,
+    return examine(
+        PreflightInput(
+            machine=job.machine,
+            planned=planned,
+            facts=read_facts(
+                program,
+                environ,
+                HostFiles(),
+                ops=planned.ops,
+                cuda=job.machine.accelerator is Accelerator.CUDA,
+                script=None if facts is None else Path(facts.path),
+                nvme_path=job.nvme_path,
+                output_folder=_output_folder(plan, facts, script_args),
+                master_port=master_port,
+            ),
+            environ=environ,
+        )
     )
-    return examine(Situation(machine=job.machine, planned=planned, found=found, environ=environ))
 
 
 def look_around(
@@ -94,37 +102,37 @@ def look_around(
 ) -> tuple[PreflightFinding, ...]:
     """What stands in the way of any job here."""
     cuda = machine is not None and machine.accelerator is Accelerator.CUDA
-    found = read_found(program, environ, HostFiles(), cuda=cuda)
-    return examine(Situation(machine=machine, found=found, environ=environ))
+    facts = read_facts(program, environ, HostFiles(), cuda=cuda)
+    return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
 
 
 def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
     """See that nothing surely ends the job.
 
     Raises:
-        PreflightError: Something does; its mends are the hints.
+        PreflightError: Something does; its fixes are the hints.
     """
     errors = failures(findings)
     if errors and not force:
         first, *others = errors
         raise PreflightError(
             doctor.in_short(first),
-            *first.mends,
-            *(line for each in others for line in (doctor.in_short(each), *each.mends)),
+            *first.fixes,
+            *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
             "`--force` launches all the same",
         )
 
 
 def tell(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
-    """Note on stderr what may go wrong, with the first mend; errors too, where they are forced."""
+    """Note on stderr what may go wrong, with the first fix; errors too, where they are forced."""
     told = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
         if finding.severity in told:
-            mend = f"; `{finding.mends[0]}`".replace("``", "`") if finding.mends else ""
-            show.note(f"{doctor.in_short(finding)}{mend}", sys.stderr)
+            fix = f"; `{finding.fixes[0]}`".replace("``", "`") if finding.fixes else ""
+            show.note(f"{doctor.in_short(finding)}{fix}", sys.stderr)
 
 
-def plan_of(plan: Plan, facts: ScriptFacts | None, strategy: Strategy) -> Planned:
+def plan_of(plan: Plan, facts: ScriptFacts | None, strategy: Strategy) -> PlannedJob:
     """The job as the checks read it."""
     request, evaluated = plan.request, plan.decision.of(strategy)
     step = request.job.workload
@@ -136,7 +144,7 @@ def plan_of(plan: Plan, facts: ScriptFacts | None, strategy: Strategy) -> Planne
         own_optimizers=() if facts is None else facts.own_optimizers,
         passes_optimizer=facts is not None and facts.passes_optimizer,
     )
-    return Planned(
+    return PlannedJob(
         job=request.job,
         evaluated=evaluated,
         integration=integration,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerowiz.app.options import Options
-from zerowiz.core.dsconfig.lint import lint
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.source import unreadable
+from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.core.dsconfig.lint.rules.structure import unreadable
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptFacts, settle

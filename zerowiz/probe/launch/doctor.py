@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from zerowiz.core.launch.doctor.found import Extensions, Folder, Found, Installed
+from zerowiz.core.launch.doctor.facts import Extensions, Folder, Installed, PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.probe.launch.interpreter import read_installed
 from zerowiz.probe.launch.ports import is_taken, read_interfaces
@@ -29,7 +29,7 @@ _CAN_LOCK = 1 << 14
 _CAPABILITIES = re.compile(r"^CapEff:\s+([0-9a-f]{1,32})$", re.MULTILINE)
 
 
-def read_found(
+def read_facts(
     program: str | None,
     environ: Mapping[str, str],
     files: Files,
@@ -40,7 +40,7 @@ def read_found(
     nvme_path: str | None = None,
     output_folder: Path | None = None,
     master_port: int | None = None,
-) -> Found:
+) -> PreflightFacts:
     """Everything that a check may ask about this host.
 
     Args:
@@ -56,7 +56,7 @@ def read_found(
     """
     installed = None if program is None else read_installed(program, environ, _LIBRARIES)
     shm = files.space("dev/shm")
-    return Found(
+    return PreflightFacts(
         installed=installed,
         toolchain=read_toolchain(
             environ, ops, own=None if installed is None else installed.own, cuda=cuda

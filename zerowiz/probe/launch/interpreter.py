@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from zerowiz.core.launch.doctor.found import Installed, Package, Torch
+from zerowiz.core.launch.doctor.facts import Installed, Package, Torch
 
 # pip and uv write `#!/bin/sh` and this second line where a path is long or has a space.
 _TRAMPOLINE = re.compile(r"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from zerowiz.core.launch.doctor.found import Extensions, Installed, Lock, Toolchain
+from zerowiz.core.launch.doctor.facts import Extensions, Installed, Lock, Toolchain
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.probe.recording.files import Files
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from zerowiz.core.launch.doctor.found import Import, Script
+from zerowiz.core.launch.doctor.facts import Import, Script
 
 # Whose place a file beside the script must not take.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")

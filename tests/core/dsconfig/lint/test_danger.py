@@ -1,4 +1,4 @@
-"""Sizes that hurt are found by what they cost, and their mends cost less."""
+"""Sizes that hurt are found by what they cost, and their fixes cost less."""
 
 import json
 
@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.lint import ConfigFinding, Context, lint
+from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 GIB = 2**30
@@ -84,9 +86,9 @@ def test_a_larger_gpu_never_makes_a_size_worse(
 
 
 @given(key=sizes, count=elements, gpu_bytes=gpus)
-def test_what_a_mend_says_to_write_is_not_found_again(key: str, count: int, gpu_bytes: int) -> None:
+def test_what_a_fix_says_to_write_is_not_found_again(key: str, count: int, gpu_bytes: int) -> None:
     for finding in found(3, key, count, gpu_bytes):
-        words = (finding.mend or "").split()
+        words = (finding.fix or "").split()
         if finding.rule.name in {"kept-whole", "small-pieces", "nothing-prefetched"}:
             (said,) = [int(word) for word in words if word.isdigit()]
             again = names(found(3, key, said, gpu_bytes))

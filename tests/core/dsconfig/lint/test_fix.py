@@ -1,4 +1,4 @@
-"""A mended text has every edit that can be, and nothing else changed."""
+"""A fixed text has every edit that can be, and nothing else changed."""
 
 import re
 
@@ -24,7 +24,7 @@ def edit(start: int, end: int, text: str) -> Edit:
 
 
 def upper_case(text: str) -> tuple[ConfigFinding, ...]:
-    """Every lower case `x` is a mistake, and is mended by a capital."""
+    """Every lower case `x` is a mistake, and is fixed by a capital."""
     return tuple(finding(edit(m.start(), m.end(), "X")) for m in re.finditer("x", text))
 
 
@@ -59,13 +59,13 @@ def test_edits_of_the_same_characters_are_refused(edits: tuple[Edit, ...]) -> No
 
 @given(st.text(alphabet="xyz\r\n\ufeff"))
 def test_what_no_edit_touches_stays(text: str) -> None:
-    mended = fix_text(text, upper_case)
-    assert text.replace("x", "X") == mended.text
-    assert () == mended.findings
-    assert text.count("x") == len(mended.mended)
+    fixed = fix_text(text, upper_case)
+    assert text.replace("x", "X") == fixed.text
+    assert () == fixed.findings
+    assert text.count("x") == len(fixed.fixed)
 
 
-def test_a_finding_in_the_way_of_another_is_mended_in_the_next_round() -> None:
+def test_a_finding_in_the_way_of_another_is_fixed_in_the_next_round() -> None:
     def doubled(text: str) -> tuple[ConfigFinding, ...]:
         return tuple(
             finding(edit(m.start(), m.start() + 2, "a")) for m in re.finditer("(?=aa)", text)
@@ -74,7 +74,7 @@ def test_a_finding_in_the_way_of_another_is_mended_in_the_next_round() -> None:
     assert "a" == fix_text("aaaaa", doubled).text
 
 
-def test_a_finding_is_mended_whole_or_not_at_all() -> None:
+def test_a_finding_is_fixed_whole_or_not_at_all() -> None:
     def two(text: str) -> tuple[ConfigFinding, ...]:
         if "b" not in text:
             return ()
@@ -83,25 +83,25 @@ def test_a_finding_is_mended_whole_or_not_at_all() -> None:
     assert "Abc" == fix_text("abc", lambda text: two(text) if text == "abc" else ()).text
 
 
-def test_a_mend_that_makes_an_error_is_taken_back() -> None:
+def test_a_fix_that_makes_an_error_is_taken_back() -> None:
     def worse(text: str) -> tuple[ConfigFinding, ...]:
         milder = finding(edit(0, 1, "!"), severity=Severity.WARNING)
         return (finding(),) if text == "!" else (milder,)
 
-    mended = fix_text("?", worse)
-    assert "?" == mended.text
-    assert () == mended.mended
-    assert 1 == len(mended.findings)
+    fixed = fix_text("?", worse)
+    assert "?" == fixed.text
+    assert () == fixed.fixed
+    assert 1 == len(fixed.findings)
 
 
-def test_two_mends_that_undo_each_other_end() -> None:
+def test_two_fixes_that_undo_each_other_end() -> None:
     def back_and_forth(text: str) -> tuple[ConfigFinding, ...]:
         return (finding(edit(0, 1, "b" if text == "a" else "a")),)
 
-    assert 10 == len(fix_text("a", back_and_forth).mended)
+    assert 10 == len(fix_text("a", back_and_forth).fixed)
 
 
 def test_what_has_no_edits_is_left_to_the_person() -> None:
-    mended = fix_text("a", lambda _: (finding(),))
-    assert "a" == mended.text
-    assert (finding(),) == mended.findings
+    fixed = fix_text("a", lambda _: (finding(),))
+    assert "a" == fixed.text
+    assert (finding(),) == fixed.findings

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import GOLDEN, TEMPLATES
 
-from zerowiz.core.dsconfig.lint import Context, Severity, lint
+from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.fix import fix_text
+from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
@@ -85,7 +87,7 @@ def test_no_json_is_too_odd_and_every_place_is_in_it(
 
 
 @given(configs(), CONTEXTS)
-def test_what_is_mended_can_still_be_read_and_is_no_worse(text: str, context: Context) -> None:
+def test_what_is_fixed_can_still_be_read_and_is_no_worse(text: str, context: Context) -> None:
     schema = read_ds_schema()
     before = lint(text, schema, context)
     after = fix_text(text, lambda changed: lint(changed, schema, context))
@@ -96,7 +98,7 @@ def test_what_is_mended_can_still_be_read_and_is_no_worse(text: str, context: Co
     assert isinstance(json.loads(after.text), dict)
 
 
-MENDED = (
+FIXED = (
     ('"gradient_acumulation_steps": 4', '"gradient_accumulation_steps": 4'),
     ('"gradient_clipping": "1.0"', '"gradient_clipping": 1.0'),
     ('"zero_optimization": {"stage": 2, "cpu_offload": true}',
@@ -109,8 +111,8 @@ MENDED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("wrong", "right"), MENDED)
-def test_a_safe_mend_leaves_the_rest_as_it_was(wrong: str, right: str | None) -> None:
+@pytest.mark.parametrize(("wrong", "right"), FIXED)
+def test_a_safe_fix_leaves_the_rest_as_it_was(wrong: str, right: str | None) -> None:
     schema = read_ds_schema()
     context = Context(integration=DEEPSPEED)
     text = f'{{"train_batch_size": 8,\n  {wrong}}}'
@@ -118,7 +120,7 @@ def test_a_safe_mend_leaves_the_rest_as_it_was(wrong: str, right: str | None) ->
     assert wanted == fix_text(text, lambda changed: lint(changed, schema, context)).text
 
 
-def test_no_mend_takes_a_comment_away() -> None:
+def test_no_fix_takes_a_comment_away() -> None:
     text = '{"bf16": {"enabled": true, # why\n"loss_scale": 0}, "train_batch_size": 8}'
     (found,) = lint(text, read_ds_schema(), Context(integration=DEEPSPEED))
     assert ("misplaced-key", ()) == (found.rule.name, found.edits)

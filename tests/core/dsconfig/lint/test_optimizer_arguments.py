@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from zerowiz.core.dsconfig.lint import Context, lint
+from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.lint.rules.optimizer_arguments import (
     CPU_ARGUMENTS,
     DEEPSPEED_ARGUMENTS,
@@ -31,11 +32,11 @@ def found(
     findings = lint(
         json.dumps(config), read_ds_schema(version), Context(integration=Integration.HF)
     )
-    return [(each.key, each.mend, each.severity) for each in findings if each.rule.code == "ZW101"]
+    return [(each.key, each.fix, each.severity) for each in findings if each.rule.code == "ZW101"]
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "mend"),
+    ("name", "word", "fix"),
     [
         ("SGD", "betas", "drop it"),
         ("SGD", "weigth_decay", "write `weight_decay`"),
@@ -46,10 +47,10 @@ def found(
         ("Lion", "torch_adam", "drop it"),
     ],
 )
-def test_an_argument_that_is_not_there_is_an_error(name: str, word: str, mend: str) -> None:
+def test_an_argument_that_is_not_there_is_an_error(name: str, word: str, fix: str) -> None:
     ((key, said, severity),) = found(name, {"lr": 0.1, word: 1})
     assert (f"optimizer.params.{word}", Severity.ERROR) == (key, severity)
-    assert mend == said
+    assert fix == said
 
 
 def test_the_cpu_has_classes_of_its_own() -> None:

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from zerowiz.core.dsconfig.lint import RULES, ConfigFinding, Context, Severity, lint
+from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.linter import RULES, lint
+from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.config.ds_schema import read_ds_schema

@@ -7,9 +7,8 @@ import pytest
 from jsonschema import Draft4Validator
 from lint.cases import BROKEN_CASES
 
-from zerowiz.core.dsconfig.lint import lint
-from zerowiz.core.dsconfig.lint.codes import RULES
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.linter import RULES, lint
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.rule import Severity
@@ -31,7 +30,7 @@ def report(path: str = "ds_config.json", severity: Severity = Severity.ERROR) ->
         line=3,
         column=7,
         message="`a` stands twice",
-        mend="delete one",
+        fix="delete one",
     )
     return FileReport(path=path, findings=(found,))
 

@@ -6,30 +6,24 @@ import pytest
 from recorded import play, recording
 
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
-from zerowiz.core.launch.doctor import (
-    Found,
-    Planned,
-    PreflightFinding,
-    Situation,
-    examine,
-    failures,
-)
-from zerowiz.core.launch.doctor.finding import size
-from zerowiz.core.launch.doctor.found import (
+from zerowiz.core.launch.doctor.examine import RULES, examine
+from zerowiz.core.launch.doctor.facts import (
     Extensions,
     Folder,
     Import,
     Installed,
     Lock,
     Package,
+    PreflightFacts,
     Script,
     Toolchain,
     Torch,
 )
+from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, size
 from zerowiz.core.launch.doctor.host import checkpoint_bytes
+from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
 from zerowiz.core.launch.doctor.report import encode_findings
-from zerowiz.core.launch.doctor.rules import RULES
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
@@ -77,30 +71,32 @@ def plan(
     workload: Workload | None = None,
     nvme_path: str | None = None,
     integration: Integration = Integration.DEEPSPEED,
-) -> Planned:
+) -> PlannedJob:
     job = PlanInput(
         machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
     )
-    return Planned(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
+    return PlannedJob(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
 
 
 def codes(
     machine: Machine | None = H200,
-    found: Found | None = None,
-    planned: Planned | None = None,
+    facts: PreflightFacts | None = None,
+    planned: PlannedJob | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[str]:
-    return [each.rule.name for each in look(machine, found, planned, environ)]
+    return [each.rule.name for each in look(machine, facts, planned, environ)]
 
 
 def look(
     machine: Machine | None = H200,
-    found: Found | None = None,
-    planned: Planned | None = None,
+    facts: PreflightFacts | None = None,
+    planned: PlannedJob | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[PreflightFinding, ...]:
     return examine(
-        Situation(machine=machine, planned=planned, found=found or Found(), environ=environ or {})
+        PreflightInput(
+            machine=machine, planned=planned, facts=facts or PreflightFacts(), environ=environ or {}
+        )
     )
 
 
@@ -117,7 +113,7 @@ def test_where_nothing_is_known_nothing_is_found(machine: Machine | None) -> Non
 
 
 def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
-    found = Found(
+    facts = PreflightFacts(
         installed=replace(
             install(deepspeed=Package(present=True, version="0.19.8")),
             interpreter="/env/bin/python",
@@ -128,7 +124,7 @@ def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
         port_taken=False,
         checkpoints=Folder(path="out", free_bytes=2**50),
     )
-    assert [] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM, FUSED_ADAM))
+    assert [] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM, FUSED_ADAM))
 
 
 def test_no_code_and_no_name_stands_twice() -> None:
@@ -139,18 +135,18 @@ def test_the_program_of_a_python_that_is_gone_ends_the_job() -> None:
     gone = Installed(
         program="/old/bin/deepspeed", interpreter="/old/bin/python", interpreter_exists=False
     )
-    assert ["no-interpreter"] == codes(found=Found(installed=gone))
-    assert [] == codes(found=Found(installed=replace(gone, interpreter_exists=None)))
+    assert ["no-interpreter"] == codes(facts=PreflightFacts(installed=gone))
+    assert [] == codes(facts=PreflightFacts(installed=replace(gone, interpreter_exists=None)))
 
 
 def test_the_program_of_another_python_is_a_warning() -> None:
     other = Installed(
         program="/x/bin/deepspeed", interpreter="/x/bin/python", interpreter_exists=True, own=False
     )
-    (finding,) = look(found=Found(installed=other))
+    (finding,) = look(facts=PreflightFacts(installed=other))
     assert ("other-environment", Severity.WARNING) == (finding.rule.name, finding.severity)
-    assert [] == codes(found=Found(installed=replace(other, own=True)))
-    assert [] == codes(found=Found(installed=replace(other, own=None)))
+    assert [] == codes(facts=PreflightFacts(installed=replace(other, own=True)))
+    assert [] == codes(facts=PreflightFacts(installed=replace(other, own=None)))
 
 
 @pytest.mark.parametrize(
@@ -167,12 +163,14 @@ def test_the_program_of_another_python_is_a_warning() -> None:
     ],
 )
 def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
-    name: str, planned: Planned | None
+    name: str, planned: PlannedJob | None
 ) -> None:
-    lacking = Found(installed=install(**{name: Package(present=False)}))
+    lacking = PreflightFacts(installed=install(**{name: Package(present=False)}))
     (finding,) = failures(look(H200, lacking, planned))
-    assert f"`{name}` is not installed" in finding.what
-    assert [] == codes(H200, Found(installed=install(**{name: Package(present=None)})), planned)
+    assert f"`{name}` is not installed" in finding.message
+    assert [] == codes(
+        H200, PreflightFacts(installed=install(**{name: Package(present=None)})), planned
+    )
     if planned is not None:
         assert [] == codes(H200, lacking, plan())
 
@@ -190,26 +188,26 @@ def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
     ],
 )
 def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str]) -> None:
-    found = Found(installed=install(deepspeed=Package(present=True, version=version)))
-    assert expected == codes(found=found)
-    assert () == failures(look(found=found))
+    facts = PreflightFacts(installed=install(deepspeed=Package(present=True, version=version)))
+    assert expected == codes(facts=facts)
+    assert () == failures(look(facts=facts))
 
 
 def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
     script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
-    (finding,) = failures(look(found=Found(installed=install(), script=script)))
-    assert "copy the folder `portable_checkpoint`" in finding.mends[0]
+    (finding,) = failures(look(facts=PreflightFacts(installed=install(), script=script)))
+    assert "copy the folder `portable_checkpoint`" in finding.fixes[0]
 
 
 def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
     script = Script(path="train.py", missing=(Import(name="datasets", line=3),))
-    (finding,) = failures(look(found=Found(installed=install(), script=script)))
-    assert "train.py line 3 imports `datasets`, which is not installed" == finding.what
+    (finding,) = failures(look(facts=PreflightFacts(installed=install(), script=script)))
+    assert "train.py line 3 imports `datasets`, which is not installed" == finding.message
 
 
 def test_a_file_with_a_librarys_name_is_a_warning() -> None:
     script = Script(path="train.py", shadowing=("torch.py",))
-    assert ["shadowed"] == codes(found=Found(installed=install(), script=script))
+    assert ["shadowed"] == codes(facts=PreflightFacts(installed=install(), script=script))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_a_file_with_a_librarys_name_is_a_warning() -> None:
 def test_gpus_need_a_torch_with_cuda(
     torch: Torch | None, machine: Machine, expected: list[str]
 ) -> None:
-    assert expected == codes(machine, Found(installed=install(torch)))
+    assert expected == codes(machine, PreflightFacts(installed=install(torch)))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +243,7 @@ def test_a_driver_runs_its_own_major_version_of_cuda_and_older_ones(
 ) -> None:
     torch = Torch(version="2.13.0", cuda_version=built)
     machine = replace(H200, cuda_version=driver)
-    assert expected == codes(machine, Found(installed=install(torch)))
+    assert expected == codes(machine, PreflightFacts(installed=install(torch)))
 
 
 @pytest.mark.parametrize(
@@ -255,20 +253,20 @@ def test_a_driver_runs_its_own_major_version_of_cuda_and_older_ones(
 def test_a_gpu_older_than_all_code_of_torch_runs_none_of_it(
     capability: tuple[int, int] | None, expected: int
 ) -> None:
-    found = codes(with_capability(capability), Found(installed=install()))
+    found = codes(with_capability(capability), PreflightFacts(installed=install()))
     assert expected * ["no-code-for-gpu"] == found
 
 
 def test_a_torch_of_somebodys_own_build_is_not_judged_by_its_gpus() -> None:
     own = replace(CUDA13, capabilities=None)
-    assert [] == codes(with_capability((7, 0)), Found(installed=install(own)))
+    assert [] == codes(with_capability((7, 0)), PreflightFacts(installed=install(own)))
 
 
 def test_who_uses_a_gpu_is_told_and_ends_nothing() -> None:
     busy = play(recording("h200-x1-busy"))
     (finding,) = look(busy)
     assert ("busy-gpu", Severity.INFO) == (finding.rule.name, finding.severity)
-    assert str(busy.gpus[0].processes[0].pid) in finding.what
+    assert str(busy.gpus[0].processes[0].pid) in finding.message
 
 
 @pytest.mark.parametrize(
@@ -314,8 +312,8 @@ def test_the_accelerator_of_the_environment_must_be_that_of_the_plan(
 
 def built_with(tools: Toolchain, *ops: Op, built: tuple[str, ...] = ()) -> list[str]:
     extensions = Extensions(folder="/ext", writable=True, built=frozenset(built))
-    found = Found(installed=install(), toolchain=tools, extensions=extensions)
-    return [f"{f.rule.name}: {f.severity}" for f in look(H200, found, plan(H200, ZERO2, *ops))]
+    facts = PreflightFacts(installed=install(), toolchain=tools, extensions=extensions)
+    return [f"{f.rule.name}: {f.severity}" for f in look(H200, facts, plan(H200, ZERO2, *ops))]
 
 
 @pytest.mark.parametrize(
@@ -369,19 +367,19 @@ def test_what_an_op_misses_that_is_only_likely_is_a_warning() -> None:
 def test_an_op_that_came_with_deepspeed_needs_nothing() -> None:
     bare = replace(TOOLS, has_compiler=False, has_ninja=False, cuda_home=None)
     installed = replace(install(), prebuilt=frozenset({"fused_adam"}))
-    found = Found(installed=installed, toolchain=bare)
-    assert [] == codes(H200, found, plan(H200, ZERO2, FUSED_ADAM))
+    facts = PreflightFacts(installed=installed, toolchain=bare)
+    assert [] == codes(H200, facts, plan(H200, ZERO2, FUSED_ADAM))
 
 
 def test_releases_that_build_the_host_optimizer_with_nvcc_need_it() -> None:
     installed = replace(install(), cuda_builders=frozenset({"cpu_adam"}))
-    found = Found(installed=installed, toolchain=replace(TOOLS, cuda_home=None))
-    assert ["no-cuda-toolkit"] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM))
+    facts = PreflightFacts(installed=installed, toolchain=replace(TOOLS, cuda_home=None))
+    assert ["no-cuda-toolkit"] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM))
 
 
 def test_ranks_on_the_cpu_need_no_nvcc() -> None:
-    found = Found(installed=install(), toolchain=replace(TOOLS, cuda_home=None))
-    assert [] == codes(CPU, found, plan(CPU, ZERO2, FUSED_ADAM))
+    facts = PreflightFacts(installed=install(), toolchain=replace(TOOLS, cuda_home=None))
+    assert [] == codes(CPU, facts, plan(CPU, ZERO2, FUSED_ADAM))
 
 
 @pytest.mark.parametrize(
@@ -405,13 +403,13 @@ def test_ranks_on_the_cpu_need_no_nvcc() -> None:
 def test_the_arch_list_must_be_one_that_deepspeed_reads_and_cover_the_gpus(
     text: str, expected: list[str]
 ) -> None:
-    found = Found(installed=install(), toolchain=TOOLS)
+    facts = PreflightFacts(installed=install(), toolchain=TOOLS)
     environ = {"TORCH_CUDA_ARCH_LIST": text}
-    assert expected == codes(H200, found, plan(H200, ZERO2, FUSED_ADAM), environ)
-    assert [] == codes(H200, found, plan(H200, ZERO2, CPU_ADAM), environ)
+    assert expected == codes(H200, facts, plan(H200, ZERO2, FUSED_ADAM), environ)
+    assert [] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM), environ)
     unknown = with_capability(None)
     expected = [name for name in expected if name == "arch-list"]
-    assert expected == codes(unknown, found, plan(unknown, ZERO2, FUSED_ADAM), environ)
+    assert expected == codes(unknown, facts, plan(unknown, ZERO2, FUSED_ADAM), environ)
 
 
 @pytest.mark.parametrize(
@@ -445,10 +443,10 @@ def test_the_arch_list_must_be_one_that_deepspeed_reads_and_cover_the_gpus(
     ],
 )
 def test_the_folder_of_ops_must_take_them(extensions: Extensions, expected: list[str]) -> None:
-    found = Found(installed=install(), extensions=extensions)
-    seen = look(H200, found, plan(H200, ZERO2, CPU_ADAM))
+    facts = PreflightFacts(installed=install(), extensions=extensions)
+    seen = look(H200, facts, plan(H200, ZERO2, CPU_ADAM))
     assert expected == [f"{f.rule.name}: {f.severity}" for f in seen]
-    assert [] == codes(H200, found, plan())
+    assert [] == codes(H200, facts, plan())
 
 
 @pytest.mark.parametrize(
@@ -467,14 +465,14 @@ def test_the_nvme_folder_must_be_there_and_hold_the_states(
 ) -> None:
     planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
     machine = replace(H200, host=replace(H200.host, memlock_bytes=UNLIMITED_BYTES))
-    assert expected == codes(machine, Found(nvme=folder), planned)
+    assert expected == codes(machine, PreflightFacts(nvme=folder), planned)
 
 
 def test_states_of_an_earlier_job_are_written_over() -> None:
     folder = Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB, holds_states=True)
     planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
-    assert () == failures(look(H200, Found(nvme=folder, locks_any_amount=True), planned))
-    assert ["nvme-full"] == codes(H200, Found(nvme=folder, locks_any_amount=True), planned)
+    assert () == failures(look(H200, PreflightFacts(nvme=folder, locks_any_amount=True), planned))
+    assert ["nvme-full"] == codes(H200, PreflightFacts(nvme=folder, locks_any_amount=True), planned)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +491,7 @@ def test_shared_memory_must_hold_what_the_ranks_exchange(
     machine: Machine, free_bytes: int | None, expected: list[str]
 ) -> None:
     machine = replace(machine, host=replace(machine.host, shm_bytes=None))
-    assert expected == codes(machine, Found(shm_free_bytes=free_bytes))
+    assert expected == codes(machine, PreflightFacts(shm_free_bytes=free_bytes))
 
 
 def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
@@ -519,7 +517,7 @@ def test_adapters_that_lock_memory_need_a_limit_that_lets_them(
     machine: Machine, expected: list[str]
 ) -> None:
     assert expected == codes(machine)
-    assert [] == codes(machine, Found(locks_any_amount=True))
+    assert [] == codes(machine, PreflightFacts(locks_any_amount=True))
 
 
 def test_offload_to_nvme_locks_memory_too() -> None:
@@ -543,9 +541,9 @@ def test_a_checkpoint_of_adapters_is_theirs_alone() -> None:
 def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
     free_bytes: int | None, expected: list[str]
 ) -> None:
-    found = Found(checkpoints=Folder(path="out", free_bytes=free_bytes))
-    assert expected == codes(H200, found, plan())
-    assert () == failures(look(H200, found, plan()))
+    facts = PreflightFacts(checkpoints=Folder(path="out", free_bytes=free_bytes))
+    assert expected == codes(H200, facts, plan())
+    assert () == failures(look(H200, facts, plan()))
 
 
 def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
@@ -571,7 +569,7 @@ PLAIN = Script(path="train.py", builds_on_host=True)
 def test_the_host_must_hold_the_model_once_for_each_rank(
     machine: Machine, script: Script | None, expected: str | None
 ) -> None:
-    found = [f.severity.value for f in look(machine, Found(script=script), plan(machine))]
+    found = [f.severity.value for f in look(machine, PreflightFacts(script=script), plan(machine))]
     assert ([] if expected is None else [expected]) == found
 
 
@@ -583,16 +581,16 @@ def test_the_host_must_hold_the_model_once_for_each_rank(
     ],
 )
 def test_a_model_that_is_built_in_shards_or_on_the_gpu_needs_no_host_memory(
-    planned: Planned,
+    planned: PlannedJob,
 ) -> None:
-    assert [] == codes(planned.job.machine, Found(script=PLAIN), planned)
+    assert [] == codes(planned.job.machine, PreflightFacts(script=PLAIN), planned)
 
 
 @pytest.mark.parametrize(("taken", "expected"), [(True, ["port-taken"]), (False, []), (None, [])])
 def test_a_port_that_somebody_listens_on_ends_the_job(
     taken: bool | None, expected: list[str]
 ) -> None:
-    assert expected == codes(found=Found(master_port=29500, port_taken=taken))
+    assert expected == codes(facts=PreflightFacts(master_port=29500, port_taken=taken))
 
 
 @pytest.mark.parametrize(
@@ -611,7 +609,9 @@ def test_a_name_that_nothing_has_is_told_where_it_is_used(
 ) -> None:
     environ = {variable: "eth9"}
     for exists, told in ((False, expected), (True, []), (None, [])):
-        assert told == codes(machine, Found(interfaces={variable: exists}), environ=environ)
+        assert told == codes(
+            machine, PreflightFacts(interfaces={variable: exists}), environ=environ
+        )
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Entry:
         message: str,
         *,
         severity: Severity | None = None,
-        mend: str | None = None,
+        fix: str | None = None,
         edits: tuple[Edit, ...] = (),
     ) -> ConfigFinding:
         """A finding at the key."""
@@ -65,7 +65,7 @@ class Entry:
             line=place.line,
             column=place.column,
             message=message,
-            mend=mend,
+            fix=fix,
             edits=edits,
         )
 
@@ -159,7 +159,7 @@ class Config:
         return self.context.integration is Integration.DEEPSPEED
 
     def found(
-        self, rule: Rule, message: str, *, mend: str, severity: Severity | None = None
+        self, rule: Rule, message: str, *, fix: str, severity: Severity | None = None
     ) -> ConfigFinding:
         """A finding about the whole config."""
         return ConfigFinding(
@@ -169,7 +169,7 @@ class Config:
             line=self.root.place.line,
             column=self.root.place.column,
             message=message,
-            mend=mend,
+            fix=fix,
         )
 
 

@@ -1,4 +1,4 @@
-"""Describe one mistake in a config: where it is, how bad, and what mends it."""
+"""Describe one mistake in a config: where it is, how bad, and what fixes it."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class ConfigFinding:
     line: int
     column: int
     message: str
-    mend: str | None = None
+    fix: str | None = None
     """What to do, in words."""
     edits: tuple[Edit, ...] = ()
     """What `--fix` does, where that is safe."""

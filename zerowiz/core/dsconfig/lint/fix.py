@@ -1,4 +1,4 @@
-"""Mend a text with the edits of its findings."""
+"""Fix a text with the edits of its findings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.rule import Severity
 
-# A mend can make room for another: a renamed key turns out to have a wrong value. More rounds than
-# a key can have mistakes would be a mend that undoes another.
+# A fix can make room for another: a renamed key turns out to have a wrong value. More rounds than
+# a key can have mistakes mean that one fix undoes another.
 _ROUNDS = 10
 
 
@@ -17,12 +17,12 @@ class OverlapError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixedText:
-    """A text after its mends."""
+    """A text after its fixes."""
 
     text: str
     findings: tuple[ConfigFinding, ...]
     """What is still to be said of it."""
-    mended: tuple[ConfigFinding, ...]
+    fixed: tuple[ConfigFinding, ...]
     """What is not any more, in the order of the rounds."""
 
 
@@ -45,7 +45,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> FixedText:
     """Apply every edit that can be, and look again, until there is none.
 
-    A finding is mended whole or not at all. A round after which there are more errors than before
+    A finding is fixed whole or not at all. A round after which there are more errors than before
     is taken back.
 
     Args:
@@ -53,7 +53,7 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
         check: What finds mistakes in a text.
     """
     findings = check(text)
-    mended: tuple[ConfigFinding, ...] = ()
+    fixed: tuple[ConfigFinding, ...] = ()
     for _ in range(_ROUNDS):
         chosen = _together(findings)
         if not chosen:
@@ -62,8 +62,8 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
         found = check(changed)
         if _errors(found) > _errors(findings):
             break
-        text, findings, mended = changed, found, (*mended, *chosen)
-    return FixedText(text=text, findings=findings, mended=mended)
+        text, findings, fixed = changed, found, (*fixed, *chosen)
+    return FixedText(text=text, findings=findings, fixed=fixed)
 
 
 def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:

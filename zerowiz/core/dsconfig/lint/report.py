@@ -44,5 +44,5 @@ def _finding(finding: ConfigFinding) -> dict[str, object]:
         "column": finding.column,
         "message": finding.message,
         "why": finding.rule.why,
-        "fix": finding.mend,
+        "fix": finding.fix,
     }

@@ -51,13 +51,13 @@ def _rule(rule: Rule) -> dict[str, object]:
 
 
 def _result(path: str, finding: ConfigFinding, rule_index: int) -> dict[str, object]:
-    mend = f"; {finding.mend}" if finding.mend else ""
+    fix = f"; {finding.fix}" if finding.fix else ""
     region = {"startLine": finding.line, "startColumn": finding.column}
     return {
         "ruleId": finding.rule.code,
         "ruleIndex": rule_index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": f"{finding.message}{mend}"},
+        "message": {"text": f"{finding.message}{fix}"},
         "locations": [
             {"physicalLocation": {"artifactLocation": {"uri": _uri(path)}, "region": region}}
         ],

@@ -7,9 +7,7 @@ from typing import TypeVar
 
 from zerowiz.core.dsconfig.hjson import Array, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, Scalar, Span
-from zerowiz.core.dsconfig.lint.codes import UNREADABLE
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
@@ -34,7 +32,7 @@ class ConfigText:
     """Why there is no text."""
 
     @property
-    def mendable(self) -> bool:
+    def is_fixable(self) -> bool:
         """Whether an edit of the text is one of the file."""
         return self.fault is None and not self.places
 
@@ -86,16 +84,3 @@ def check_config(
 def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:
     place = places[min(finding.line, len(places)) - 1]
     return replace(finding, line=place.line, column=place.column, edits=())
-
-
-def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> ConfigFinding:
-    """What is found where a reader stops."""
-    return ConfigFinding(
-        rule=UNREADABLE,
-        severity=severity,
-        key="",
-        line=fault.line,
-        column=fault.column,
-        message=fault.reason,
-        mend="write plain JSON" if severity is Severity.INFO else None,
-    )

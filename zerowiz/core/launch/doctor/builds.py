@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from zerowiz.core.launch.doctor import rules
+from zerowiz.core.launch.doctor.facts import Toolchain
 from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
-from zerowiz.core.launch.doctor.found import Toolchain
+from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.launch.doctor.ops import Op
-from zerowiz.core.launch.doctor.situation import Situation
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
@@ -24,44 +23,67 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
-def _needed(s: Situation) -> tuple[Op, ...]:
+def _needed(inputs: PreflightInput) -> tuple[Op, ...]:
     """The ops of the job that did not come with DeepSpeed."""
-    if s.planned is None:
+    if inputs.planned is None:
         return ()
-    prebuilt = s.found.installed.prebuilt if s.found.installed else frozenset()
-    return tuple(op for op in s.planned.ops if op.name not in prebuilt)
+    prebuilt = inputs.facts.installed.prebuilt if inputs.facts.installed else frozenset()
+    return tuple(op for op in inputs.planned.ops if op.name not in prebuilt)
 
 
-def _missing(s: Situation) -> tuple[Op, ...]:
+def _missing(inputs: PreflightInput) -> tuple[Op, ...]:
     """Those that nobody built yet."""
-    built = s.found.extensions.built if s.found.extensions else frozenset()
-    return tuple(op for op in _needed(s) if op.name not in built)
+    built = inputs.facts.extensions.built if inputs.facts.extensions else frozenset()
+    return tuple(op for op in _needed(inputs) if op.name not in built)
 
 
-def _with_nvcc(s: Situation, ops: Sequence[Op]) -> tuple[Op, ...]:
-    installed = s.found.installed
+def _with_nvcc(inputs: PreflightInput, ops: Sequence[Op]) -> tuple[Op, ...]:
+    installed = inputs.facts.installed
     all_the_same = installed.cuda_builders if installed else frozenset()
-    return tuple(op for op in ops if s.on_gpus and (op.nvcc or op.name in all_the_same))
+    return tuple(op for op in ops if inputs.on_gpus and (op.nvcc or op.name in all_the_same))
 
 
 def _names(ops: Sequence[Op]) -> str:
     return ", ".join(f"`{op.name}`" for op in ops)
 
 
-def _compiler(s: Situation) -> Iterator[PreflightFinding]:
-    tools, missing, needed = s.found.toolchain, _missing(s), _needed(s)
+NO_COMPILER = Rule(
+    code="PF401",
+    name="no-compiler",
+    severity=Severity.ERROR,
+    why="DeepSpeed builds the op when it starts",
+    when="for an op that has to be built",
+)
+NO_NINJA = Rule(
+    code="PF402",
+    name="no-ninja",
+    severity=Severity.ERROR,
+    why="torch asks ninja even for an op that is built",
+    when="for any op, even a built one",
+)
+NO_PYTHON_HEADERS = Rule(
+    code="PF403",
+    name="no-python-headers",
+    severity=Severity.ERROR,
+    why="the op includes `Python.h`",
+    when="`Python.h`",
+)
+
+
+def _compiler(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    tools, missing, needed = inputs.facts.toolchain, _missing(inputs), _needed(inputs)
     if tools is None or not needed:
         return
     if missing and not tools.has_compiler:
         yield found(
-            rules.NO_COMPILER,
+            NO_COMPILER,
             f"there is no C++ compiler `{tools.compiler}` to build {_names(missing)}",
             "apt install g++",
             "dnf install gcc-c++",
         )
     if not tools.has_ninja:
         yield found(
-            rules.NO_NINJA,
+            NO_NINJA,
             f"there is no `ninja` for {_names(needed)}",
             "pip install ninja",
             "apt install ninja-build",
@@ -69,73 +91,107 @@ def _compiler(s: Situation) -> Iterator[PreflightFinding]:
         )
     if missing and tools.python_headers is False:
         yield found(
-            rules.NO_PYTHON_HEADERS,
+            NO_PYTHON_HEADERS,
             f"there are no headers of this Python to build {_names(missing)}",
             "apt install python3-dev",
             "dnf install python3-devel",
         )
 
 
-def _cuda_toolkit(s: Situation) -> Iterator[PreflightFinding]:
-    tools, needed = s.found.toolchain, _with_nvcc(s, _needed(s))
+NO_CUDA_TOOLKIT = Rule(
+    code="PF404",
+    name="no-cuda-toolkit",
+    severity=Severity.ERROR,
+    why="nvcc builds the op",
+    when="nvcc, where the op takes it: `fused_adam`, `quantizer`, `async_io` on GPUs",
+)
+
+
+def _cuda_toolkit(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    tools, needed = inputs.facts.toolchain, _with_nvcc(inputs, _needed(inputs))
     if tools is None or not needed:
         return
     if tools.cuda_home is None or tools.has_nvcc is False:
         where = f"`{tools.cuda_home}/bin/nvcc`" if tools.cuda_home else "nvcc, nor `CUDA_HOME`"
-        missing = _with_nvcc(s, _missing(s))
+        missing = _with_nvcc(inputs, _missing(inputs))
         yield found(
-            rules.NO_CUDA_TOOLKIT,
+            NO_CUDA_TOOLKIT,
             f"there is no {where} for {_names(missing or needed)}",
-            f"install CUDA's toolkit{_of_torch(s)}, then `export CUDA_HOME=/usr/local/cuda`",
+            f"install CUDA's toolkit{_of_torch(inputs)}, then `export CUDA_HOME=/usr/local/cuda`",
             # What is built may load; DeepSpeed asks nvcc for its version first, for some ops.
             severity=Severity.ERROR if missing else Severity.WARNING,
         )
     else:
-        yield from _other_toolkit(s, tools, needed)
+        yield from _other_toolkit(inputs, tools, needed)
+
+
+OTHER_CUDA_TOOLKIT = Rule(
+    code="PF405",
+    name="other-cuda-toolkit",
+    severity=Severity.WARNING,
+    why="the op is linked with another CUDA runtime than torch's",
+    when="nvcc of another major version than torch's CUDA",
+)
 
 
 def _other_toolkit(
-    s: Situation, tools: Toolchain, needed: Sequence[Op]
+    inputs: PreflightInput, tools: Toolchain, needed: Sequence[Op]
 ) -> Iterator[PreflightFinding]:
-    torch = s.found.torch
+    torch = inputs.facts.torch
     if torch is None or torch.cuda_version is None or tools.cuda_version is None:
         return
     if tools.cuda_version[0] != torch.cuda_version[0]:
         major, minor = tools.cuda_version
         yield found(
-            rules.OTHER_CUDA_TOOLKIT,
+            OTHER_CUDA_TOOLKIT,
             f"nvcc of `{tools.cuda_home}` is {major}.{minor}, and torch is built for CUDA"
             f" {torch.cuda_version[0]}.{torch.cuda_version[1]}; nvcc builds {_names(needed)}",
-            f"install CUDA's toolkit{_of_torch(s)}, and name it: `export CUDA_HOME=...`",
+            f"install CUDA's toolkit{_of_torch(inputs)}, and name it: `export CUDA_HOME=...`",
         )
 
 
-def _of_torch(s: Situation) -> str:
-    torch = s.found.torch
+def _of_torch(inputs: PreflightInput) -> str:
+    torch = inputs.facts.torch
     return (
         f" {torch.cuda_version[0]}.{torch.cuda_version[1]}" if torch and torch.cuda_version else ""
     )
 
 
-def _arch_list(s: Situation) -> Iterator[PreflightFinding]:
-    text = s.environ.get("TORCH_CUDA_ARCH_LIST", "").strip()
-    needed = _with_nvcc(s, _needed(s))
-    if not text or not needed or s.machine is None:
+ARCH_LIST = Rule(
+    code="PF406",
+    name="arch-list",
+    severity=Severity.ERROR,
+    why="DeepSpeed takes `8.0;9.0+PTX` and nothing else",
+    when="`TORCH_CUDA_ARCH_LIST` holds what DeepSpeed cannot read, such as `9.0a`",
+)
+ARCH_LIST_LACKS = Rule(
+    code="PF407",
+    name="arch-list-lacks",
+    severity=Severity.ERROR,
+    why="the op would hold no code that this GPU runs",
+    when="it holds nothing for a GPU of the job",
+)
+
+
+def _arch_list(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    text = inputs.environ.get("TORCH_CUDA_ARCH_LIST", "").strip()
+    needed = _with_nvcc(inputs, _needed(inputs))
+    if not text or not needed or inputs.machine is None:
         return
     entries = [entry for entry in re.split(r"[; ]+", text) if entry]
     bad = [entry for entry in entries if not _ARCH.fullmatch(entry)]
     if bad:
         yield found(
-            rules.ARCH_LIST,
+            ARCH_LIST,
             f"`TORCH_CUDA_ARCH_LIST={text}`: `{bad[0]}` is nothing that DeepSpeed reads",
             "unset TORCH_CUDA_ARCH_LIST",
         )
         return
-    for gpu in s.machine.gpus:
+    for gpu in inputs.machine.gpus:
         if gpu.compute_capability is not None and not _covers(entries, gpu.compute_capability):
             dotted = f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
             yield found(
-                rules.ARCH_LIST_LACKS,
+                ARCH_LIST_LACKS,
                 f"`TORCH_CUDA_ARCH_LIST={text}` has nothing for GPU {gpu.label} ({gpu.name},"
                 f" {dotted}); nvcc builds {_names(needed)}",
                 "unset TORCH_CUDA_ARCH_LIST",
@@ -156,34 +212,59 @@ def _covers(entries: Sequence[str], capability: tuple[int, int]) -> bool:
     return any(arch <= capability and (ptx or arch[0] == capability[0]) for arch, ptx in archs)
 
 
-def _folder(s: Situation) -> Iterator[PreflightFinding]:
-    extensions, missing = s.found.extensions, _missing(s)
-    if extensions is None or not _needed(s):
+EXTENSIONS_FOLDER = Rule(
+    code="PF409",
+    name="extensions-folder",
+    severity=Severity.ERROR,
+    why="DeepSpeed has nowhere to build its ops",
+    when="ops cannot be written there",
+)
+EXTENSIONS_ON_NETWORK = Rule(
+    code="PF410",
+    name="extensions-on-network",
+    severity=Severity.INFO,
+    why="builds are slow there, and nodes that share it wait for each other's lock",
+    when="ops would be built on NFS and the like",
+)
+
+
+def _folder(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    extensions, missing = inputs.facts.extensions, _missing(inputs)
+    if extensions is None or not _needed(inputs):
         return
     if extensions.writable is False:
         yield found(
-            rules.EXTENSIONS_FOLDER,
-            f"`{extensions.folder}` cannot be written to, where {_names(_needed(s))} is built",
+            EXTENSIONS_FOLDER,
+            f"`{extensions.folder}` cannot be written to, where {_names(_needed(inputs))} is built",
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
     if missing and extensions.file_system in _NETWORK_FILE_SYSTEMS:
         yield found(
-            rules.EXTENSIONS_ON_NETWORK,
+            EXTENSIONS_ON_NETWORK,
             f"`{extensions.folder}` lies on {extensions.file_system}, and {_names(missing)} is"
             " built there",
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
 
 
-def _locks(s: Situation) -> Iterator[PreflightFinding]:
-    extensions, names = s.found.extensions, {op.name for op in _needed(s)}
+STALE_LOCK = Rule(
+    code="PF408",
+    name="stale-lock",
+    severity=Severity.WARNING,
+    why="torch waits for as long as the file is there, and a killed build leaves it",
+    when="a `lock` that a killed build left: the ranks would wait for ever",
+)
+
+
+def _locks(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    extensions, names = inputs.facts.extensions, {op.name for op in _needed(inputs)}
     for lock in () if extensions is None else extensions.locks:
         if lock.op not in names:
             continue
         minutes = lock.age_milliseconds // 60_000
         stale = lock.age_milliseconds >= _LONGEST_BUILD_MILLISECONDS
         yield found(
-            rules.STALE_LOCK,
+            STALE_LOCK,
             f"`{lock.path}` is {minutes} minutes old"
             f"{'' if stale else ': somebody may be building'}",
             f"rm {lock.path}",
@@ -191,11 +272,20 @@ def _locks(s: Situation) -> Iterator[PreflightFinding]:
         )
 
 
-def _libaio(s: Situation) -> Iterator[PreflightFinding]:
-    tools, ops = s.found.toolchain, [op for op in _needed(s) if op.libaio]
+NO_LIBAIO = Rule(
+    code="PF411",
+    name="no-libaio",
+    severity=Severity.ERROR,
+    why="DeepSpeed reads and writes NVMe through libaio",
+    when="for offload to NVMe",
+)
+
+
+def _libaio(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    tools, ops = inputs.facts.toolchain, [op for op in _needed(inputs) if op.libaio]
     if tools is not None and ops and tools.has_libaio is False:
         yield found(
-            rules.NO_LIBAIO,
+            NO_LIBAIO,
             f"libaio and its header are not both here, and {_names(ops)} needs them",
             "apt install libaio-dev",
             "dnf install libaio-devel",
@@ -203,21 +293,18 @@ def _libaio(s: Situation) -> Iterator[PreflightFinding]:
         )
 
 
-def _examine(s: Situation) -> Iterator[PreflightFinding]:
-    for check in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio):
-        yield from check(s)
+def _examine(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    for each in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio):
+        yield from each(inputs)
 
 
-def _ops(s: Situation) -> Iterator[PreflightFinding]:
+def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Errors where the job surely loads the op; where it only likely does, warnings."""
-    planned = s.planned
+    planned = inputs.planned
     if planned is None:
         return
     surely = replace(planned, ops=tuple(op for op in planned.ops if not op.likely))
-    ends_it = {finding.rule for finding in failures(_examine(replace(s, planned=surely)))}
-    for finding in _examine(s):
+    ends_it = {finding.rule for finding in failures(_examine(replace(inputs, planned=surely)))}
+    for finding in _examine(inputs):
         doubted = finding.severity is Severity.ERROR and finding.rule not in ends_it
         yield replace(finding, severity=Severity.WARNING) if doubted else finding
-
-
-CHECKS = (_ops,)

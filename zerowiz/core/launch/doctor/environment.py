@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.launch.doctor import rules
+from zerowiz.core.launch.doctor.facts import Installed
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.found import Installed
-from zerowiz.core.launch.doctor.situation import Situation
+from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
@@ -14,45 +14,73 @@ _DEEPSPEED = (0, 19, 8)
 _RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 
-def _program(s: Situation) -> Iterator[PreflightFinding]:
-    installed = s.found.installed
+OTHER_ENVIRONMENT = Rule(
+    code="PF204",
+    name="other-environment",
+    severity=Severity.WARNING,
+    why="the ranks run with that Python and its packages, not with those beside zerowiz",
+    when="the `deepspeed` that was found belongs to another Python",
+)
+NO_INTERPRETER = Rule(
+    code="PF205",
+    name="no-interpreter",
+    severity=Severity.ERROR,
+    why="the kernel cannot start `deepspeed`",
+    when="its first line names a Python that is gone (an environment that was moved)",
+)
+
+
+def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
     if installed is None or installed.interpreter is None:
         return
     if installed.interpreter_exists is False:
         yield found(
-            rules.NO_INTERPRETER,
+            NO_INTERPRETER,
             f"`{installed.program}` starts with `{installed.interpreter}`, which is not there",
             "an environment that was moved has to be made again;"
             ' then `pip install "zerowiz[train]"`',
         )
     elif installed.own is False:
         yield found(
-            rules.OTHER_ENVIRONMENT,
+            OTHER_ENVIRONMENT,
             f"`{installed.program}` belongs to `{installed.interpreter}`",
             'install DeepSpeed beside zerowiz: `pip install "zerowiz[train]"`',
             f"or zerowiz beside it: `{installed.interpreter} -m pip install zerowiz`",
         )
 
 
-def _packages(s: Situation) -> Iterator[PreflightFinding]:
-    installed = s.found.installed
+PACKAGE_MISSING = Rule(
+    code="PF202",
+    name="package-missing",
+    severity=Severity.ERROR,
+    why="the ranks end when they import it",
+    when=(
+        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: what this"
+        " job needs"
+    ),
+)
+
+
+def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
     if installed is None:
         return
-    for name, wants in _wanted(s):
+    for name, wants in _wanted(inputs):
         package = installed.packages.get(name)
         if package is not None and package.present is False:
             yield found(
-                rules.PACKAGE_MISSING,
+                PACKAGE_MISSING,
                 f"`{name}` is not installed, and {wants}",
                 f"{_pip(installed)} install {name}",
             )
 
 
-def _wanted(s: Situation) -> Iterator[tuple[str, str]]:
+def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
     """The libraries of this job, each with who needs it."""
     yield "torch", "DeepSpeed needs it"
     yield "deepspeed", "the ranks need it"
-    planned = s.planned
+    planned = inputs.planned
     if planned is None:
         return
     if planned.integration is Integration.HF:
@@ -73,8 +101,17 @@ def _pip(installed: Installed) -> str:
     return f"{installed.interpreter or 'python'} -m pip"
 
 
-def _age(s: Situation) -> Iterator[PreflightFinding]:
-    installed = s.found.installed
+OLD_DEEPSPEED = Rule(
+    code="PF203",
+    name="old-deepspeed",
+    severity=Severity.WARNING,
+    why="configs and predictions are tested with 0.19.8; other keys and other memory are likely",
+    when="older than 0.19.8",
+)
+
+
+def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
     package = installed and installed.packages.get("deepspeed")
     match = _RELEASE.match((package and package.version) or "")
     if installed is None or match is None:
@@ -82,7 +119,7 @@ def _age(s: Situation) -> Iterator[PreflightFinding]:
     if tuple(int(part) for part in match.groups()) < _DEEPSPEED:
         least = ".".join(map(str, _DEEPSPEED))
         yield found(
-            rules.OLD_DEEPSPEED,
+            OLD_DEEPSPEED,
             f"DeepSpeed is {match[0]}, and zerowiz writes configs for {least} and later",
             f'{_pip(installed)} install "deepspeed>={least}"',
         )
@@ -94,20 +131,37 @@ _OURS: Mapping[str, str] = {
 }
 
 
-def _imports(s: Situation) -> Iterator[PreflightFinding]:
-    script, installed = s.found.script, s.found.installed
+IMPORT_MISSING = Rule(
+    code="PF102",
+    name="import-missing",
+    severity=Severity.ERROR,
+    why="every rank ends at that line of the script",
+    when="imported at the top of the script, without `try`, and not installed",
+)
+SHADOWED = Rule(
+    code="PF103",
+    name="shadowed",
+    severity=Severity.WARNING,
+    why="Python looks in the script's folder first, so the file is loaded in the library's place",
+    when="a file beside the script has a library's name: `torch.py`",
+)
+
+
+def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    script, installed = inputs.facts.script, inputs.facts.installed
     if script is None or installed is None:
         return
     for each in script.missing:
         yield found(
-            rules.IMPORT_MISSING,
+            IMPORT_MISSING,
             f"{script.path} line {each.line} imports `{each.name}`, which is not installed",
             _OURS.get(each.name, f"{_pip(installed)} install {each.name}"),
         )
     for path in script.shadowing:
-        yield found(
-            rules.SHADOWED, f"`{path}` has the name of a library", f"rename it: `mv {path} ...`"
-        )
+        yield found(SHADOWED, f"`{path}` has the name of a library", f"rename it: `mv {path} ...`")
 
 
-CHECKS = (_program, _packages, _age, _imports)
+def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """The Python of the ranks, its libraries, and what the script imports."""
+    for each in (_program, _packages, _age, _imports):
+        yield from each(inputs)

@@ -1,4 +1,4 @@
-"""Describe what stands in a job's way: what was seen, why it matters, and what mends it."""
+"""Describe what stands in a job's way: what was seen, why it matters, and what fixes it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,15 +12,19 @@ class PreflightFinding:
 
     rule: Rule
     severity: Severity
-    what: str
+    message: str
     """What was seen, in one line."""
-    mends: tuple[str, ...] = ()
-    """Commands and lines that mend it; one of them is enough."""
+    fixes: tuple[str, ...] = ()
+    """Commands and lines that fix it; one of them is enough."""
 
 
-def found(rule: Rule, what: str, *mends: str, severity: Severity | None = None) -> PreflightFinding:
-    """A finding of this kind; as bad as its rule says, unless it is said otherwise."""
-    return PreflightFinding(rule=rule, severity=severity or rule.severity, what=what, mends=mends)
+def found(
+    rule: Rule, message: str, *fixes: str, severity: Severity | None = None
+) -> PreflightFinding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return PreflightFinding(
+        rule=rule, severity=severity or rule.severity, message=message, fixes=fixes
+    )
 
 
 def size(size_bytes: int) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.launch.doctor import rules
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.situation import Situation
+from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.launch.doctor.network import SLOW_BY_CHOICE
 from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Precision
 
 # NVIDIA, CUDA compatibility, minor version compatibility: from CUDA 11 on a driver runs what any
@@ -24,30 +25,55 @@ _FP16_MAJOR = 7
 _DEPRECATED_FP16 = (6, "DS_ALLOW_DEPRECATED_FP16")
 
 
-def _accelerator(s: Situation) -> Iterator[PreflightFinding]:
+ACCELERATOR = Rule(
+    code="PF307",
+    name="accelerator",
+    severity=Severity.ERROR,
+    why="DeepSpeed takes the device that the variable names",
+    when="`DS_ACCELERATOR` contradicts the plan",
+)
+
+
+def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """A launch sets the variable for the CPU alone."""
-    said = s.environ.get("DS_ACCELERATOR")
-    if said is not None and s.on_gpus and said != "cuda":
+    said = inputs.environ.get("DS_ACCELERATOR")
+    if said is not None and inputs.on_gpus and said != "cuda":
         yield found(
-            rules.ACCELERATOR,
+            ACCELERATOR,
             f"`DS_ACCELERATOR={said}`, and the plan is for GPUs",
             "unset DS_ACCELERATOR",
             "`--accelerator cpu` plans for the CPU",
         )
 
 
-def _cuda_build(s: Situation) -> Iterator[PreflightFinding]:
-    torch = s.found.torch
-    if s.on_gpus and torch is not None and torch.cuda_version is None:
+TORCH_WITHOUT_CUDA = Rule(
+    code="PF302",
+    name="torch-without-cuda",
+    severity=Severity.ERROR,
+    why="torch sees none of the GPUs",
+    when="a build for the CPU or for ROCm, beside NVIDIA's GPUs",
+)
+
+
+def _cuda_build(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    torch = inputs.facts.torch
+    if inputs.on_gpus and torch is not None and torch.cuda_version is None:
         kind = "ROCm" if torch.hip else "the CPU"
-        yield found(
-            rules.TORCH_WITHOUT_CUDA, f"torch {torch.version} is a build for {kind}", _TORCH_PAGE
-        )
+        yield found(TORCH_WITHOUT_CUDA, f"torch {torch.version} is a build for {kind}", _TORCH_PAGE)
 
 
-def _driver(s: Situation) -> Iterator[PreflightFinding]:
-    torch, machine = s.found.torch, s.machine
-    if machine is None or not s.on_gpus or torch is None or torch.cuda_version is None:
+OLD_DRIVER = Rule(
+    code="PF303",
+    name="old-driver",
+    severity=Severity.ERROR,
+    why="a driver runs programs of its own major version of CUDA and of older ones",
+    when="torch is built for a newer major version of CUDA than the driver runs",
+)
+
+
+def _driver(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    torch, machine = inputs.facts.torch, inputs.machine
+    if machine is None or not inputs.on_gpus or torch is None or torch.cuda_version is None:
         return
     newest = machine.cuda_version
     if newest is None:
@@ -57,7 +83,7 @@ def _driver(s: Situation) -> Iterator[PreflightFinding]:
         return
     wanted, least = _dotted(torch.cuda_version), _DRIVERS.get(torch.cuda_version[0])
     yield found(
-        rules.OLD_DRIVER,
+        OLD_DRIVER,
         f"torch {torch.version} is built for CUDA {wanted}, and driver"
         f" {machine.driver_version or 'here'} runs up to {_dotted(newest)}",
         f"a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
@@ -65,61 +91,88 @@ def _driver(s: Situation) -> Iterator[PreflightFinding]:
     )
 
 
-def _code(s: Situation) -> Iterator[PreflightFinding]:
+NO_CODE_FOR_GPU = Rule(
+    code="PF304",
+    name="no-code-for-gpu",
+    severity=Severity.ERROR,
+    why="the first kernel ends with `no kernel image is available`",
+    when="the GPU is older than all that this release of torch has code for",
+)
+
+
+def _code(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """An older GPU than any that there is code for; a newer one may have its code made."""
-    torch, machine = s.found.torch, s.machine
-    if machine is None or not s.on_gpus or torch is None or not torch.capabilities:
+    torch, machine = inputs.facts.torch, inputs.machine
+    if machine is None or not inputs.on_gpus or torch is None or not torch.capabilities:
         return
     oldest = min(torch.capabilities)
     for gpu in machine.gpus:
         capability = gpu.compute_capability
         if capability is not None and capability < oldest:
             yield found(
-                rules.NO_CODE_FOR_GPU,
+                NO_CODE_FOR_GPU,
                 f"torch {torch.version} has code from {_dotted(oldest)} on, and GPU"
                 f" {gpu.label} ({gpu.name}) is {_dotted(capability)}",
                 f"a build for an older CUDA: {_TORCH_PAGE}",
             )
 
 
-def _busy(s: Situation) -> Iterator[PreflightFinding]:
-    for gpu in () if s.machine is None or not s.on_gpus else s.machine.gpus:
+BUSY_GPU = Rule(
+    code="PF305",
+    name="busy-gpu",
+    severity=Severity.INFO,
+    why="the plan is for what is free now",
+    when="who else uses a GPU of the job",
+)
+
+
+def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    for gpu in () if inputs.machine is None or not inputs.on_gpus else inputs.machine.gpus:
         if gpu.processes:
             pids = " ".join(str(process.pid) for process in gpu.processes)
             names = ", ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
             yield found(
-                rules.BUSY_GPU,
+                BUSY_GPU,
                 f"GPU {gpu.label} is in use by {names}",
                 f"`ps -fp {pids}` tells whose they are; `--gpus` takes others",
             )
 
 
-def _precision(s: Situation) -> Iterator[PreflightFinding]:
-    if s.planned is None or s.machine is None or not s.on_gpus:
+def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    if inputs.planned is None or inputs.machine is None or not inputs.on_gpus:
         return
-    step = s.planned.job.workload
+    step = inputs.planned.job.workload
     formats = {step.precision, step.torch_autocast}
     if Precision.FP16 in formats:
-        yield from _fp16(s, s.machine)
-    if Precision.BF16 in formats and not s.machine.takes_bf16:
-        gpu = min(s.machine.gpus, key=_capability)
+        yield from _fp16(inputs, inputs.machine)
+    if Precision.BF16 in formats and not inputs.machine.takes_bf16:
+        gpu = min(inputs.machine.gpus, key=_capability)
         yield found(
-            rules.SLOW_BY_CHOICE,
+            SLOW_BY_CHOICE,
             f"bf16 on GPU {gpu.label} ({gpu.name}), which has no matrix units for it",
             "fp16: `--precision fp16` where the script does not say otherwise",
         )
 
 
-def _fp16(s: Situation, machine: Machine) -> Iterator[PreflightFinding]:
+HALF_PRECISION = Rule(
+    code="PF306",
+    name="half-precision",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses the format on this device",
+    when="fp16 on a GPU for which DeepSpeed refuses it",
+)
+
+
+def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding]:
     major, variable = _DEPRECATED_FP16
-    allowed = s.environ.get(variable) == "1"
+    allowed = inputs.environ.get(variable) == "1"
     for gpu in machine.gpus:
         capability = gpu.compute_capability
         if capability is None or capability[0] >= _FP16_MAJOR:
             continue
         if not (allowed and capability[0] == major):
             yield found(
-                rules.HALF_PRECISION,
+                HALF_PRECISION,
                 f"fp16 on GPU {gpu.label} ({gpu.name}), of compute capability"
                 f" {_dotted(capability)}",
                 "fp32: `--precision fp32` where the script does not say otherwise",
@@ -135,4 +188,7 @@ def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-CHECKS = (_accelerator, _cuda_build, _driver, _code, _busy, _precision)
+def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """The accelerator, torch's build, the driver, other processes and the number format."""
+    for each in (_accelerator, _cuda_build, _driver, _code, _busy, _precision):
+        yield from each(inputs)

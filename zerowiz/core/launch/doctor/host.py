@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.launch.doctor import rules
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found, size
-from zerowiz.core.launch.doctor.situation import Planned, Situation
+from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Method
 
 # NVIDIA, NCCL user guide, troubleshooting, shared memory: what it says to give a container.
@@ -29,7 +28,7 @@ _CONTAINER = (
 _LEFT_BEHIND = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
 
 
-def _rank(planned: Planned) -> RankSizes:
+def _rank(planned: PlannedJob) -> RankSizes:
     job = planned.job
     return rank_sizes(
         job.model,
@@ -41,15 +40,31 @@ def _rank(planned: Planned) -> RankSizes:
     )
 
 
-def _nvme(s: Situation) -> Iterator[PreflightFinding]:
-    folder, planned = s.found.nvme, s.planned
+NVME_FOLDER = Rule(
+    code="PF501",
+    name="nvme-folder",
+    severity=Severity.ERROR,
+    why="the offloaded states have nowhere to go",
+    when="it is not there, or cannot be written to",
+)
+NVME_FULL = Rule(
+    code="PF502",
+    name="nvme-full",
+    severity=Severity.ERROR,
+    why="the states do not fit on the drive",
+    when="it has less room than the ranks write",
+)
+
+
+def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    folder, planned = inputs.facts.nvme, inputs.planned
     if folder is None or planned is None or not planned.evaluated.buffers.on_nvme:
         return
     if folder.is_folder is False:
-        yield found(rules.NVME_FOLDER, f"`{folder.path}` is no folder", f"mkdir -p {folder.path}")
+        yield found(NVME_FOLDER, f"`{folder.path}` is no folder", f"mkdir -p {folder.path}")
     elif folder.writable is False:
         yield found(
-            rules.NVME_FOLDER,
+            NVME_FOLDER,
             f"`{folder.path}` cannot be written to",
             f"sudo install -d -o $USER {folder.path}/$USER, and `--nvme-path {folder.path}/$USER`",
         )
@@ -58,7 +73,7 @@ def _nvme(s: Situation) -> Iterator[PreflightFinding]:
         need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
         if need_bytes > folder.free_bytes:
             yield found(
-                rules.NVME_FULL,
+                NVME_FULL,
                 f"`{folder.path}` has {size(folder.free_bytes)}, and the ranks write"
                 f" {size(need_bytes)}",
                 "`--nvme-path` names another drive",
@@ -66,15 +81,27 @@ def _nvme(s: Situation) -> Iterator[PreflightFinding]:
             )
 
 
-def _shm(s: Situation) -> Iterator[PreflightFinding]:
-    machine, free_bytes = s.machine, s.found.shm_free_bytes
+SMALL_SHM = Rule(
+    code="PF503",
+    name="small-shm",
+    severity=Severity.WARNING,
+    why=(
+        "ranks exchange through it, and data loaders hand over batches there: a rank ends with"
+        " a signal (bus error, segmentation fault)"
+    ),
+    when="`/dev/shm` is too small for the ranks, as in a container with 64 MiB",
+)
+
+
+def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    machine, free_bytes = inputs.machine, inputs.facts.shm_free_bytes
     if machine is None or free_bytes is None or len(machine.gpus) == 1:
         return
-    if s.on_gpus:
+    if inputs.on_gpus:
         if (machine.host.shm_bytes or free_bytes) < _SHM_OF_NCCL_BYTES:
             size_bytes = machine.host.shm_bytes or free_bytes
             yield found(
-                rules.SMALL_SHM,
+                SMALL_SHM,
                 f"{_SHM} has {size(size_bytes)}; NCCL asks for {size(_SHM_OF_NCCL_BYTES)}",
                 _CONTAINER,
             )
@@ -82,7 +109,7 @@ def _shm(s: Situation) -> Iterator[PreflightFinding]:
     need_bytes = _SHM_OF_CPU_RANK_BYTES * len(machine.gpus)
     if free_bytes < need_bytes:
         yield found(
-            rules.SMALL_SHM,
+            SMALL_SHM,
             f"{_SHM} has {size(free_bytes)} free, and {len(machine.gpus)} ranks take"
             f" {size(need_bytes)}",
             f"`{_LEFT_BEHIND}` removes what killed jobs left; not while one runs",
@@ -90,9 +117,18 @@ def _shm(s: Situation) -> Iterator[PreflightFinding]:
         )
 
 
-def _memlock(s: Situation) -> Iterator[PreflightFinding]:
-    machine, limit_bytes = s.machine, s.machine and s.machine.host.memlock_bytes
-    if machine is None or limit_bytes in (None, UNLIMITED_BYTES) or s.found.locks_any_amount:
+MEMLOCK = Rule(
+    code="PF504",
+    name="memlock",
+    severity=Severity.WARNING,
+    why="memory that an adapter or a drive reads is locked",
+    when="`ulimit -l` is low, and RDMA between nodes or NVMe locks memory",
+)
+
+
+def _memlock(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    machine, limit_bytes = inputs.machine, inputs.machine and inputs.machine.host.memlock_bytes
+    if machine is None or limit_bytes in (None, UNLIMITED_BYTES) or inputs.facts.locks_any_amount:
         return
     locking = [
         nic.name for nic in machine.network.nics if nic.unusable is None and nic.kind in _LOCKING
@@ -100,11 +136,11 @@ def _memlock(s: Situation) -> Iterator[PreflightFinding]:
     need = None
     if machine.nodes > 1 and locking:
         need = f"NCCL registers memory with {', '.join(f'`{name}`' for name in locking)}"
-    if s.planned is not None and s.planned.evaluated.buffers.on_nvme:
+    if inputs.planned is not None and inputs.planned.evaluated.buffers.on_nvme:
         need = "DeepSpeed locks its buffers for NVMe"
     if need is not None:
         yield found(
-            rules.MEMLOCK,
+            MEMLOCK,
             f"this process may lock {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
             "ulimit -l unlimited",
             "for good: `* - memlock unlimited` in /etc/security/limits.conf",
@@ -112,14 +148,23 @@ def _memlock(s: Situation) -> Iterator[PreflightFinding]:
         )
 
 
-def _checkpoints(s: Situation) -> Iterator[PreflightFinding]:
-    folder, planned = s.found.checkpoints, s.planned
+CHECKPOINT_ROOM = Rule(
+    code="PF505",
+    name="checkpoint-room",
+    severity=Severity.WARNING,
+    why="the run ends when it saves, hours later",
+    when="one checkpoint has no room in the folder that the script writes to",
+)
+
+
+def _checkpoints(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    folder, planned = inputs.facts.checkpoints, inputs.planned
     if folder is None or folder.free_bytes is None or planned is None:
         return
     need_bytes = checkpoint_bytes(planned)
     if need_bytes > folder.free_bytes:
         yield found(
-            rules.CHECKPOINT_ROOM,
+            CHECKPOINT_ROOM,
             f"`{folder.path}` has {size(folder.free_bytes)} left, and one checkpoint (weights,"
             f" master weights, optimizer states) takes about {size(need_bytes)}",
             "give the script an output folder on a larger disk",
@@ -127,7 +172,7 @@ def _checkpoints(s: Situation) -> Iterator[PreflightFinding]:
         )
 
 
-def checkpoint_bytes(planned: Planned) -> int:
+def checkpoint_bytes(planned: PlannedJob) -> int:
     """Of one checkpoint of all ranks; of adapters, the trained part alone."""
     rank, model = _rank(planned), planned.job.model
     whole = planned.job.workload.method is Method.FULL
@@ -136,8 +181,20 @@ def checkpoint_bytes(planned: Planned) -> int:
     return weights * rank.weight_bytes + states_bytes
 
 
-def _load(s: Situation) -> Iterator[PreflightFinding]:
-    planned, machine = s.planned, s.machine
+HOST_MEMORY = Rule(
+    code="PF506",
+    name="host-memory",
+    severity=Severity.WARNING,
+    why="below stage 3 every rank builds the whole model in host memory before the GPU gets it",
+    when=(
+        "below stage 3 each rank builds the model in host memory; an error where the script"
+        " shows it and all of it would not do"
+    ),
+)
+
+
+def _load(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    planned, machine = inputs.planned, inputs.machine
     if planned is None or machine is None or machine.lives_on_host:
         return
     load_bytes = planned.evaluated.load_bytes(planned.job)
@@ -148,10 +205,10 @@ def _load(s: Situation) -> Iterator[PreflightFinding]:
     free_bytes, all_bytes = host.available_bytes, host.total_bytes
     if free_bytes is None or load_bytes <= free_bytes:
         return
-    on_host = s.found.script is not None and s.found.script.builds_on_host
+    on_host = inputs.facts.script is not None and inputs.facts.script.builds_on_host
     never = all_bytes is not None and load_bytes > all_bytes and on_host
     yield found(
-        rules.HOST_MEMORY,
+        HOST_MEMORY,
         f"{len(machine.gpus)} ranks build the model at once: {size(load_bytes)} of host memory, of"
         f" which {size(all_bytes if never and all_bytes else free_bytes)}"
         f" {'is all there is' if never else 'is free'}",
@@ -161,4 +218,7 @@ def _load(s: Situation) -> Iterator[PreflightFinding]:
     )
 
 
-CHECKS = (_nvme, _shm, _memlock, _checkpoints, _load)
+def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """Disks, shared memory, locked memory and host memory."""
+    for each in (_nvme, _shm, _memlock, _checkpoints, _load):
+        yield from each(inputs)

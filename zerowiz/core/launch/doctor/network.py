@@ -3,23 +3,31 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from zerowiz.core.launch.doctor import rules
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.situation import Situation
+from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import expands_segments
-from zerowiz.core.rule import Rule
+from zerowiz.core.rule import Rule, Severity
 
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
 
-def _port(s: Situation) -> Iterator[PreflightFinding]:
-    if s.found.port_taken:
+PORT_TAKEN = Rule(
+    code="PF601",
+    name="port-taken",
+    severity=Severity.ERROR,
+    why="the ranks meet there, and cannot listen",
+    when="somebody listens on `MASTER_PORT` of a job on many nodes",
+)
+
+
+def _port(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    if inputs.facts.port_taken:
         yield found(
-            rules.PORT_TAKEN,
-            f"somebody listens on port {s.found.master_port} (`MASTER_PORT`)",
-            f"`ss -ltnp 'sport = :{s.found.master_port}'` tells who",
+            PORT_TAKEN,
+            f"somebody listens on port {inputs.facts.master_port} (`MASTER_PORT`)",
+            f"`ss -ltnp 'sport = :{inputs.facts.master_port}'` tells who",
             "choose another for all nodes: `export MASTER_PORT=...`",
         )
 
@@ -47,13 +55,32 @@ def _between_rdma(machine: Machine) -> bool:
     return machine.nodes > 1 and any(nic.kind in _RDMA for nic in machine.network.nics)
 
 
+NO_SUCH_ADAPTER = Rule(
+    code="PF603",
+    name="no-such-adapter",
+    severity=Severity.WARNING,
+    why="NCCL goes over TCP, many times slower",
+    when="RDMA between nodes is switched off, or `NCCL_IB_HCA` names nothing",
+)
+SLOW_BY_CHOICE = Rule(
+    code="PF604",
+    name="slow-by-choice",
+    severity=Severity.WARNING,
+    why="the job runs, slower than it could",
+    when=(
+        "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, `CUDA_LAUNCH_BLOCKING`,"
+        " bf16 before Ampere"
+    ),
+)
+
+
 # NCCL user guide, environment variables. ZeRO-2 took 1.75 s a step without peer-to-peer, and
 # 0.43 s over NVLink (docs/accuracy.md's machines).
 _SWITCHES = (
     _Switch(
         variable="NCCL_P2P_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _has_nvlink(machine),
-        rule=rules.SLOW_BY_CHOICE,
+        rule=SLOW_BY_CHOICE,
         why="the GPUs have NVLink, and NCCL copies through the host",
     ),
     _Switch(
@@ -61,34 +88,34 @@ _SWITCHES = (
         is_bad=lambda text, machine: (
             _is_on(text) and len(machine.gpus) > 1 and not _has_nvlink(machine)
         ),
-        rule=rules.SLOW_BY_CHOICE,
+        rule=SLOW_BY_CHOICE,
         why="without shared memory NCCL may go over TCP within a node",
     ),
     _Switch(
         variable="NCCL_IB_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _between_rdma(machine),
-        rule=rules.NO_SUCH_ADAPTER,
+        rule=NO_SUCH_ADAPTER,
         why="the nodes have RDMA adapters",
     ),
     _Switch(
         variable="NCCL_NET",
         is_bad=lambda text, machine: text.lower() == "socket" and _between_rdma(machine),
-        rule=rules.NO_SUCH_ADAPTER,
+        rule=NO_SUCH_ADAPTER,
         why="the nodes have RDMA adapters",
     ),
     _Switch(
         variable="CUDA_LAUNCH_BLOCKING",
         is_bad=lambda text, _: _is_on(text),
-        rule=rules.SLOW_BY_CHOICE,
+        rule=SLOW_BY_CHOICE,
         why="each kernel is waited for, which is for finding faults",
     ),
 )
 
 
-def _switches(s: Situation) -> Iterator[PreflightFinding]:
-    for switch in _SWITCHES if s.on_gpus else ():
-        text = s.environ.get(switch.variable)
-        if text is not None and s.machine is not None and switch.is_bad(text, s.machine):
+def _switches(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    for switch in _SWITCHES if inputs.on_gpus else ():
+        text = inputs.environ.get(switch.variable)
+        if text is not None and inputs.machine is not None and switch.is_bad(text, inputs.machine):
             yield found(
                 switch.rule,
                 f"`{switch.variable}={text}`: {switch.why}",
@@ -96,47 +123,68 @@ def _switches(s: Situation) -> Iterator[PreflightFinding]:
             )
 
 
-def _meets_over_nccl(s: Situation) -> bool:
-    return s.on_gpus
+def _meets_over_nccl(inputs: PreflightInput) -> bool:
+    return inputs.on_gpus
 
 
-def _meets_over_gloo(s: Situation) -> bool:
-    return s.machine is not None and not s.on_gpus
+def _meets_over_gloo(inputs: PreflightInput) -> bool:
+    return inputs.machine is not None and not inputs.on_gpus
 
 
-def _goes_over_rdma(s: Situation) -> bool:
-    return s.on_gpus and s.machine is not None and _between_rdma(s.machine)
+def _goes_over_rdma(inputs: PreflightInput) -> bool:
+    return inputs.on_gpus and inputs.machine is not None and _between_rdma(inputs.machine)
+
+
+NO_SUCH_INTERFACE = Rule(
+    code="PF602",
+    name="no-such-interface",
+    severity=Severity.ERROR,
+    why="the ranks find no interface to meet over",
+    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names nothing here",
+)
 
 
 # NCCL, misc/socket.cc: where nothing has the name, `Bootstrap : no socket interface found`, on one
 # node as well. torch, ProcessGroupGloo::createDeviceForInterface: `Unable to find address for`.
 _INTERFACES = (
-    ("NCCL_SOCKET_IFNAME", _meets_over_nccl, rules.NO_SUCH_INTERFACE),
-    ("GLOO_SOCKET_IFNAME", _meets_over_gloo, rules.NO_SUCH_INTERFACE),
-    ("NCCL_IB_HCA", _goes_over_rdma, rules.NO_SUCH_ADAPTER),
+    ("NCCL_SOCKET_IFNAME", _meets_over_nccl, NO_SUCH_INTERFACE),
+    ("GLOO_SOCKET_IFNAME", _meets_over_gloo, NO_SUCH_INTERFACE),
+    ("NCCL_IB_HCA", _goes_over_rdma, NO_SUCH_ADAPTER),
 )
 
 
-def _interfaces(s: Situation) -> Iterator[PreflightFinding]:
+def _interfaces(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     for variable, is_used, rule in _INTERFACES:
-        if s.found.interfaces.get(variable) is False and is_used(s):
+        if inputs.facts.interfaces.get(variable) is False and is_used(inputs):
             yield found(
                 rule,
-                f"`{variable}={s.environ.get(variable, '')}` names nothing on this host",
+                f"`{variable}={inputs.environ.get(variable, '')}` names nothing on this host",
                 f"unset {variable}",
                 "`ls /sys/class/net /sys/class/infiniband` lists what there is",
             )
 
 
-def _allocator(s: Situation) -> Iterator[PreflightFinding]:
-    if s.on_gpus and not expands_segments(s.environ):
+FRAGMENTS = Rule(
+    code="PF605",
+    name="fragments",
+    severity=Severity.INFO,
+    why="torch reserves up to a third more than it uses, which the plan leaves room for",
+    when="an allocator setting without `expandable_segments:True`",
+)
+
+
+def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    if inputs.on_gpus and not expands_segments(inputs.environ):
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-        said = next(f"{name}={s.environ[name]}" for name in names if name in s.environ)
+        said = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
         yield found(
-            rules.FRAGMENTS,
+            FRAGMENTS,
             f"`{said}` has no `expandable_segments:True`",
             f"export {said},expandable_segments:True",
         )
 
 
-CHECKS = (_port, _interfaces, _switches, _allocator)
+def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """The port, the interfaces, and variables of NCCL and of the allocator."""
+    for each in (_port, _interfaces, _switches, _allocator):
+        yield from each(inputs)

@@ -17,9 +17,9 @@ def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[
                 "code": finding.rule.code,
                 "name": finding.rule.name,
                 "severity": finding.severity.value,
-                "what": finding.what,
+                "what": finding.message,
                 "why": finding.rule.why,
-                "mends": list(finding.mends),
+                "mends": list(finding.fixes),
             }
             for finding in findings
         ],

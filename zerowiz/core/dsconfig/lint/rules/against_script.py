@@ -2,15 +2,21 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.codes import SCRIPT_DISAGREES
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 
+SCRIPT_DISAGREES = Rule(
+    code="ZW701",
+    name="script-disagrees",
+    severity=Severity.ERROR,
+    why="the Trainer refuses a value that is not the one of its TrainingArguments",
+)
 
-def check_against_script(config: Config) -> Iterator[ConfigFinding]:
+
+def check(config: Config) -> Iterator[ConfigFinding]:
     """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
     yield from _two_rates(config)
     settings = config.context.settings
@@ -25,7 +31,7 @@ def check_against_script(config: Config) -> Iterator[ConfigFinding]:
             SCRIPT_DISAGREES,
             f"`{path}` is {shown(entry.value)} and {said_by} makes it {shown(value)}",
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            mend='write `"auto"`' if is_trainer else "make them the same",
+            fix='write `"auto"`' if is_trainer else "make them the same",
         )
 
 
@@ -38,7 +44,7 @@ def _two_rates(config: Config) -> Iterator[ConfigFinding]:
         yield peak.found(
             SCRIPT_DISAGREES,
             f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer has one",
-            mend='write `"auto"` for both',
+            fix='write `"auto"` for both',
         )
 
 

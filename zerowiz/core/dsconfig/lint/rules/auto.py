@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.codes import AUTO_NOT_FILLED, AUTO_OUT_OF_PLACE
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.schema import Kind, Unknown
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 _ZERO = "zero_optimization"
@@ -46,7 +45,7 @@ _PARAMS = ("optimizer.params.", "scheduler.params.")
 _NO_NUMBER = frozenset({"string"})
 
 
-def check_autos(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Every "auto", and what was meant as one."""
     for entry in config.entries:
         if entry.value == AUTO:
@@ -57,13 +56,21 @@ def check_autos(config: Config) -> Iterator[ConfigFinding]:
             yield from _in_array(entry)
 
 
+AUTO_OUT_OF_PLACE = Rule(
+    code="ZW302",
+    name="auto-out-of-place",
+    severity=Severity.ERROR,
+    why="only the exact word `auto`, right behind a key, is ever filled",
+)
+
+
 def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.key and entry.key.unknown and entry.key.removed is False:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
             f"`{entry.label}` is a section, which nobody fills as a whole",
             severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
-            mend="drop it, or write its keys",
+            fix="drop it, or write its keys",
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
@@ -80,6 +87,17 @@ def _is_own_default(entry: Entry) -> bool:
     return entry.key is not None and entry.key.default == f'"{AUTO}"'
 
 
+AUTO_NOT_FILLED = Rule(
+    code="ZW301",
+    name="auto-not-filled",
+    severity=Severity.ERROR,
+    why=(
+        "the Trainer and Accelerate refuse an `auto` that they cannot fill; DeepSpeed by itself "
+        "takes its default or fails"
+    ),
+)
+
+
 def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     """Accelerate refuses whatever is left (DeepSpeedPlugin.fill_match)."""
     certain = config.by_accelerate
@@ -89,7 +107,7 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         AUTO_NOT_FILLED,
         f"nobody fills `{entry.label}`, neither the Trainer nor Accelerate",
         severity=Severity.ERROR if certain else Severity.WARNING,
-        mend="drop it for the default, or write a value",
+        fix="drop it for the default, or write a value",
     )
 
 
@@ -100,7 +118,7 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
             AUTO_NOT_FILLED,
             f"nobody fills `{entry.label}` when DeepSpeed reads the config by itself",
             severity=severity,
-            mend="write a value",
+            fix="write a value",
         )
 
 
@@ -122,7 +140,7 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
             f"`{entry.value}` is not the word `auto`, which is written in small letters",
-            mend="write `auto`",
+            fix="write `auto`",
             edits=() if config.by_deepspeed else put(entry, AUTO),
         )
 
@@ -133,5 +151,5 @@ def _in_array(entry: Entry) -> Iterator[ConfigFinding]:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
             f"nobody fills an `auto` inside the array of `{entry.label}`",
-            mend='write `"auto"` for the whole array',
+            fix='write `"auto"` for the whole array',
         )

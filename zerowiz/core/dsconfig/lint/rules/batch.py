@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerowiz.core.dsconfig.lint.codes import BATCH_EQUATION, BATCH_MISSING
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
@@ -28,7 +27,7 @@ class _Batch:
         return (self.micro_batch or 1) * (self.accumulation_steps or 1)
 
 
-def check_batch(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """The batch equation, as far as it can be told."""
     if all(config.get(key) is None for key in BATCH_KEYS[:2]):
         yield _missing(config)
@@ -45,13 +44,21 @@ def check_batch(config: Config) -> Iterator[ConfigFinding]:
         yield from _equation(config, _with_default(config, batch))
 
 
+BATCH_MISSING = Rule(
+    code="ZW402",
+    name="batch-missing",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses a config without train_batch_size and train_micro_batch_size_per_gpu",
+)
+
+
 def _missing(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         BATCH_MISSING,
         "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
         severity=Severity.ERROR if known else Severity.WARNING,
-        mend="write `train_micro_batch_size_per_gpu`"
+        fix="write `train_micro_batch_size_per_gpu`"
         + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer'),
     )
 
@@ -98,9 +105,20 @@ def _product(batch: _Batch) -> str:
     )
 
 
+BATCH_EQUATION = Rule(
+    code="ZW401",
+    name="batch-equation",
+    severity=Severity.ERROR,
+    why=(
+        "DeepSpeed wants train_batch_size = train_micro_batch_size_per_gpu * "
+        "gradient_accumulation_steps * number of ranks"
+    ),
+)
+
+
 def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
         f"the `train_batch_size` of {message}",
-        mend="drop `train_batch_size`, DeepSpeed works it out",
+        fix="drop `train_batch_size`, DeepSpeed works it out",
     )

@@ -2,16 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.codes import (
-    BUCKET_TOO_LARGE,
-    KEPT_WHOLE,
-    NOTHING_PREFETCHED,
-    OUT_OF_RANGE,
-    SMALL_PIECES,
-)
 from zerowiz.core.dsconfig.lint.config import Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import FP32_BYTES
 
 _ZERO = "zero_optimization"
@@ -40,7 +34,7 @@ _MOST_PERSISTENT_ELEMENTS = 10**7
 _LEAST_ELEMENTS = 10**6
 
 
-def check_danger(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Sizes of buffers and thresholds, against the GPU's memory where it is known."""
     if config.stage:
         yield from _reduce_bucket(config)
@@ -49,6 +43,14 @@ def check_danger(config: Config) -> Iterator[ConfigFinding]:
         yield from _kept_whole(config)
         yield from _persistent(config)
         yield from _nothing_prefetched(config)
+
+
+BUCKET_TOO_LARGE = Rule(
+    code="ZW801",
+    name="bucket-too-large",
+    severity=Severity.WARNING,
+    why="the buffer is allocated in full, however small the model is",
+)
 
 
 def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
@@ -62,7 +64,7 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             BUCKET_TOO_LARGE,
             f"buckets of {elements} elements take {size_bytes} bytes of each GPU",
-            mend="write 50000000",
+            fix="write 50000000",
         )
     # 0.16.9, runtime/zero/stage_1_and_2.py and stage3.py, and 0.17.6 and 0.18.9,
     # runtime/base_optimizer.py, report_ipg_memory_usage; from 0.19 on the schema has a bound. At
@@ -70,8 +72,16 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     is_taken = entry.key is not None and entry.key.accepts(elements)
     if elements == 0 and is_taken and config.stage != 1:
         yield entry.found(
-            OUT_OF_RANGE, "DeepSpeed divides by `reduce_bucket_size`", mend="write 50000000"
+            OUT_OF_RANGE, "DeepSpeed divides by `reduce_bucket_size`", fix="write 50000000"
         )
+
+
+SMALL_PIECES = Rule(
+    code="ZW806",
+    name="small-pieces",
+    severity=Severity.INFO,
+    why="each piece takes a start of its own, and waiting for them takes longer than the work",
+)
 
 
 def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
@@ -80,7 +90,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
         yield config.last[_REDUCE].found(
             SMALL_PIECES,
             f"gradients are sent {elements} elements at a time",
-            mend="write 50000000",
+            fix="write 50000000",
         )
     # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
     # it, so that at 0 each is a group, with an optimizer step of its own.
@@ -91,7 +101,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
             "the optimizer steps "
             + (f"{sub_group} elements at a time" if sub_group else "each parameter by itself"),
             severity=Severity.INFO if sub_group else Severity.WARNING,
-            mend="drop it for the default of 1000000000",
+            fix="drop it for the default of 1000000000",
         )
 
 
@@ -121,11 +131,25 @@ def _persistent(config: Config) -> Iterator[ConfigFinding]:
         )
 
 
+KEPT_WHOLE = Rule(
+    code="ZW805",
+    name="kept-whole",
+    severity=Severity.INFO,
+    why="stage 3 shards the parameters, and may hold so many of them whole on each GPU again",
+)
+
+
 def _held(entry: Entry, message: str, most_elements: int) -> ConfigFinding:
     digits = 10 ** (len(str(most_elements)) - 1)
-    return entry.found(
-        KEPT_WHOLE, message, mend=f"write {most_elements // digits * digits} or less"
-    )
+    return entry.found(KEPT_WHOLE, message, fix=f"write {most_elements // digits * digits} or less")
+
+
+NOTHING_PREFETCHED = Rule(
+    code="ZW807",
+    name="nothing-prefetched",
+    severity=Severity.INFO,
+    why="stage 3 then gathers parameters when they are needed, and the GPU waits for the link",
+)
 
 
 def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
@@ -135,7 +159,7 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 NOTHING_PREFETCHED,
                 f"a `{config.last[path].label}` of 0 prefetches nothing",
-                mend=f"drop it for the default of {default}",
+                fix=f"drop it for the default of {default}",
             )
 
 

@@ -3,14 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from zerowiz.core.dsconfig.lint.codes import (
-    KEY_DOES_NOTHING,
-    KEY_OF_ANOTHER_STAGE,
-    SECTION_DISABLED,
-)
 from zerowiz.core.dsconfig.lint.config import Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 _ZERO = "zero_optimization"
@@ -31,13 +26,21 @@ _INERT = frozenset({f"{_ZERO}.allgather_partitions", "disable_allgather"})
 _OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
 
 
-def check_effects(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Keys of another stage, of nobody, and of sections that are off."""
     for entry in config.entries:
         if entry.key is not None and not entry.key.deprecated:
             yield from _stage(config, entry)
             yield from _inert(config, entry)
             yield from _disabled(config, entry)
+
+
+KEY_OF_ANOTHER_STAGE = Rule(
+    code="ZW601",
+    name="key-of-another-stage",
+    severity=Severity.WARNING,
+    why="DeepSpeed reads the key at another stage only",
+)
 
 
 def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
@@ -48,7 +51,7 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
         f"`{entry.label}` does nothing at stage {config.stage}",
-        mend=f"drop it, or write stage {' or '.join(map(str, stages))}",
+        fix=f"drop it, or write stage {' or '.join(map(str, stages))}",
     )
 
 
@@ -58,13 +61,21 @@ def _is_default(entry: Entry) -> bool:
     return default is not None and json.loads(default) == entry.value
 
 
+KEY_DOES_NOTHING = Rule(
+    code="ZW602",
+    name="key-does-nothing",
+    severity=Severity.WARNING,
+    why="nothing in this version of DeepSpeed reads the key",
+)
+
+
 def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.known_path in _INERT:
         yield entry.found(
             KEY_DOES_NOTHING,
             f"nothing in DeepSpeed {config.schema.version} reads `{entry.label}`",
             severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
-            mend="drop it",
+            fix="drop it",
         )
     # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
     # and those of transformers do not.
@@ -75,8 +86,16 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
             KEY_DOES_NOTHING,
             "models of transformers do not read `activation_checkpointing`",
             severity=Severity.INFO,
-            mend="set `gradient_checkpointing=True` in TrainingArguments",
+            fix="set `gradient_checkpointing=True` in TrainingArguments",
         )
+
+
+SECTION_DISABLED = Rule(
+    code="ZW603",
+    name="section-disabled",
+    severity=Severity.WARNING,
+    why="a section is off until its `enabled` is true",
+)
 
 
 def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
@@ -90,14 +109,14 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         yield entry.found(
             SECTION_DISABLED,
             f"`{entry.label}` has no `enabled`, and is off",
-            mend='write `"enabled": true`, or drop the section',
+            fix='write `"enabled": true`, or drop the section',
         )
     elif entry.value["enabled"] is False and not _is_spare(config, entry, rest):
         yield entry.found(
             SECTION_DISABLED,
             f"`{entry.label}` is off, with its other keys",
             severity=Severity.INFO,
-            mend="drop the section, or enable it",
+            fix="drop the section, or enable it",
         )
 
 

@@ -5,19 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from zerowiz.core.dsconfig.lint.codes import (
-    DEPRECATED_KEY,
-    KEY_DOES_NOTHING,
-    MISPLACED_KEY,
-    NOT_A_CONFIG,
-    REMOVED_KEY,
-    UNKNOWN_KEY,
-)
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import drop, put, rename
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.lint.rules.effects import KEY_DOES_NOTHING
 from zerowiz.core.dsconfig.schema import SchemaKey, Unknown
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 
 # One letter wrong in a name of nine. People have keys of their own in the sections that ignore
 # unknown ones: `model_parallel_size` is no misspelt `data_parallel_size`.
@@ -67,6 +60,14 @@ def is_no_config(config: Config) -> bool:
     return not any(_homes(config, each) or _guess(config, each, _LIKELY_RATE) for each in guessed)
 
 
+NOT_A_CONFIG = Rule(
+    code="ZW004",
+    name="not-a-config",
+    severity=Severity.WARNING,
+    why="most keys are another program's: DeepSpeed ignores them, and may find none of its own",
+)
+
+
 def no_config(config: Config) -> ConfigFinding:
     """What is said of a file that no reader takes, for it has no batch size either."""
     known = config.context.integration is not None
@@ -74,18 +75,18 @@ def no_config(config: Config) -> ConfigFinding:
         NOT_A_CONFIG,
         "this is no DeepSpeed config, for none of its keys is DeepSpeed's",
         severity=Severity.ERROR if known else Severity.WARNING,
-        mend="say the file that the script hands to DeepSpeed",
+        fix="say the file that the script hands to DeepSpeed",
     )
 
 
-def check_keys(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Whatever is wrong with names."""
     anothers = _of_another_program(config)
     if anothers:
         yield config.found(
             NOT_A_CONFIG,
             f"DeepSpeed knows {len(anothers)} keys of the top level not, and ignores them",
-            mend="see that DeepSpeed is handed this file, and not one that is made of it",
+            fix="see that DeepSpeed is handed this file, and not one that is made of it",
         )
     guesses = 0
     for entry in config.entries:
@@ -112,13 +113,21 @@ def _of_another_program(config: Config) -> frozenset[str]:
     return unknown if len(unknown) >= max(_ANOTHERS, len(top) - len(unknown) + 1) else frozenset()
 
 
+DEPRECATED_KEY = Rule(
+    code="ZW103",
+    name="deprecated-key",
+    severity=Severity.WARNING,
+    why="a later version of DeepSpeed will refuse the key",
+)
+
+
 def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision adds a `bf16` of its
     # own; runtime/precision_config.py, get_bfloat16_config reads that first.
     beside = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
     if entry.path == "bfloat16" and (beside or config.by_accelerate):
         yield entry.found(
-            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", mend="drop it"
+            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", fix="drop it"
         )
     # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
     if entry.path == "zero_optimization" and isinstance(entry.value, bool):
@@ -126,8 +135,16 @@ def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
             DEPRECATED_KEY,
             f"a `zero_optimization` of {str(entry.value).lower()} is deprecated",
             severity=Severity.ERROR if config.by_accelerate else Severity.WARNING,
-            mend=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
+            fix=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
         )
+
+
+UNKNOWN_KEY = Rule(
+    code="ZW101",
+    name="unknown-key",
+    severity=Severity.WARNING,
+    why="DeepSpeed refuses an unknown key in some sections and ignores it in the others",
+)
 
 
 def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigFinding]:
@@ -148,7 +165,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
             UNKNOWN_KEY,
             f"`{entry.label}` is no key of {_section(entry.section)}, DeepSpeed {verb} it",
             severity=Severity.ERROR if refused else Severity.WARNING,
-            mend="drop it",
+            fix="drop it",
         )
 
 
@@ -158,14 +175,22 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
     harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
-    mend, edits = f"call it `{guess.name}`", rename(entry, guess.name)
+    fix, edits = f"call it `{guess.name}`", rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
         f"`{entry.label}` is no key of {_section(entry.section)}, did you mean `{guess.name}`?",
         severity=harm if refused or is_lost else Severity.WARNING,
-        mend=mend if is_free else "drop it, the right key is there too",
+        fix=fix if is_free else "drop it, the right key is there too",
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
+
+
+MISPLACED_KEY = Rule(
+    code="ZW102",
+    name="misplaced-key",
+    severity=Severity.WARNING,
+    why="DeepSpeed refuses the key here or ignores it, and its default counts",
+)
 
 
 def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> ConfigFinding:
@@ -179,7 +204,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
         MISPLACED_KEY,
         f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
-        mend="drop it, bf16 needs no loss scale" if useless else f"move it to {places}",
+        fix="drop it, bf16 needs no loss scale" if useless else f"move it to {places}",
         edits=drop(config.text, entry) if useless else (),
     )
 
@@ -238,6 +263,14 @@ def _likeness(path: str, name: str, known: str) -> float:
     return max(rate, _LIKELY_RATE) if begins else rate
 
 
+REMOVED_KEY = Rule(
+    code="ZW104",
+    name="removed-key",
+    severity=Severity.ERROR,
+    why="this version of DeepSpeed refuses a config with the key",
+)
+
+
 def _removed(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config.py, _reject_removed_config_keys: the key alone is refused, on or off.
     value = entry.value
@@ -245,7 +278,7 @@ def _removed(config: Config, entry: Entry) -> ConfigFinding:
     return entry.found(
         REMOVED_KEY,
         f"DeepSpeed {config.schema.version} refuses `{entry.label}`, which it has removed",
-        mend="drop it, it was off" if is_off else "drop it, or take an older DeepSpeed",
+        fix="drop it, it was off" if is_off else "drop it, or take an older DeepSpeed",
         edits=drop(config.text, entry) if is_off else (),
     )
 
@@ -254,27 +287,27 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
     new_path = entry.key.new_path if entry.key else None
     if new_path is None:
-        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", mend="drop it")
+        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", fix="drop it")
     new_name = new_path.rpartition(".")[2]
     if new_path in config.last:
         return entry.found(
             DEPRECATED_KEY,
             f"`{entry.label}` is deprecated, and DeepSpeed refuses it beside `{new_name}`",
             severity=Severity.ERROR,
-            mend="drop it",
+            fix="drop it",
         )
     # accelerate/accelerator.py, _prepare_deepspeed looks at offload_optimizer.device, and keeps
     # an optimizer that runtime/engine.py, _configure_optimizer refuses.
     unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
-    mend = f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"call it `{new_name}`"
+    fix = f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"call it `{new_name}`"
     return entry.found(
         DEPRECATED_KEY,
         f"`{entry.label}` is deprecated for `{new_name}`"
         + (", and Accelerate does not see it" if raises else ""),
         severity=Severity.ERROR if raises else Severity.WARNING,
-        mend=mend,
+        fix=fix,
         edits=_modern(entry, new_name, is_section=is_section),
     )
 

@@ -2,16 +2,9 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.codes import (
-    NVME_WITHOUT_PATH,
-    NVME_WITHOUT_STAGE_3,
-    OFFLOAD_WITHOUT_STAGE,
-    OPTIMIZER_UNDER_OFFLOAD,
-    PARTIAL_OFFLOAD,
-)
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Rule, Severity
 
 _ZERO = "zero_optimization"
 # runtime/engine.py, _configure_basic_optimizer: those that have a form for the CPU.
@@ -19,7 +12,7 @@ _CPU_OPTIMIZERS = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
 _STAGE_3 = 3
 
 
-def check_offload(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Stages, devices, optimizers."""
     yield from _stages(config)
     yield from _nvme(config)
@@ -36,6 +29,14 @@ def offloads(config: Config) -> bool | None:
     return None if config.get(f"{_ZERO}.offload_optimizer.device") == AUTO else False
 
 
+OFFLOAD_WITHOUT_STAGE = Rule(
+    code="ZW502",
+    name="offload-without-stage",
+    severity=Severity.WARNING,
+    why="the offload does nothing at this stage, or fails in the first step",
+)
+
+
 def _stages(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, zero_use_cpu_optimizer asks for no stage, and at stage 0 the parameters
     # that the CPU's optimizer gets are on the GPU.
@@ -45,15 +46,29 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
             OFFLOAD_WITHOUT_STAGE,
             "an offload of the optimizer needs stage 1, 2 or 3",
             severity=Severity.ERROR if forced else Severity.WARNING,
-            mend="raise the stage, or drop it",
+            fix="raise the stage, or drop it",
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
         yield _at(config, "offload_param").found(
             OFFLOAD_WITHOUT_STAGE,
             f"`offload_param` does nothing at stage {config.stage}",
-            mend="write stage 3, or drop it",
+            fix="write stage 3, or drop it",
         )
+
+
+NVME_WITHOUT_STAGE_3 = Rule(
+    code="ZW509",
+    name="nvme-without-stage-3",
+    severity=Severity.WARNING,
+    why="below stage 3 `nvme` means the CPU's memory",
+)
+NVME_WITHOUT_PATH = Rule(
+    code="ZW510",
+    name="nvme-without-path",
+    severity=Severity.ERROR,
+    why="DeepSpeed fails when it joins the path that is not there",
+)
 
 
 def _nvme(config: Config) -> Iterator[ConfigFinding]:
@@ -62,15 +77,23 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
         yield _at(config, "offload_optimizer.device").found(
             NVME_WITHOUT_STAGE_3,
             f"at stage {config.stage} the optimizer goes to the CPU's memory, not to NVMe",
-            mend="write stage 3, or `cpu`",
+            fix="write stage 3, or `cpu`",
         )
     for part in ("offload_optimizer", "offload_param"):
         # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
         missing = config.get(f"{_ZERO}.{part}.nvme_path") is None
         if config.device(part) == "nvme" and config.stage == _STAGE_3 and missing:
             yield _at(config, part).found(
-                NVME_WITHOUT_PATH, f"`{part}` has no `nvme_path`", mend="write `nvme_path`"
+                NVME_WITHOUT_PATH, f"`{part}` has no `nvme_path`", fix="write `nvme_path`"
             )
+
+
+PARTIAL_OFFLOAD = Rule(
+    code="ZW512",
+    name="partial-offload",
+    severity=Severity.ERROR,
+    why="DeepSpeed offloads a part of the states at stage 3 only",
+)
 
 
 def _ratio(config: Config) -> Iterator[ConfigFinding]:
@@ -81,8 +104,16 @@ def _ratio(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             PARTIAL_OFFLOAD,
             f"a `ratio` of {entry.value} needs stage 3, not {config.stage}",
-            mend="drop it, or write stage 3",
+            fix="drop it, or write stage 3",
         )
+
+
+OPTIMIZER_UNDER_OFFLOAD = Rule(
+    code="ZW503",
+    name="optimizer-under-offload",
+    severity=Severity.WARNING,
+    why="an optimizer that is not made for the CPU is refused there, or slow",
+)
 
 
 def _optimizer(config: Config) -> Iterator[ConfigFinding]:
@@ -94,7 +125,7 @@ def _optimizer(config: Config) -> Iterator[ConfigFinding]:
         yield _place(config).found(
             OPTIMIZER_UNDER_OFFLOAD,
             "the script must bring DeepSpeedCPUAdam: DeepSpeed refuses another optimizer here",
-            mend='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
+            fix='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
         )
 
 
@@ -106,14 +137,14 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
             OPTIMIZER_UNDER_OFFLOAD,
             f"`{shown(kind.value)}` has no form for the CPU, where `offload_optimizer` puts it",
             severity=Severity.WARNING if untested else config.if_built,
-            mend="write `AdamW`",
+            fix="write `AdamW`",
         )
     # runtime/engine.py, get_optimizer_configuration.
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(
             OPTIMIZER_UNDER_OFFLOAD,
             "`torch_adam` steps on the CPU with torch's own AdamW, which is slow",
-            mend="drop it",
+            fix="drop it",
         )
 
 

@@ -2,22 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.codes import (
-    CLIPPING_IN_OPTIMIZER,
-    NOT_A_CHOICE,
-    NUMBER_IN_QUOTES,
-    SCHEDULER_WITHOUT_OPTIMIZER,
-    UNKNOWN_KEY,
-    UNKNOWN_OPTIMIZER,
-    UNKNOWN_SCHEDULER,
-    UNTESTED_OPTIMIZER,
-    WARMUP_REFUSED,
-)
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
+from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE, NUMBER_IN_QUOTES
 from zerowiz.core.dsconfig.schema import Kind, release
-from zerowiz.core.rule import Rule
+from zerowiz.core.rule import Rule, Severity
 
 # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
 _TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"})
@@ -72,7 +63,7 @@ _NUMBERS = frozenset(
 _NUMERALS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
 
 
-def check_optimizer(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """The optimizer and the scheduler of the config."""
     kind = config.last.get("optimizer.type")
     if kind is not None and isinstance(kind.value, str) and kind.value != AUTO:
@@ -84,6 +75,14 @@ def check_optimizer(config: Config) -> Iterator[ConfigFinding]:
     yield from _quoted(config)
 
 
+UNKNOWN_OPTIMIZER = Rule(
+    code="ZW508",
+    name="unknown-optimizer",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses a name that it cannot look up",
+)
+
+
 def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     if name.lower() in _ONE_BIT:
         yield from _one_bit(config, kind)
@@ -93,12 +92,20 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
             UNKNOWN_OPTIMIZER,
             f"neither DeepSpeed nor `torch.optim` has an optimizer `{shown(name)}`",
             severity=config.if_built,
-            mend="write `AdamW`",
+            fix="write `AdamW`",
         )
     elif name.lower() not in _TESTED and config.stage and not offloads(config):
         yield from _untested(config, kind, name)
     if name.lower() in {"adam", "adamw"}:
         yield from _unknown_params(config, "optimizer", name, _ADAM_PARAMS, UNKNOWN_KEY)
+
+
+UNTESTED_OPTIMIZER = Rule(
+    code="ZW507",
+    name="untested-optimizer",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses an optimizer that it has not tried with ZeRO, unless it is told",
+)
 
 
 def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
@@ -109,7 +116,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
             UNKNOWN_OPTIMIZER,
             f"DeepSpeed {config.schema.version} has no `{kind.value}` any more",
             severity=config.if_built,
-            mend="write `AdamW`, or take an older DeepSpeed",
+            fix="write `AdamW`, or take an older DeepSpeed",
         )
     elif config.stage:
         # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
@@ -117,7 +124,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
             UNTESTED_OPTIMIZER,
             f"`{kind.value}` does not go with ZeRO",
             severity=config.if_built,
-            mend="write stage 0",
+            fix="write stage 0",
         )
 
 
@@ -128,8 +135,16 @@ def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]
             UNTESTED_OPTIMIZER,
             f"`{name}` with ZeRO needs `zero_allow_untested_optimizer`",
             severity=config.if_built,
-            mend='write `"zero_allow_untested_optimizer": true` at the top level',
+            fix='write `"zero_allow_untested_optimizer": true` at the top level',
         )
+
+
+CLIPPING_IN_OPTIMIZER = Rule(
+    code="ZW513",
+    name="clipping-in-optimizer",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses max_grad_norm as an argument of the optimizer",
+)
 
 
 def _clipping(config: Config) -> Iterator[ConfigFinding]:
@@ -140,7 +155,7 @@ def _clipping(config: Config) -> Iterator[ConfigFinding]:
             CLIPPING_IN_OPTIMIZER,
             "`max_grad_norm` is no argument of the optimizer",
             severity=config.if_built,
-            mend="write `gradient_clipping` at the top level",
+            fix="write `gradient_clipping` at the top level",
         )
 
 
@@ -156,8 +171,28 @@ def _unknown_params(
                 rule,
                 f"`{name}` takes no `{shown(word)}`",
                 severity=config.if_built,
-                mend="drop it",
+                fix="drop it",
             )
+
+
+SCHEDULER_WITHOUT_OPTIMIZER = Rule(
+    code="ZW504",
+    name="scheduler-without-optimizer",
+    severity=Severity.INFO,
+    why="the scheduler needs an optimizer that the script brings",
+)
+WARMUP_REFUSED = Rule(
+    code="ZW518",
+    name="warmup-refused",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses to build the scheduler",
+)
+UNKNOWN_SCHEDULER = Rule(
+    code="ZW520",
+    name="unknown-scheduler",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses a name that it cannot look up",
+)
 
 
 def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFinding]:
@@ -166,7 +201,7 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
         yield scheduler.found(
             SCHEDULER_WITHOUT_OPTIMIZER,
             f"`{shown(name)}` has no optimizer here, so the script must bring one",
-            mend="see that the script passes an optimizer to `deepspeed.initialize`",
+            fix="see that the script passes an optimizer to `deepspeed.initialize`",
         )
     if name not in _SCHEDULERS | _TORCH_SCHEDULERS:
         # runtime/engine.py, _scheduler_from_config.
@@ -174,7 +209,7 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
             UNKNOWN_SCHEDULER,
             f"neither DeepSpeed nor torch has a scheduler `{shown(name)}`",
             severity=config.if_built,
-            mend=f"write one of {', '.join(sorted(_SCHEDULERS))}",
+            fix=f"write one of {', '.join(sorted(_SCHEDULERS))}",
         )
     elif name in _PARAMS:
         yield from _unknown_params(config, "scheduler", name, _PARAMS[name], WARMUP_REFUSED)
@@ -187,7 +222,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFindi
             WARMUP_REFUSED,
             f"`{name}` needs `{_TOTAL}` in its params",
             severity=config.if_built,
-            mend=f'write `"{_TOTAL}"`, for the Trainer as `"auto"`',
+            fix=f'write `"{_TOTAL}"`, for the Trainer as `"auto"`',
         )
     steps = config.last.get("scheduler.params.warmup_num_steps")
     if steps is not None and _is_refused(config.schema.version, steps):
@@ -195,7 +230,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFindi
             WARMUP_REFUSED,
             "`warmup_num_steps` must be a whole number above 0, without a point or an exponent",
             severity=config.if_built,
-            mend="write 1 or more",
+            fix="write 1 or more",
         )
     form = config.last.get("scheduler.params.warmup_type")
     if form is not None and form.value not in (AUTO, *_WARMUP_TYPES):
@@ -204,7 +239,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFindi
             NOT_A_CHOICE,
             "`warmup_type` is `log` or `linear`",
             severity=config.if_built,
-            mend="write `linear`",
+            fix="write `linear`",
         )
 
 
@@ -223,5 +258,5 @@ def _quoted(config: Config) -> Iterator[ConfigFinding]:
                 NUMBER_IN_QUOTES,
                 f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
                 severity=config.if_built,
-                mend="take the quotes away",
+                fix="take the quotes away",
             )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from zerowiz.core.dsconfig.lint.codes import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.rule import Severity
 
@@ -89,7 +89,7 @@ _REFUSED_BEFORE = "max_grad_norm"
 _OTHER_WORDS: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
 
 
-def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Each argument that is not in the class's signature."""
     name = config.word("optimizer.type")
     if name is None or name == AUTO:
@@ -107,7 +107,7 @@ def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
             UNKNOWN_KEY,
             f"`{shown(name)}` {'does not look at' if is_muon else 'takes no'} `{shown(word)}`",
             severity=Severity.WARNING if is_muon else config.if_built,
-            mend=_mend(word, known),
+            fix=_fix(word, known),
         )
 
 
@@ -122,7 +122,7 @@ def _known(config: Config, name: str) -> frozenset[str] | None:
     return on_cpu if offloads(config) else on_gpu | on_cpu
 
 
-def _mend(word: str, known: frozenset[str]) -> str:
+def _fix(word: str, known: frozenset[str]) -> str:
     near = get_close_matches(word, sorted(known), n=1)
     other = _OTHER_WORDS.get(word)
     meant = other if other in known else near[0] if near else None

@@ -2,18 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.codes import (
-    ANOTHER_PARAM_DTYPE,
-    BF16_EMULATED,
-    FP16_ON_NEW_GPU,
-    FP16_REFUSED,
-    STATES_WITHOUT_MASTER,
-    TWO_PRECISIONS,
-    ZERO_WITHOUT_16_BIT,
-)
 from zerowiz.core.dsconfig.lint.config import Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 _MASTER = "bf16.bf16_master_weights_and_grads"
@@ -38,7 +30,7 @@ _FP16 = (
 )
 
 
-def check_precision(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Precisions, their 16-bit states, and the dtype of the parameters."""
     yield from _two(config)
     yield from _states(config)
@@ -48,13 +40,29 @@ def check_precision(config: Config) -> Iterator[ConfigFinding]:
     yield from _on_gpu(config)
 
 
+TWO_PRECISIONS = Rule(
+    code="ZW501",
+    name="two-precisions",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses fp16 with bf16",
+)
+
+
 def _two(config: Config) -> Iterator[ConfigFinding]:
     # runtime/config.py, _initialize_params.
     if config.truth("fp16.enabled") and config.truth("bf16.enabled"):
         places = [config.last[f"{name}.enabled"] for name in ("fp16", "bf16")]
         yield max(places, key=lambda entry: entry.member.key.place.start).found(
-            TWO_PRECISIONS, "fp16 and bf16 are both enabled", mend="disable one of them"
+            TWO_PRECISIONS, "fp16 and bf16 are both enabled", fix="disable one of them"
         )
+
+
+STATES_WITHOUT_MASTER = Rule(
+    code="ZW505",
+    name="states-without-master",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses 16-bit states whose conditions are not met",
+)
 
 
 def _states(config: Config) -> Iterator[ConfigFinding]:
@@ -63,7 +71,7 @@ def _states(config: Config) -> Iterator[ConfigFinding]:
         yield config.last[_STATES].found(
             STATES_WITHOUT_MASTER,
             "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`",
-            mend='write `"bf16_master_weights_and_grads": true` beside it',
+            fix='write `"bf16_master_weights_and_grads": true` beside it',
         )
 
 
@@ -74,7 +82,7 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
                 f"`{config.last[path].name}` needs stage 1, 2 or 3",
-                mend="raise the stage, or drop it",
+                fix="raise the stage, or drop it",
             )
     # runtime/base_optimizer.py, _configure_master_weights.
     on_gpu = config.truth(_STATES) is not False
@@ -83,9 +91,17 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
                 f"`{config.last[path].name}` needs the optimizer on the CPU",
-                mend='write `"offload_optimizer": {"device": "cpu"}`'
+                fix='write `"offload_optimizer": {"device": "cpu"}`'
                 + (", or `bf16_optimizer_states` too" if path == _MASTER else ""),
             )
+
+
+ZERO_WITHOUT_16_BIT = Rule(
+    code="ZW506",
+    name="zero-without-16-bit",
+    severity=Severity.INFO,
+    why="the model trains in fp32, in twice the memory",
+)
 
 
 def _none(config: Config) -> Iterator[ConfigFinding]:
@@ -97,8 +113,16 @@ def _none(config: Config) -> Iterator[ConfigFinding]:
         yield config.last["zero_optimization"].found(
             ZERO_WITHOUT_16_BIT,
             "neither bf16 nor fp16 is enabled",
-            mend='write `"bf16": {"enabled": true}` where the GPU has bf16',
+            fix='write `"bf16": {"enabled": true}` where the GPU has bf16',
         )
+
+
+ANOTHER_PARAM_DTYPE = Rule(
+    code="ZW519",
+    name="another-param-dtype",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses a param_dtype that is not the precision in use",
+)
 
 
 def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
@@ -111,8 +135,31 @@ def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             ANOTHER_PARAM_DTYPE,
             f"`param_dtype` is {wanted}, and the model trains in {known[0]}",
-            mend="drop it",
+            fix="drop it",
         )
+
+
+BF16_EMULATED = Rule(
+    code="ZW802",
+    name="bf16-emulated",
+    severity=Severity.WARNING,
+    why=(
+        "GPUs below compute capability 8.0 have no units for bf16: torch emulates it, and neither "
+        "DeepSpeed nor the Trainer says so"
+    ),
+)
+FP16_ON_NEW_GPU = Rule(
+    code="ZW803",
+    name="fp16-on-new-gpu",
+    severity=Severity.INFO,
+    why="bf16 has the range of fp32, so it needs no loss scale",
+)
+FP16_REFUSED = Rule(
+    code="ZW804",
+    name="fp16-refused",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses fp16 on GPUs below compute capability 7.0",
+)
 
 
 def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
@@ -126,21 +173,21 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
         yield config.last["bf16.enabled"].found(
             BF16_EMULATED,
             f"the GPU has compute capability {shown}, which has no bf16",
-            mend=_without_bf16(config, capability),
+            fix=_without_bf16(config, capability),
         )
     if fp16 and capability < _FP16_CAPABILITY:
         by_hand = capability >= _DEPRECATED_FP16_CAPABILITY
         yield config.last["fp16.enabled"].found(
             FP16_REFUSED,
             f"the GPU has compute capability {shown}, and DeepSpeed wants 7.0 for fp16",
-            mend="train in fp32"
+            fix="train in fp32"
             + (", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""),
         )
     if fp16 and capability >= _BF16_CAPABILITY:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
             f"the GPU has compute capability {shown}, which has bf16",
-            mend='write `"bf16": {"enabled": true}` in its place',
+            fix='write `"bf16": {"enabled": true}` in its place',
         )
 
 

@@ -2,17 +2,11 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.codes import (
-    LEGACY_STAGE_1,
-    NO_GRAD_NORM,
-    NO_ZERO_SECTION,
-    OUT_OF_RANGE,
-    PRESCALE_REFUSED,
-    SUM_REFUSED,
-)
 from zerowiz.core.dsconfig.lint.config import AUTO, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
+from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
+from zerowiz.core.rule import Rule, Severity
 
 _ZERO = "zero_optimization"
 _STAGE_3 = 3
@@ -20,10 +14,18 @@ _STAGE_3 = 3
 _DEFAULT_CLIPPING = 1.0
 
 
-def check_refused(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Each refused pair."""
-    for check in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket):
-        yield from check(config)
+    for refused in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket):
+        yield from refused(config)
+
+
+NO_ZERO_SECTION = Rule(
+    code="ZW516",
+    name="no-zero-section",
+    severity=Severity.ERROR,
+    why="Accelerate refuses a config without zero_optimization",
+)
 
 
 def _no_zero(config: Config) -> Iterator[ConfigFinding]:
@@ -33,8 +35,16 @@ def _no_zero(config: Config) -> Iterator[ConfigFinding]:
         yield config.found(
             NO_ZERO_SECTION,
             "there is no `zero_optimization`",
-            mend='write `"zero_optimization": {"stage": 0}` for no ZeRO',
+            fix='write `"zero_optimization": {"stage": 0}` for no ZeRO',
         )
+
+
+SUM_REFUSED = Rule(
+    code="ZW511",
+    name="sum-refused",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses to sum gradients with what stands beside it",
+)
 
 
 def _sum(config: Config) -> Iterator[ConfigFinding]:
@@ -48,7 +58,15 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
         "DeepCompile": config.truth("compile.deepcompile"),
     }
     for name in (name for name, is_there in beside.items() if is_there):
-        yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", mend="write `mean`")
+        yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", fix="write `mean`")
+
+
+PRESCALE_REFUSED = Rule(
+    code="ZW514",
+    name="prescale-refused",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses to scale gradients before it scatters them",
+)
 
 
 def _prescale(config: Config) -> Iterator[ConfigFinding]:
@@ -61,22 +79,38 @@ def _prescale(config: Config) -> Iterator[ConfigFinding]:
         yield config.last["prescale_gradients"].found(
             PRESCALE_REFUSED,
             f"`prescale_gradients` does not go with `reduce_scatter` at stage {config.stage}",
-            mend="drop it",
+            fix="drop it",
         )
     if factor is not None and isinstance(factor.value, (int, float)) and factor.value != 1:
         yield factor.found(
             PRESCALE_REFUSED,
             f"`{factor.name}` does not go with `reduce_scatter` at stage {config.stage}",
-            mend="drop it",
+            fix="drop it",
         )
+
+
+LEGACY_STAGE_1 = Rule(
+    code="ZW515",
+    name="legacy-stage-1",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses the old stage 1",
+)
 
 
 def _legacy(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_zero_optimizer.
     if config.stage and config.truth(f"{_ZERO}.legacy_stage1"):
         yield config.last[f"{_ZERO}.legacy_stage1"].found(
-            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", mend="drop it"
+            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="drop it"
         )
+
+
+NO_GRAD_NORM = Rule(
+    code="ZW517",
+    name="no-grad-norm",
+    severity=Severity.ERROR,
+    why="DeepSpeed leaves the norm out at stage 1 and 2 only, without clipping and offload",
+)
 
 
 def _no_norm(config: Config) -> Iterator[ConfigFinding]:
@@ -92,7 +126,7 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
         "does not go with `offload_optimizer`": offloads(config),
     }
     for message in (message for message, is_so in refused.items() if is_so):
-        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", mend="drop it")
+        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", fix="drop it")
 
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
@@ -103,5 +137,5 @@ def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
         yield config.last[path].found(
             OUT_OF_RANGE,
             f"`allgather_bucket_size` must be even, not {elements}",
-            mend=f"write {elements + 1}",
+            fix=f"write {elements + 1}",
         )

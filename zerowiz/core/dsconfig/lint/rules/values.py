@@ -4,12 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.codes import (
-    NOT_A_CHOICE,
-    NUMBER_IN_QUOTES,
-    OUT_OF_RANGE,
-    WRONG_TYPE,
-)
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
@@ -43,7 +37,7 @@ _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 _FALSE = frozenset({"false", "off", "no", "f", "n"})
 
 
-def check_values(config: Config) -> Iterator[ConfigFinding]:
+def check(config: Config) -> Iterator[ConfigFinding]:
     """Whatever is wrong with single values."""
     for entry in config.entries:
         if entry.key is None or entry.key.removed or _is_auto(entry.value):
@@ -68,6 +62,14 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value.lower() == AUTO
 
 
+WRONG_TYPE = Rule(
+    code="ZW201",
+    name="wrong-type",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses the value, or reads something else",
+)
+
+
 def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     kind = entry.kind
     if kind is Kind.NULL and (key.path in BATCH_KEYS or kind in key.takes):
@@ -83,6 +85,14 @@ def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     return _not_offered(entry, key)
 
 
+OUT_OF_RANGE = Rule(
+    code="ZW203", name="out-of-range", severity=Severity.ERROR, why="DeepSpeed refuses the value"
+)
+NOT_A_CHOICE = Rule(
+    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why="DeepSpeed refuses the value"
+)
+
+
 def _not_offered(entry: Entry, key: SchemaKey) -> ConfigFinding:
     if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
         return _refused(entry, OUT_OF_RANGE, _bounds(key))
@@ -93,7 +103,7 @@ def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
     return entry.found(
         rule,
         f"`{entry.label}` must be {wanted}, not `{shown(entry.value)}`",
-        mend=f"write {wanted}",
+        fix=f"write {wanted}",
     )
 
 
@@ -106,8 +116,16 @@ def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
         WRONG_TYPE,
         f"`{entry.label}` should be {_wants(key)}, not `{shown(entry.value)}`",
         severity=Severity.WARNING,
-        mend=f"write {_wants(key)}",
+        fix=f"write {_wants(key)}",
     )
+
+
+NUMBER_IN_QUOTES = Rule(
+    code="ZW202",
+    name="number-in-quotes",
+    severity=Severity.WARNING,
+    why="not every reader turns the word into what it looks like: a word counts as true",
+)
 
 
 def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
@@ -116,7 +134,7 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
         NUMBER_IN_QUOTES,
         f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
         severity=_harm(entry, key),
-        mend="take the quotes away" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
+        fix="take the quotes away" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
         edits=_unquote(entry, key, bare),
     )
 

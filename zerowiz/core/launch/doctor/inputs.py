@@ -1,10 +1,10 @@
-"""Join what is planned with what was found, for the checks to read."""
+"""Join the planned job with the facts about its host, for the preflight checks to read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
-from zerowiz.core.launch.doctor.found import Found
+from zerowiz.core.launch.doctor.facts import PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.strategy import Strategy
@@ -12,7 +12,7 @@ from zerowiz.core.workload import Integration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
+class PlannedJob:
     """The job that is to start."""
 
     job: PlanInput
@@ -25,17 +25,17 @@ class Planned:
 
     @property
     def strategy(self) -> Strategy:
-        """Its rung."""
+        """The strategy that was decided."""
         return self.evaluated.strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Situation:
+class PreflightInput:
     """A job, the machine that it starts on, and what is around it."""
 
     machine: Machine | None = None
-    planned: Planned | None = None
-    found: Found = field(default_factory=Found)
+    planned: PlannedJob | None = None
+    facts: PreflightFacts = field(default_factory=PreflightFacts)
     environ: Mapping[str, str] = field(default_factory=dict)
     """What the ranks will get."""
 

@@ -116,7 +116,7 @@ class Script:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class PreflightFacts:
     """Everything that was looked at."""
 
     installed: Installed | None = None

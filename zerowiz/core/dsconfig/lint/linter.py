@@ -1,0 +1,125 @@
+"""Check a DeepSpeed config without DeepSpeed."""
+
+import json
+from collections.abc import Iterator
+from typing import Protocol
+
+from zerowiz.core.dsconfig.hjson import Node, Object, parse
+from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
+from zerowiz.core.dsconfig.lint.config import Config, read_config
+from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.rules import (
+    against_script,
+    auto,
+    batch,
+    danger,
+    effects,
+    keys,
+    offload,
+    optimizer,
+    optimizer_arguments,
+    precision,
+    refused,
+    structure,
+    values,
+)
+from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.rule import Severity, rules_of
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Integration
+
+
+class _Family(Protocol):
+    """A module of rules: its rows, and the function that reports them."""
+
+    def check(self, config: Config) -> Iterator[ConfigFinding]:
+        """Find what breaks the rules of this family."""
+
+
+# In the order in which they look at a config.
+_FAMILIES: tuple[_Family, ...] = (
+    structure,
+    keys,
+    values,
+    auto,
+    batch,
+    precision,
+    offload,
+    optimizer,
+    optimizer_arguments,
+    refused,
+    effects,
+    against_script,
+    danger,
+)
+
+RULES = rules_of(_FAMILIES)
+
+_OLD_BF16 = "bfloat16."
+
+
+def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
+    """Everything that is to be said of a config, in the order of its text.
+
+    Args:
+        text: Of the file.
+        schema: What the DeepSpeed knows that will read it.
+        context: What else is known of the run.
+    """
+    refused_by_json = _refused_by_json(text, context)
+    strict = context.integration not in {None, Integration.DEEPSPEED} and refused_by_json is None
+    try:
+        root = parse(text, Dialect.JSON if strict else Dialect.HJSON)
+    except JsonTextError as error:
+        if refused_by_json is not None and refused_by_json.severity is Severity.ERROR:
+            return (refused_by_json,)
+        return (structure.unreadable(error),)
+    findings = [] if refused_by_json is None else [refused_by_json]
+    findings += _of_tree(root, text, schema, context)
+    return tuple(sorted(findings, key=lambda each: (each.line, each.column, each.rule.code)))
+
+
+def _refused_by_json(text: str, context: Context) -> ConfigFinding | None:
+    """What the Trainer and Accelerate refuse, which read with json.
+
+    It is only advice where the integration is not known.
+    """
+    if context.integration is Integration.DEEPSPEED:
+        return None
+    try:
+        json.loads(text)
+    except RecursionError:
+        return None
+    except ValueError:
+        severity = Severity.INFO if context.integration is None else Severity.ERROR
+        try:
+            parse(text, Dialect.JSON)
+        except JsonTextError as error:
+            return structure.unreadable(error, severity)
+    return None
+
+
+def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[ConfigFinding]:
+    if not isinstance(root, Object):
+        yield structure.not_an_object(root)
+        return
+    config = read_config(text, root, schema, context)
+    if keys.is_no_config(config):
+        yield keys.no_config(config)
+        return
+    for family in _FAMILIES:
+        yield from filter(None, (_as_read(config, finding) for finding in family.check(config)))
+
+
+def _as_read(config: Config, finding: ConfigFinding) -> ConfigFinding | None:
+    """What is left of a finding in a section that only DeepSpeed by itself reads.
+
+    Accelerate sets a `bf16`, which DeepSpeed looks for before the old `bfloat16`
+    (accelerate/utils/dataclasses.py, set_mixed_precision; runtime/precision_config.py).
+    """
+    if config.by_deepspeed or not finding.key.startswith(_OLD_BF16):
+        return finding
+    if finding.rule in (auto.AUTO_NOT_FILLED, structure.DUPLICATE_KEY):
+        return finding
+    return None if config.by_accelerate else replace(finding, severity=Severity.WARNING)

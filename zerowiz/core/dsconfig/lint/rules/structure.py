@@ -1,0 +1,76 @@
+"""Find texts that are no config: they cannot be read, are no object, or repeat a key."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.hjson import Node, repeated
+from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
+from zerowiz.core.dsconfig.lint.config import Config, shown
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.rule import Rule, Severity
+
+UNREADABLE = Rule(
+    code="ZW001",
+    name="unreadable",
+    severity=Severity.ERROR,
+    why="nobody can read the config",
+)
+
+
+def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> ConfigFinding:
+    """What is found where a reader stops."""
+    return ConfigFinding(
+        rule=UNREADABLE,
+        severity=severity,
+        key="",
+        line=fault.line,
+        column=fault.column,
+        message=fault.reason,
+        fix="write plain JSON" if severity is Severity.INFO else None,
+    )
+
+
+NOT_AN_OBJECT = Rule(
+    code="ZW003",
+    name="not-an-object",
+    severity=Severity.ERROR,
+    why="DeepSpeed looks for keys, and there are none",
+)
+
+
+def not_an_object(root: Node) -> ConfigFinding:
+    """What is found of an array or a lone scalar."""
+    return ConfigFinding(
+        rule=NOT_AN_OBJECT,
+        severity=NOT_AN_OBJECT.severity,
+        key="",
+        line=root.place.line,
+        column=root.place.column,
+        message="a config is an object, `{...}`",
+    )
+
+
+DUPLICATE_KEY = Rule(
+    code="ZW002",
+    name="duplicate-key",
+    severity=Severity.ERROR,
+    why="DeepSpeed refuses a key that stands twice; the Trainer and Accelerate take the last one",
+)
+
+
+def check(config: Config) -> Iterator[ConfigFinding]:
+    """Every key that its object has had before."""
+    # runtime/config_utils.py, dict_raise_error_on_duplicate_keys; json takes the last one.
+    severity = Severity.WARNING if config.by_accelerate else Severity.ERROR
+    paths = {id(entry.member): entry for entry in config.entries}
+    for earlier, member in repeated(config.root):
+        entry = paths.get(id(member))
+        place = member.key.place
+        yield ConfigFinding(
+            rule=DUPLICATE_KEY,
+            severity=severity,
+            key=entry.path if entry else member.key.name,
+            line=place.line,
+            column=place.column,
+            message=f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
+            fix="drop one of them",
+        )

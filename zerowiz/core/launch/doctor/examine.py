@@ -1,0 +1,27 @@
+"""Run every preflight check, in the order in which a job would meet what they look at."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from zerowiz.core.launch.doctor import builds, environment, gpus, host, network, refused
+from zerowiz.core.launch.doctor.finding import PreflightFinding
+from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.rule import rules_of
+
+
+class _Family(Protocol):
+    """A module of preflight checks: the rows of its rules, and the function that reports them."""
+
+    def check(self, inputs: PreflightInput) -> Iterator[PreflightFinding]:
+        """Find what breaks the rules of this family."""
+
+
+# A check reports nothing where a fact is not known.
+_FAMILIES: tuple[_Family, ...] = (environment, gpus, builds, host, network)
+
+RULES = rules_of((refused, *_FAMILIES))
+
+
+def examine(inputs: PreflightInput) -> tuple[PreflightFinding, ...]:
+    """Everything that stands in the job's way, or is worth knowing before it starts."""
+    return tuple(finding for family in _FAMILIES for finding in family.check(inputs))
