@@ -1,11 +1,11 @@
 import copy
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from zerowiz.core.codec import decode_machine, encode_machine
 from zerowiz.core.machine.host import Host

@@ -1,36 +1,25 @@
-"""Turn values into plain JSON and back, by the types of their fields."""
+"""Turn values into plain JSON and back, and say what is wrong with JSON that is no such value."""
 
-import types
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
-from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, TypeGuard, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
 
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.errors import UsageError
 
 _Value = TypeVar("_Value")
-_Decoder = Callable[[object], object]
-
-# A field's key in the JSON, where Python keeps the word for itself.
-_KEYS = {"link_class": "class"}
 
 
 def encode(value: object) -> object:
-    """A value as JSON has it: an object for a dataclass, a list for a tuple, a name for a member.
+    """A value as JSON has it: an object for a Struct, a list for a tuple, a name for a member.
 
     A bare `str`, `int`, `bool` or `None` is itself.
     """
-    if is_dataclass(value):
-        return {_key(f): encode(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: encode(item) for key, item in value.items()}
-    return value
+    # A Mapping that is no dict becomes one.
+    return cast("object", msgspec.to_builtins(value, enc_hook=dict))
 
 
 def decode(kind: type[_Value], value: object, path: str) -> _Value:
@@ -39,7 +28,7 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
     What is absent or null is the field's default.
 
     Args:
-        kind: A dataclass.
+        kind: A Struct.
         value: What `encode` gave, or a person wrote.
         path: What errors call the value.
 
@@ -47,9 +36,11 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
         UsageError: A key is missing or holds something else; the message names it by its path.
     """
     try:
-        return cast("_Value", _decoder(cast("Hashable", kind))(value))
-    except _RefusedError as refused:
-        raise UsageError(refused.sentence(path)) from None
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, UsageError):
+        said = _without_nulls(kind, value)
+        _refuse(kind, said, path)
+        return msgspec.convert(said, kind)
 
 
 def encode_machine(machine: Machine) -> dict[str, object]:
@@ -70,138 +61,95 @@ def decode_machine(value: object, path: str = "machine") -> Machine:
     return decode(Machine, value, path)
 
 
-def _key(field: Field[object]) -> str:
-    return _KEYS.get(field.name, field.name)
-
-
-class _RefusedError(Exception):
-    """What a value should have been; its path grows on the way out."""
-
-    def __init__(self, reason: str, *, why: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.why = why
-        self.path = ""
-
-    def inside(self, step: str) -> "_RefusedError":
-        self.path = step + self.path
-        return self
-
-    def sentence(self, root: str) -> str:
-        return f"`{root}{self.path}`{':' if self.why else ''} {self.reason}"
-
-
-def _not(value: object, wanted: str) -> _RefusedError:
-    return _RefusedError(f"is {value!r:.40}, not {wanted}")
-
-
-@cache
-def _decoder(hint: object) -> _Decoder:
-    """How a value of this type is read; built once for each type."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _object_decoder(hint)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _member_decoder(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        [inner] = [argument for argument in get_args(hint) if argument is not type(None)]
-        return _or_none(_decoder(inner))
-    if get_origin(hint) is tuple:
-        return _tuple_decoder(get_args(hint))
-    if get_origin(hint) in (Mapping, dict):
-        return _mapping_decoder(get_args(hint)[1])
-    return _PLAIN[hint]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _not(value, "a text")
-
-
-def _count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise _not(value, "a whole number from 0")
-
-
-def _truth(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise _not(value, "true or false")
-
-
-_PLAIN: Mapping[object, _Decoder] = {str: _text, int: _count, bool: _truth}
-
-
-def _or_none(decoder: _Decoder) -> _Decoder:
-    return lambda value: None if value is None else decoder(value)
-
-
-def _member_decoder(kind: type[StrEnum]) -> _Decoder:
-    members = {member.value: member for member in kind}
-
-    def read(value: object) -> StrEnum:
-        if isinstance(value, str) and value in members:
-            return members[value]
-        raise _not(value, f"one of {', '.join(members)}")
-
-    return read
-
-
-def _tuple_decoder(arguments: tuple[object, ...]) -> _Decoder:
-    """`tuple[X, ...]` takes any number, `tuple[X, Y]` so many."""
-    item = _decoder(arguments[0])
-    length = None if Ellipsis in arguments else len(arguments)
-
-    def read(value: object) -> tuple[object, ...]:
-        if not isinstance(value, list):
-            raise _not(value, "a list")
-        if length is not None and len(value) != length:
-            raise _not(value, f"a list of {length}")
-        return tuple(_inside(item, each, f"[{place}]") for place, each in enumerate(value))
-
-    return read
-
-
-def _mapping_decoder(of: object) -> _Decoder:
-    item = _decoder(of)
-
-    def read(value: object) -> dict[str, object]:
-        if not isinstance(value, Mapping):
-            raise _not(value, "an object")
-        return {key: _inside(item, each, f".{key}") for key, each in value.items()}
-
-    return read
-
-
-def _inside(decoder: _Decoder, value: object, step: str) -> object:
+def _refuse(hint: object, value: object, path: str) -> None:
+    """Raise what is wrong with the innermost part of a value that its type does not take."""
     try:
-        return decoder(value)
-    except _RefusedError as refused:
-        raise refused.inside(step) from None
+        msgspec.convert(value, hint)
+    except UsageError as refused:
+        _refuse_parts(hint, value, path)
+        raise UsageError(f"`{path}`: {refused.message}") from None
+    except msgspec.ValidationError:
+        _refuse_parts(hint, value, path)
+        raise UsageError(f"`{path}` is {value!r:.40}, not {_words(hint, value)}") from None
 
 
-def _object_decoder(kind: type) -> _Decoder:
-    hints = get_type_hints(kind)
-    without = [f for f in fields(kind) if f.default is f.default_factory is MISSING]
-    unknown = {f.name: None for f in without if type(None) in get_args(hints[f.name])}
-    needed = [_key(f) for f in without if f.name not in unknown]
-    decoders = {_key(f): (f.name, _decoder(hints[f.name])) for f in fields(kind)}
+def _refuse_parts(hint: object, value: object, path: str) -> None:
+    parts = _parts(hint, value)
+    if parts is None:
+        return
+    for needed in _needed(hint):
+        if needed not in parts:
+            raise UsageError(f"`{path}.{needed}` is missing")
+    for key, (inner, part) in parts.items():
+        _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
 
-    def read(value: object) -> object:
-        if not isinstance(value, Mapping):
-            raise _not(value, "an object")
-        given = {key: value[key] for key in decoders if value.get(key) is not None}
-        missing = [key for key in needed if key not in given]
-        if missing:
-            raise _RefusedError("is missing").inside(f".{missing[0]}")
-        arguments = {
-            decoders[key][0]: _inside(decoders[key][1], each, f".{key}")
-            for key, each in given.items()
-        }
-        try:
-            return kind(**(unknown | arguments))
-        except UsageError as refused:
-            raise _RefusedError(refused.message, why=True) from None
 
-    return read
+def _without_nulls(hint: object, value: object) -> object:
+    """The value without the keys of a Struct that hold null."""
+    parts = _parts(hint, value)
+    if parts is None:
+        return value
+    said = {key: _without_nulls(*part) for key, part in parts.items()}
+    return said if isinstance(value, Mapping) else list(said.values())
+
+
+def _parts(hint: object, value: object) -> dict[str | int, tuple[object, object]] | None:
+    """Type and value of each part, by key or place; None where the value has no such parts."""
+    kind = _without_none(hint)
+    if isinstance(value, Mapping):
+        inner = _types_of_keys(kind, value)
+        return None if inner is None else {key: (inner[key], value[key]) for key in inner}
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        items = get_args(kind)
+        items = items[:1] * len(value) if Ellipsis in items else items
+        if len(items) == len(value):
+            return dict(enumerate(zip(items, value, strict=True)))
+    return None
+
+
+def _types_of_keys(kind: object, value: Mapping[str, object]) -> dict[str, object] | None:
+    """Of what was said: a key of a Struct that holds null says nothing."""
+    if _is_struct(kind):
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        return {key: inner for key, inner in types.items() if value.get(key) is not None}
+    if get_origin(kind) in (Mapping, dict):
+        return dict.fromkeys(value, get_args(kind)[1])
+    return None
+
+
+def _needed(hint: object) -> list[str]:
+    """The keys that an object of this type must have."""
+    kind = _without_none(hint)
+    fields = msgspec.structs.fields(kind) if _is_struct(kind) else ()
+    return [field.encode_name for field in fields if field.required]
+
+
+def _is_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _without_none(hint: object) -> object:
+    """`X` of `X | None`, and the type alone of `Annotated[X, ...]`."""
+    if get_origin(hint) is Annotated:
+        return _without_none(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        return _without_none(inner)
+    return hint
+
+
+_WORDS: Mapping[object, str] = {
+    str: "a text",
+    int: "a whole number from 0",
+    bool: "true or false",
+}
+
+
+def _words(hint: object, value: object) -> str:
+    """What a value of this type is called, where this value is none."""
+    kind = _without_none(hint)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return f"one of {', '.join(kind)}"
+    if get_origin(kind) is tuple:
+        return f"a list of {len(get_args(kind))}" if isinstance(value, list) else "a list"
+    return _WORDS.get(kind, "an object")

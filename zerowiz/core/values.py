@@ -1,7 +1,7 @@
 """Define what the value classes share."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -16,4 +16,7 @@ else:
         return module.replace(value, **changes)
 
 
-__all__ = ["replace"]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A whole number from 0; a negative one is refused where a value is read from JSON."""
+
+__all__ = ["Count", "replace"]

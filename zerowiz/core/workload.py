@@ -1,8 +1,9 @@
 """Describe what one optimizer step trains, and in which number formats."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
+
+from msgspec import Struct
 
 from zerowiz.core.settings import Panel, SettingRow
 from zerowiz.errors import UsageError
@@ -103,8 +104,7 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """One optimizer step of one rank."""
 
     micro_batch: Annotated[

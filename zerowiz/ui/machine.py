@@ -111,7 +111,7 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
     yield "Network", _network(value.network)
     if value.allocation is not None:
         yield "Job", _allocation(value.allocation)
-    for number, (place, words) in enumerate(value.origins.items()):
+    for number, (place, words) in enumerate(value.sources.items()):
         yield "" if number else "Sources", f"{place}: {words}"
 
 

@@ -1,6 +1,5 @@
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -8,13 +7,15 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zerowiz.core.machine.host import Disk, Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.outliers import Outlier, OutlierKind
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_gpus
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, PcieSlot, with_gpus
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
@@ -33,11 +34,11 @@ PLAIN: dict[object, st.SearchStrategy[Any]] = {
 
 @cache
 def drawn(hint: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type: all fields of a dataclass, those too that come after this test."""
+    """Any value of a type: all fields of a Struct, those too that come after this test."""
     inner = get_args(hint)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         hints = get_type_hints(hint)
-        return st.builds(hint, **{f.name: drawn(hints[f.name]) for f in fields(hint)})  # type: ignore[arg-type]
+        return st.builds(hint, **{f.name: drawn(hints[f.name]) for f in fields(hint)})
     if get_origin(hint) in (Union, types.UnionType):
         return st.none() | drawn(inner[0])
     if get_origin(hint) is tuple:
@@ -127,7 +128,7 @@ def no_more(merged: object, own: object) -> bool:
 LEAST = {
     "host": ("total_bytes", "available_bytes", "cores", "numa_nodes", "shm_bytes", "memlock_bytes"),
     "gpu": ("total_bytes", "free_bytes", "nvlinks"),
-    "pcie": [f.name for f in fields(Gpu.__dataclass_fields__["pcie"].default_factory)],  # type: ignore[arg-type]
+    "pcie": [f.name for f in fields(PcieSlot)],
     "machine": ("free_bytes", "total_bytes", "cuda_version"),
 }
 
@@ -393,8 +394,8 @@ def test_the_slowest_network_is_that_of_all() -> None:
 
 
 def test_where_a_number_came_from_stands_where_all_nodes_agree() -> None:
-    nodes = [node(origins={"a": "NVML", "b": said}) for said in ("cgroup", "MemAvailable")]
-    assert {"a": "NVML"} == merged(*nodes).origins
+    nodes = [node(sources={"a": "NVML", "b": said}) for said in ("cgroup", "MemAvailable")]
+    assert {"a": "NVML"} == merged(*nodes).sources
 
 
 def test_a_node_that_does_not_tell_makes_the_whole_unknown() -> None:

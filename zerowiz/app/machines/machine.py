@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
-from zerowiz.core.machine.sources import tell_origins
+from zerowiz.core.machine.sources import tell_sources
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.machine.warnings import remarks
 from zerowiz.core.values import replace
@@ -74,7 +74,7 @@ def complete(machine: Machine, options: Options) -> Machine:
     if nodes is not None:
         machine = with_nodes(machine, nodes)
     machine = machine.with_notes(*remarks(machine))
-    return replace(machine, origins={**machine.origins, **tell_origins(machine, said)})
+    return replace(machine, sources={**machine.sources, **tell_sources(machine, said)})
 
 
 def with_hostfile(options: Options) -> Options:

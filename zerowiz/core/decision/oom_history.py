@@ -6,12 +6,13 @@ need as much, and every larger step of the same job.
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
 from enum import StrEnum
+
+from msgspec import Struct, structs
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Architecture, Model
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import StateDtype, Workload
 
 # What is free on a device differs by some hundred MB from one run to the next.
@@ -25,16 +26,15 @@ class MemoryKind(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RanOut:
+class RanOut(Struct, frozen=True, kw_only=True):
     """A run that died for want of memory."""
 
     job_key: str
     strategy: str
     memory: MemoryKind
-    micro_batch: int
-    sequence_tokens: int
-    budget_bytes: int
+    micro_batch: Count
+    sequence_tokens: Count
+    budget_bytes: Count
     """What a rank could take of its device then; of the node, where the host was too small."""
     seen_on: str
     """The day, as 2026-11-22."""
@@ -66,14 +66,13 @@ def job_key(
 def _fields(value: Architecture | Workload) -> dict[str, str]:
     """Each field as text; a set in one order, which Python changes from run to run."""
     told: dict[str, str] = {}
-    for field in fields(value):
+    for field in structs.fields(value):
         held = getattr(value, field.name)
         told[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
     return told
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class History:
+class History(Struct, frozen=True, kw_only=True):
     """What died of one job, each rung's latest once."""
 
     ran_out: tuple[RanOut, ...] = ()

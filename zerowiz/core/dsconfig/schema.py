@@ -10,10 +10,12 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct, field
+
 from zerowiz.core.codec import decode
+from zerowiz.core.values import Count
 
 
 class Kind(StrEnum):
@@ -57,8 +59,7 @@ BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaKey:
+class SchemaKey(Struct, frozen=True, kw_only=True):
     """One key of a config; a section is one too, and the path of the whole config is empty."""
 
     path: str
@@ -73,7 +74,7 @@ class SchemaKey:
     """As JSON; of the items, where the value is an array."""
     any_case: bool = False
     """Whether a choice may be spelled in capitals or without."""
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, Count] = field(default_factory=dict)
     """By the words of BOUNDS."""
     deprecated: bool = False
     new_path: str | None = None
@@ -183,8 +184,7 @@ def _items(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else [value]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True, kw_only=True):
     """Every key that one version of DeepSpeed knows."""
 
     version: str
@@ -242,8 +242,7 @@ def _close(name: str, keys: Sequence[SchemaKey]) -> Iterator[str]:
         yield from (key.path for key in kept if near in key.names)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True, kw_only=True):
     """A version, as it differs from the one before it in the file."""
 
     version: str
@@ -251,8 +250,7 @@ class _Step:
     dropped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _File:
+class _File(Struct, frozen=True, kw_only=True):
     versions: tuple[_Step, ...]
 
 

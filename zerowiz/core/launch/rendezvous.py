@@ -16,12 +16,14 @@ A later attempt is `attempt-2.json` and so on: again a plan, or the end.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from zerowiz.core.codec import decode, encode
 from zerowiz.core.launch.node import slots_of
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import Count
 from zerowiz.errors import UsageError, ZerowizError
 
 SCHEMA_VERSION = 1
@@ -31,27 +33,24 @@ CALL = "call.json"
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RendezvousCall:
+class RendezvousCall(Struct, frozen=True, kw_only=True):
     """Node 0 is here."""
 
     word: str
     """Names the folder in which it waits for answers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Join:
+class Join(Struct, frozen=True, kw_only=True):
     """A node is here, and what it has."""
 
-    rank: int
+    rank: Count
     host: str
     word: str
     zerowiz_version: str
     machine: Machine
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchSpec:
+class LaunchSpec(Struct, frozen=True, kw_only=True):
     """All that a node needs to start its own ranks."""
 
     zerowiz_version: str
@@ -64,21 +63,20 @@ class LaunchSpec:
     config_sha256: str
     strategy: str
     master_addr: str
-    master_port: int
-    slots: tuple[tuple[int, ...], ...]
+    master_port: Count
+    slots: tuple[tuple[Count, ...], ...]
     """The devices of each node, by its rank, as DeepSpeed calls them."""
     hostfile: str
     run_folder: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttemptSpec:
+class AttemptSpec(Struct, frozen=True, kw_only=True):
     """What node 0 says: a plan, or the end."""
 
     heard: tuple[str, ...]
     """The words of those that are meant."""
     spec: LaunchSpec | None = None
-    end: int | None = None
+    end: Count | None = None
     """The status that every copy returns."""
     why: str = ""
 

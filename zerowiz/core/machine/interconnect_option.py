@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
@@ -31,8 +32,7 @@ _HINTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stated:
+class _Stated(Struct, frozen=True, kw_only=True):
     """One link that a person states."""
 
     word: str

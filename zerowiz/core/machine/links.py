@@ -1,8 +1,11 @@
 """Describe what joins GPUs, and join pairs into the link that the whole job must cross."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct, field
+
+from zerowiz.core.values import Count
 
 # The word of `nvidia-smi topo -m` for a pair of which nothing is known.
 UNKNOWN_WORD = "?"
@@ -39,15 +42,14 @@ class PciePath(StrEnum):
 _PATHS = tuple(PciePath)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairLink:
+class PairLink(Struct, frozen=True, kw_only=True):
     """How two GPUs reach each other."""
 
-    pair: tuple[int, int]
+    pair: tuple[Count, Count]
     """NVML indices, the lower one first; equal for two slices of one GPU."""
-    nvlinks: int | None
+    nvlinks: Count | None = None
     """Between the two, through switches or straight; `None` when NVML could not say."""
-    bytes_per_s: int | None
+    bytes_per_s: Count | None = None
     """Nominal, one way: NVLink when there is one, else PCIe."""
     path: PciePath | None = None
     """The way over PCIe, whether or not there is NVLink."""
@@ -71,14 +73,13 @@ class PairLink:
         return (bool(self.nvlinks), self.bytes_per_s or 0, nearness, self.pair)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interconnect:
+class Interconnect(Struct, frozen=True, kw_only=True):
     """The link that a collective over all chosen GPUs of a node must cross."""
 
-    link_class: LinkClass = LinkClass.UNKNOWN
-    bytes_per_s: int | None = None
+    link_class: LinkClass = field(default=LinkClass.UNKNOWN, name="class")
+    bytes_per_s: Count | None = None
     """Nominal, one way, per GPU, over the weakest pair."""
-    weakest_pair: tuple[int, int] | None = None
+    weakest_pair: tuple[Count, Count] | None = None
     """NVML indices of the pair that decides the class."""
 
     @property

@@ -9,8 +9,9 @@ first: the order in which they answered never matters.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from zerowiz.core.machine.host import Disk, Host
 from zerowiz.core.machine.links import Interconnect
@@ -39,24 +40,21 @@ _Value = TypeVar("_Value")
 _Ordered = TypeVar("_Ordered", int, tuple[int, int])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeAnswer:
+class NodeAnswer(Struct, frozen=True, kw_only=True):
     """What one node said of itself."""
 
     host: str
     machine: Machine
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeFailure:
+class NodeFailure(Struct, frozen=True, kw_only=True):
     """A node that did not answer."""
 
     host: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeNote:
+class NodeNote(Struct, frozen=True, kw_only=True):
     """What one node noted of itself."""
 
     host: str
@@ -67,8 +65,7 @@ class NodeNote:
 _MOST_REASONS = 5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True, kw_only=True):
     """The nodes that a job could span, as one."""
 
     machine: Machine
@@ -187,7 +184,7 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         driver_version=_oldest(machine.driver_version for machine in machines),
         cuda_version=_least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
-        origins=_merge_origins([machine.origins for machine in machines]),
+        sources=_merge_sources([machine.sources for machine in machines]),
         notes=_shared_notes(machines),
     )
 
@@ -297,8 +294,8 @@ def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
     )
 
 
-def _merge_origins(origins: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    first, *rest = origins
+def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    first, *rest = sources
     return {
         place: said
         for place, said in first.items()

@@ -1,8 +1,11 @@
 """Describe what joins nodes, and choose the way that a job between them would take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
+
+from zerowiz.core.values import Count
 
 
 class NetworkKind(StrEnum):
@@ -27,26 +30,24 @@ _FAST_KINDS = frozenset({NetworkKind.NVLINK, NetworkKind.INFINIBAND, NetworkKind
 _FAST_ROCE_BYTES_PER_S = 12_500_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True, kw_only=True):
     """One network adapter."""
 
     name: str
     """As the kernel names it, less an address in it: `mlx5_0`, `rdmap16s27`, `eth0`, `enx...`."""
     kind: NetworkKind
-    bytes_per_s: int | None = None
+    bytes_per_s: Count | None = None
     """Nominal, one way, over its active ports; `None` when the kernel does not know."""
     unusable: str | None = None
     """Why a job here cannot use it; `None` when it can."""
-    numa_node: int | None = None
+    numa_node: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """The way to other nodes."""
 
     kind: NetworkKind = NetworkKind.UNKNOWN
-    bytes_per_s: int | None = None
+    bytes_per_s: Count | None = None
     """Nominal, one way, per node."""
     nics: tuple[Nic, ...] = ()
     """Every adapter that was seen, usable or not."""

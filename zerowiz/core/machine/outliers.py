@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from statistics import median_high, multimode
 from typing import TypeVar
+
+from msgspec import Struct
 
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
@@ -54,8 +55,7 @@ class OutlierKind(StrEnum):
 Said = int | str | Interconnect | Network
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outlier:
+class Outlier(Struct, frozen=True, kw_only=True):
     """One respect in which one node is the odd one out."""
 
     host: str

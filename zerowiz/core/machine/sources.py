@@ -27,7 +27,7 @@ _RATES: Mapping[LinkClass, str] = {
 STATED = "said with `--interconnect`"
 
 
-def tell_origins(machine: Machine, said: Mapping[str, str]) -> dict[str, str]:
+def tell_sources(machine: Machine, said: Mapping[str, str]) -> dict[str, str]:
     """Words by place in the JSON; a place whose number is unknown is not there.
 
     Args:

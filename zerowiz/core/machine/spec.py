@@ -3,13 +3,15 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.values import Count
 from zerowiz.errors import UsageError
 
 _SPEC = re.compile(r"(?:(\d{1,6})\s*[x*]\s*)?(\S.*?)", re.IGNORECASE)
@@ -22,29 +24,28 @@ MOST_GPUS_PER_NODE = 72
 _PCIE_LANES = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuModel:
+class GpuModel(Struct, frozen=True, kw_only=True):
     """One row of the GPU table: what is known of a GPU without one at hand."""
 
     name: str
     """As NVML prints it."""
     aliases: tuple[str, ...]
-    total_bytes: int
+    total_bytes: Count
     """What NVML calls total, the driver's reserve included."""
-    usable_bytes: int
+    usable_bytes: Count
     """What CUDA shows as total on an idle GPU."""
-    compute_capability: tuple[int, int]
-    nvlink_links: int
-    nvlink_bytes_per_s: int
+    compute_capability: tuple[Count, Count]
+    nvlink_links: Count
+    nvlink_bytes_per_s: Count
     """Nominal, one way, per GPU, over all its links; 0 without NVLink."""
-    nvlink_gpus: int
+    nvlink_gpus: Count
     """How many GPUs of one board NVLink joins pair by pair; 0 when it takes a bridge."""
-    pcie_generation: int
-    bf16_flop_per_s: int | None
+    pcie_generation: Count
+    bf16_flop_per_s: Count | None = None
     """Dense; `None` when the GPU has no bf16 arithmetic."""
-    fp16_flop_per_s: int
-    memory_bytes_per_s: int
-    pcie_spelling: str | None
+    fp16_flop_per_s: Count
+    memory_bytes_per_s: Count
+    pcie_spelling: str | None = None
     """How to name the PCIe card when a short name is taken for the SXM board."""
     source: Mapping[str, str]
     """Where each group of numbers was seen: addresses; `[?]` is what none was found for."""
@@ -60,8 +61,7 @@ class GpuModel:
         return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _GpuTable:
+class _GpuTable(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuModel, ...]
 
 

@@ -1,8 +1,9 @@
 """Find how two GPUs reach each other from what each is plugged into."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from zerowiz.core.machine.links import PairLink, PciePath
 from zerowiz.core.machine.types import Gpu, PcieSlot
@@ -40,8 +41,7 @@ class RemoteType(IntEnum):
     UNKNOWN = 255
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvLink:
+class NvLink(Struct, frozen=True, kw_only=True):
     """The other end of one active NVLink."""
 
     remote_type: int | None = None
@@ -73,8 +73,7 @@ P2P_OK = "OK"
 P2P_WORDS: Mapping[int, str] = {0: P2P_OK, 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True, kw_only=True):
     """What one GPU is plugged into, as NVML tells it."""
 
     gpu: Gpu
@@ -101,8 +100,7 @@ class Ports:
         return self.raw_bytes_per_s if nominal is None else nominal
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairAnswers:
+class PairAnswers(Struct, frozen=True, kw_only=True):
     """What NVML says of two GPUs together; an answer it does not have counts against nobody."""
 
     nvlink_p2p: bool | None = None

@@ -1,14 +1,15 @@
 """Describe what a job can use: GPUs, the links between them, the host."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.errors import UsageError
 
 
@@ -32,69 +33,65 @@ class MachineSource(StrEnum):
 _BF16_CAPABILITY = (8, 0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True, kw_only=True):
     """A process that holds memory of a GPU."""
 
-    pid: int
-    used_bytes: int | None = None
+    pid: Count
+    used_bytes: Count | None = None
     """`None` where the driver does not tell (WSL)."""
     name: str | None = None
     """From /proc; a container sees pids of the host that it cannot name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PcieSlot:
+class PcieSlot(Struct, frozen=True, kw_only=True):
     """How a GPU is plugged in."""
 
-    max_generation: int | None = None
+    max_generation: Count | None = None
     """What GPU and slot could run at; the current one drops while the GPU idles."""
-    current_generation: int | None = None
-    max_lanes: int | None = None
-    current_lanes: int | None = None
-    upstream_bytes_per_s: int | None = None
+    current_generation: Count | None = None
+    max_lanes: Count | None = None
+    current_lanes: Count | None = None
+    upstream_bytes_per_s: Count | None = None
     """Nominal, one way, of the narrowest bridge between the GPU and the host bridge."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOutGpu:
+class LeftOutGpu(Struct, frozen=True, kw_only=True):
     """A GPU that NVML lists and no job can use."""
 
-    index: int
+    index: Count
     why: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU, one slice of a GPU (MIG), or one rank of the CPU accelerator.
 
     What NVML does not tell is `None`, never 0.
     """
 
-    index: int
+    index: Count
     """NVML's index (PCI bus order)."""
     name: str
     uuid: str | None = None
-    total_bytes: int | None = None
+    total_bytes: Count | None = None
     """What NVML calls total, the driver's reserve included."""
-    reserved_bytes: int | None = None
+    reserved_bytes: Count | None = None
     """What the driver keeps of it."""
-    free_bytes: int | None = None
+    free_bytes: Count | None = None
     """What a new process could allocate now."""
-    compute_capability: tuple[int, int] | None = None
-    ordinal: int | None = None
+    compute_capability: tuple[Count, Count] | None = None
+    ordinal: Count | None = None
     """CUDA's number of it in PCI bus order: it counts only GPUs that can be opened."""
-    mig_slice: int | None = None
+    mig_slice: Count | None = None
     """Which slice of GPU `index` this is; `None` for a whole GPU."""
     shares_host_memory: bool = False
     """Whether it has no memory of its own (GB10, Jetson); its sizes are then the host's."""
     bus_id: str | None = None
     """PCI address as NVML writes it: `00000000:1A:00.0`."""
-    numa_node: int | None = None
+    numa_node: Count | None = None
     pcie: PcieSlot = field(default_factory=PcieSlot)
-    nvlinks: int | None = None
+    nvlinks: Count | None = None
     """Active NVLinks; `None` when NVML could not say."""
-    expected_nvlinks: int | None = None
+    expected_nvlinks: Count | None = None
     """What the GPU table knows of its kind."""
     fabric_ready: bool = True
     """Whether the Fabric Manager has trained the switches; without it their links carry nothing."""
@@ -131,15 +128,14 @@ class Gpu:
             raise UsageError(f"GPU {self.index} cannot have {free} of {total} bytes free")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """Equal nodes with the chosen GPUs of one of them."""
 
     source: MachineSource
     gpus: tuple[Gpu, ...]
     interconnect: Interconnect = field(default_factory=Interconnect)
     host: Host = field(default_factory=Host)
-    nodes: int = 1
+    nodes: Count = 1
     accelerator: Accelerator = Accelerator.CUDA
     links: tuple[PairLink, ...] = ()
     """Of every pair of GPUs; empty where only the class is known (a spec)."""
@@ -147,10 +143,10 @@ class Machine:
     network: Network = field(default_factory=Network)
     """To other nodes."""
     driver_version: str | None = None
-    cuda_version: tuple[int, int] | None = None
+    cuda_version: tuple[Count, Count] | None = None
     """The newest that the driver runs."""
     allocation: JobAllocation | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, name="origins")
     """Where each number came from, by its place in the JSON: `gpus.free_bytes`."""
     notes: tuple[str, ...] = ()
     """What the probe assumed or left out, one sentence each."""

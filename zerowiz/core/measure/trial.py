@@ -1,8 +1,9 @@
 """A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import cast
+
+from msgspec import Struct, field
 
 from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
@@ -14,7 +15,7 @@ from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import (
     NEWEST_TRANSFORMERS,
     Attention,
@@ -30,26 +31,25 @@ from zerowiz.errors import UsageError
 Section = Mapping[str, object]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlainTrial:
-    """The plain fields of a trial, named as in a measured row, so that a row can be run again."""
+class Trial(Struct, frozen=True, kw_only=True):
+    """One run to be measured; a measured row has the same names, so that it can be run again."""
 
     model: str
     """What `--model` takes."""
-    stage: int
+    stage: Count
     id: str | None = None
-    gpus: int = 1
+    gpus: Count = 1
     precision: Precision = Precision.BF16
     torch_autocast: Precision | None = None
     optimizer: OptimizerKernel = OptimizerKernel.ADAMW_FUSED
-    micro_batch: int = 1
-    sequence_tokens: int = 2048
-    accumulation_steps: int = 1
+    micro_batch: Count = 1
+    sequence_tokens: Count = 2048
+    accumulation_steps: Count = 1
     gradient_checkpointing: bool = False
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.PLAIN
     packing: bool = False
-    lora_rank: int | None = None
+    lora_rank: Count | None = None
     lora_target_modules: tuple[str, ...] = ()
     """As `--lora-target-modules` names them; none for all linear layers."""
     quantized: bool = False
@@ -58,12 +58,20 @@ class PlainTrial:
     zero_init: bool = True
     """Whether stage 3 builds the model in shards."""
     expandable_segments: bool = True
-    memory_cap_bytes: int | None = None
+    memory_cap_bytes: Count | None = None
     """Of torch's allocator on each GPU: stands for a smaller card."""
     nccl_p2p: bool = True
-    steps: int = 3
-    transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
+    steps: Count = 3
+    transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
     """Major and minor, of the ranks."""
+    zero_optimization: Section | None = None
+    """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
+    bf16: Section = field(default_factory=dict)
+    """Keys beyond `enabled`."""
+    ds_config: Section | None = None
+    """A whole config, taken as it is."""
+    config: Section = field(default_factory=dict)
+    """The content of config.json; empty where a hub id stands for it."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -74,42 +82,13 @@ class PlainTrial:
             raise UsageError("`quantized` trains adapters: give a `lora_rank`")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial(PlainTrial):
-    """One run to be measured, with what belongs to DeepSpeed and to transformers."""
-
-    zero_optimization: Section | None = None
-    """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
-    bf16: Section
-    """Keys beyond `enabled`."""
-    ds_config: Section | None = None
-    """A whole config, taken as it is."""
-    config: Section
-    """The content of config.json; empty where a hub id stands for it."""
-
-
-def _section(value: Section, key: str, path: str) -> Section | None:
-    section = value.get(key)
-    if isinstance(section, Mapping | None):
-        return section
-    raise UsageError(f"`{path}.{key}` is {section!r:.40}, not an object")
-
-
 def decode_trial(value: object, path: str) -> Trial:
     """The trial that JSON values describe; keys it does not know, such as a row's, are left alone.
 
     Raises:
         UsageError: A key is missing or holds something else.
     """
-    plain = decode(PlainTrial, value, path)
-    said = cast("Section", value)
-    return Trial(
-        **{field.name: getattr(plain, field.name) for field in fields(PlainTrial)},
-        zero_optimization=_section(said, "zero_optimization", path),
-        ds_config=_section(said, "ds_config", path),
-        bf16=_section(said, "bf16", path) or {},
-        config=_section(said, "config", path) or {},
-    )
+    return decode(Trial, value, path)
 
 
 def decode_trials(value: object) -> tuple[Trial, ...]:
@@ -125,8 +104,7 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
     return tuple(sorted(named, key=lambda trial: trial.optimizer in OPS))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedTrial:
+class PlannedTrial(Struct, frozen=True, kw_only=True):
     """A trial with the config that it runs with, and the job that is predicted, if one can be."""
 
     trial: Trial

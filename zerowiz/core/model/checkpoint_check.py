@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.values import replace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True, kw_only=True):
     """One tensor of a checkpoint."""
 
     name: str
@@ -40,8 +40,7 @@ _TIED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """What a checkpoint holds."""
 
     tensors: tuple[StoredTensor, ...]

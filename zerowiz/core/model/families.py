@@ -1,8 +1,9 @@
 """The model families: what each reads from its config.json, and the tensors it is made of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zerowiz.core.model import blocks
 from zerowiz.core.model.blocks import NEVER, Specs
@@ -21,8 +22,7 @@ class Norm(StrEnum):
 Default = float | str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One `model_type`."""
 
     defaults: Mapping[str, Default]

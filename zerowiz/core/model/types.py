@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
@@ -20,8 +21,7 @@ class ModelSource(StrEnum):
     """By the sizes in the config of a family that is not known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True):
     """A transformer, in the words of its config.json."""
 
     family: str
@@ -90,8 +90,7 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True, kw_only=True):
     """One trainable tensor and how often the model holds one like it."""
 
     name: str
@@ -142,8 +141,7 @@ def _names_one_of(target: str, modules: Collection[str]) -> bool:
     return any(target == name or target.endswith(f".{name}") for name in modules)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """What the predictions need to know of a model."""
 
     name: str

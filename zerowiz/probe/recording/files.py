@@ -1,20 +1,22 @@
 """Read files of a host, live or as they were recorded: the one door to /proc, /sys and disks."""
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
+
+from zerowiz.core.values import Count
 
 FOLDER = "{folder}"
 """The path that stands for the folder of the job, so that no recording tells where it lies."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """The room on the file system under a path."""
 
-    total_bytes: int
-    free_bytes: int
+    total_bytes: Count
+    free_bytes: Count
     """For a process that is not root."""
     device: str
     """`MAJOR:MINOR`, as /sys/dev/block names it; major 0 is no block device (overlay, NFS)."""
@@ -39,8 +41,7 @@ class Files(Protocol):
         """Whether this process may read and write a file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostFiles:
+class HostFiles(Struct, frozen=True, kw_only=True):
     """The files of this host."""
 
     root: Path = Path("/")
@@ -91,8 +92,7 @@ class HostFiles:
         return os.access(self._path(path), os.R_OK | os.W_OK)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileAnswers:
+class FileAnswers(Struct, frozen=True, kw_only=True):
     """Every answer that a probe got from Files, by path: what a recording holds of a host."""
 
     text: dict[str, str | None] = field(default_factory=dict)
@@ -102,8 +102,7 @@ class FileAnswers:
     opens: dict[str, bool] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FilesLog:
+class FilesLog(Struct, frozen=True, kw_only=True):
     """Files that remember each answer."""
 
     files: Files
@@ -130,8 +129,7 @@ class FilesLog:
         return self.answers.opens.setdefault(path, self.files.opens(path))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedFiles:
+class RecordedFiles(Struct, frozen=True, kw_only=True):
     """The files of a recorded host: what was not asked then is not there now."""
 
     answers: FileAnswers

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.codec import decode
+from msgspec import structs
+
+from zerowiz.core.codec import decode, encode
 from zerowiz.errors import UsageError
 from zerowiz.probe.recording.files import FileAnswers, FilesLog, HostFiles, RecordedFiles
 from zerowiz.probe.recording.scrub import scrub_calls, scrub_environ, scrub_files
@@ -18,7 +19,7 @@ SCHEMA_VERSION = 2
 # The objects that are written one key a line, and those inside them.
 _EXPANDED: Mapping[str, Any] = {
     "nvml": {},
-    "files": {part.name: {} for part in fields(FileAnswers)},
+    "files": {part.name: {} for part in structs.fields(FileAnswers)},
     "environ": {},
 }
 
@@ -73,7 +74,7 @@ class Recorder:
                 "kind": "recorded",
                 "made_by": f"zerowiz {version}",
                 "nvml": scrub_calls(self._calls),
-                "files": asdict(scrub_files(self._files.answers, self._environ.seen)),
+                "files": encode(scrub_files(self._files.answers, self._environ.seen)),
                 "environ": scrub_environ(self._environ.seen, uuids),
             }
         )

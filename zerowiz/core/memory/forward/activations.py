@@ -17,7 +17,8 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.memory.forward.adapters import Adapters, Input, lay_adapters
 from zerowiz.core.memory.forward.attention import (
@@ -35,25 +36,24 @@ from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES, Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Activations:
+class Activations(Struct, frozen=True, kw_only=True):
     """Bytes of one micro-step on one rank, beside weights and gradients."""
 
-    saved_bytes: int
+    saved_bytes: Count
     """Kept by all blocks from forward to backward."""
     saved_formula: str
-    head_bytes: int
+    head_bytes: Count
     """Kept by the embedding, the final norm and the loss: mostly the fp32 log-softmax."""
     head_formula: str
-    loss_forward_bytes: int
+    loss_forward_bytes: Count
     """Held for a moment while the loss is computed: the logits and their fp32 copy."""
-    loss_backward_bytes: int
+    loss_backward_bytes: Count
     """Held for a moment as backward opens: two gradients of the logits."""
-    block_bytes: int
+    block_bytes: Count
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
 
 

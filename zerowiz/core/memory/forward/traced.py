@@ -1,39 +1,37 @@
 """Describe what a trace of the real model found, in place of the analytic model."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.model.families import FAMILIES, Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TracedTensor:
+class TracedTensor(Struct, frozen=True, kw_only=True):
     """One parameter, and how many of the same name but for numbers, shape and kind there are."""
 
     name: str
     """As the model names it, with `*` for each number."""
-    shape: tuple[int, ...]
-    copies: int = 1
+    shape: tuple[Count, ...]
+    copies: Count = 1
     trainable: bool = True
     linear: bool = False
     """Whether it is the weight of a linear layer, other than the head."""
     in_block: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TracedRun:
+class TracedRun(Struct, frozen=True, kw_only=True):
     """One micro-step: what it was, and what it held."""
 
-    micro_batch: int
-    sequence_tokens: int
+    micro_batch: Count
+    sequence_tokens: Count
     precision: Precision
     attention: Attention
     gradient_checkpointing: bool
     activations: Activations
-    saved_by_block_bytes: tuple[int, ...] = ()
+    saved_by_block_bytes: tuple[Count, ...] = ()
     """What each block made and backward still needs, in the order in which they ran."""
 
     def scaled_to(self, workload: Workload) -> Activations:
@@ -56,24 +54,23 @@ class TracedRun:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Traced:
+class Traced(Struct, frozen=True, kw_only=True):
     """A model as its own code built and ran it."""
 
     family: str
     """`model_type` of the config."""
     built: str
     """The class that was built, such as `LlamaForCausalLM`."""
-    layers: int
-    hidden_size: int
-    embedding: tuple[int, ...]
+    layers: Count
+    hidden_size: Count
+    embedding: tuple[Count, ...]
     """Shape of the token embedding; empty where there is none."""
     tied_embeddings: bool
     tensors: tuple[TracedTensor, ...]
     """Tied weights once."""
     runs: tuple[TracedRun, ...]
     """What was asked, first; then the same with gradient checkpointing, where it was off."""
-    took_milliseconds: int
+    took_milliseconds: Count
 
     def activations(self, workload: Workload) -> Activations:
         """What this micro-step holds, from the run that is most like it."""
