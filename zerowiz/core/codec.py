@@ -12,6 +12,9 @@ from zerowiz.errors import UsageError
 
 _Value = TypeVar("_Value")
 
+# Python's JSON reader gives half of a surrogate pair as it stands; msgspec cannot encode one.
+_NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
+
 
 def encode(value: object) -> object:
     """A value as JSON has it: an object for a Struct, a list for a tuple, a name for a member.
@@ -37,7 +40,7 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
     """
     try:
         return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, UsageError):
+    except (*_NOT_TAKEN, UsageError):
         said = _without_nulls(kind, value)
         _refuse(kind, said, path)
         return msgspec.convert(said, kind)
@@ -68,7 +71,7 @@ def _refuse(hint: object, value: object, path: str) -> None:
     except UsageError as refused:
         _refuse_parts(hint, value, path)
         raise UsageError(f"`{path}`: {refused.message}") from None
-    except msgspec.ValidationError:
+    except _NOT_TAKEN:
         _refuse_parts(hint, value, path)
         raise UsageError(f"`{path}` is {value!r:.40}, not {_words(hint, value)}") from None
 
