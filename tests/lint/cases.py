@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from lint.rows import FOUND, Row, Truth
 
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.rule import Severity
@@ -15,21 +16,6 @@ FOLDER = Path(__file__).parent
 BROKEN = FOLDER / "broken"
 GOOD = FOLDER / "good"
 HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
-
-
-class Truth(StrEnum):
-    """What becomes of a config."""
-
-    RAISES = "raises"
-    TRAINS_SOMETHING_ELSE = "trains something else"
-    """DeepSpeed takes it, and what was asked for is not in what it builds."""
-    IGNORED = "ignored"
-    """Without the key everything is the same."""
-    DEPRECATED = "deprecated"
-    """Does what was asked, and DeepSpeed warns."""
-    DEPENDS = "depends"
-    """Raises, unless the script brings an optimizer and a scheduler of its own."""
-    WORKS = "works"
 
 
 SEVERITIES: Mapping[Truth, frozenset[Severity]] = {
@@ -60,6 +46,13 @@ class Case:
     """What would be in DeepSpeed's hands if it did as it was asked: the fact, the value."""
     gpu_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
+    row_text: str | None = None
+    """The text of a row of `rows.py`, which has no file."""
+
+    @property
+    def text(self) -> str:
+        """The config."""
+        return self.path.read_text(encoding="utf-8") if self.row_text is None else self.row_text
 
     @property
     def context(self) -> Context:
@@ -122,9 +115,26 @@ def _broken(  # one row of the table
     )
 
 
+def _of_row(row: Row, truth: Truth) -> Case:
+    assert row.context.integration is not None
+    return Case(
+        path=BROKEN / f"{row.rule} {row.key}.json",
+        rule=row.rule,
+        line=row.line,
+        truth=truth,
+        integration=row.context.integration,
+        world_size=row.context.world_size,
+        key=row.key,
+        asked=row.asked,
+        gpu_bytes=row.context.gpu_bytes,
+        compute_capability=row.context.compute_capability,
+        row_text=row.text,
+    )
+
+
 RAISES, ELSE, IGNORED = Truth.RAISES, Truth.TRAINS_SOMETHING_ELSE, Truth.IGNORED
 DEPRECATED, DEPENDS, WORKS = Truth.DEPRECATED, Truth.DEPENDS, Truth.WORKS
-BROKEN_CASES = (
+FILE_CASES = (
     _broken("brace_never_closed.json", "unreadable", 1, RAISES),
     _broken("colon_forgotten.json", "unreadable", 4, RAISES),
     _broken("comment_for_the_trainer.json", "unreadable", 7, RAISES, HF),
@@ -404,6 +414,10 @@ BROKEN_CASES = (
     _broken("warmup_of_nothing_for_the_trainer.json", "warmup-refused", 9, RAISES, HF),
     _broken("zero_in_fp32.json", "zero-without-16-bit", 4, WORKS),
     _broken("scheduler_without_optimizer.json", "scheduler-without-optimizer", 5, WORKS),
+)
+BROKEN_CASES = (
+    *FILE_CASES,
+    *(_of_row(row, row.truth) for row in FOUND if row.truth is not None),
 )
 
 # The first word of a name says who reads it; DeepSpeed by itself, otherwise.

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from lint.cases import BROKEN, BROKEN_CASES, GOOD_CASES, SEVERITIES, Case
+from lint.cases import BROKEN, BROKEN_CASES, FILE_CASES, GOOD_CASES, SEVERITIES, Case
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.linter import RULES, lint
@@ -17,8 +17,7 @@ each_broken = pytest.mark.parametrize("case", BROKEN_CASES, ids=str)
 
 
 def findings(case: Case) -> tuple[ConfigFinding, ...]:
-    text = case.path.read_text(encoding="utf-8")
-    return lint(text, read_ds_schema(VERSION), case.context)
+    return lint(case.text, read_ds_schema(VERSION), case.context)
 
 
 @each_broken
@@ -46,9 +45,13 @@ def test_a_good_config_has_neither_errors_nor_warnings(case: Case) -> None:
 
 def test_every_broken_file_is_in_the_table_once() -> None:
     assert Counter(path.name for path in BROKEN.iterdir()) == Counter(
-        case.path.name for case in BROKEN_CASES
+        case.path.name for case in FILE_CASES
     )
 
 
-def test_every_rule_has_a_broken_file() -> None:
+def test_every_broken_config_has_a_name_of_its_own() -> None:
+    assert len(BROKEN_CASES) == len({case.path.name for case in BROKEN_CASES})
+
+
+def test_every_rule_has_a_broken_config_that_is_trained() -> None:
     assert {rule.name for rule in RULES} == {case.rule for case in BROKEN_CASES}
