@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.emit.measure import Batch, Ended, append_line, run_batch, tail
+from zerowiz.emit.measure import Batch, EndedCase, append_line, run_batch, tail
 from zerowiz.errors import PreflightError, ZerowizError
 
 TESTS = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def batch_of(
     )
 
 
-def run(batch: Batch) -> list[Ended]:
+def run(batch: Batch) -> list[EndedCase]:
     return list(run_batch(batch, os.environ))
 
 
@@ -54,7 +54,7 @@ def test_each_case_ends_in_order_and_a_dead_one_ends_no_other(tmp_path: Path) ->
         case(tmp_path, "c", "run"),
     ]
     ended = run(batch_of(*cases))
-    assert [0, 1, 2] == [each.place for each in ended]
+    assert [0, 1, 2] == [each.index for each in ended]
     assert [[0, 0], [-6], [0]] == [[end.status for end in each.ends] for each in ended]
 
 
@@ -90,7 +90,7 @@ def test_a_case_that_hangs_ends_at_its_own_deadline(tmp_path: Path) -> None:
 def test_what_did_not_begin_before_the_deadline_is_not_there(tmp_path: Path) -> None:
     cases = (case(tmp_path, "a", "hang"), case(tmp_path, "b", "run"))
     [ended] = run(batch_of(*cases, deadline_s=2))
-    assert (0, "deadline") == (ended.place, ended.ends[0].killed)
+    assert (0, "deadline") == (ended.index, ended.ends[0].killed)
 
 
 def test_leaving_early_leaves_no_process_behind(tmp_path: Path) -> None:

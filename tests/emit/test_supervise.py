@@ -397,14 +397,14 @@ def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
     assert "end\n" == (folder / "orders").read_text()
 
 
-def test_an_heir_that_was_killed_is_not_missed(tmp_path: Path) -> None:
+def test_a_watchdog_that_was_killed_is_not_missed(tmp_path: Path) -> None:
     before = read_children(os.getpid())
-    with watchdog("ZEROWIZ_ATTEMPT=none", tmp_path, 1.0) as will:
+    with watchdog("ZEROWIZ_ATTEMPT=none", tmp_path, 1.0) as pipe:
         [other] = read_children(os.getpid()) - before
         os.kill(other, signal.SIGKILL)
         while read_stat(other) is not None:
             time.sleep(0.01)
-        will.name(1)
+        pipe.send_launcher(1)
 
 
 MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))

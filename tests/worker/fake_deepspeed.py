@@ -14,8 +14,8 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerowiz.worker.marks import report_mark, write_mark
-from zerowiz.worker.parent import serve
+from zerowiz.worker.batch import serve
+from zerowiz.worker.batch_files import Batch, report_file, write_json
 
 
 def hang(_: dict[str, Any]) -> NoReturn:
@@ -62,22 +62,22 @@ def run_case(case: dict[str, Any], rank: int, folder: Path) -> int:
     }
     report |= {"pid": os.getpid(), "world": os.environ["WORLD_SIZE"]}
     report |= {"port": os.environ["MASTER_PORT"]}
-    write_mark(report_mark(folder, rank), report)
+    write_json(report_file(folder, rank), report)
     seen = Path(case["config"]["seen"])
     (seen / f"{case['id']}-{rank}").write_text(str(os.getpid()))
     code = PARTS[case["config"]["do"][rank]](report)
-    write_mark(report_mark(folder, rank), report)
+    write_json(report_file(folder, rank), report)
     return code
 
 
-def be_a_rank(batch: dict[str, Any]) -> None:
+def be_a_rank(batch: Batch) -> None:
     acted = types.ModuleType("zerowiz.worker.case")
     acted.__dict__.update(run_case=run_case, preload=list, can_fork=lambda: True)
     sys.modules[acted.__name__] = acted
     serve(batch, int(os.environ["RANK"]))
 
 
-def be_the_launcher(batch: dict[str, Any]) -> int:
+def be_the_launcher(batch: Batch) -> int:
     ranks = max(case["gpus"] for case in batch["cases"])
     environs = [{**os.environ, "RANK": str(rank)} for rank in range(ranks)]
     processes = [subprocess.Popen([sys.executable, *sys.argv], env=env) for env in environs]

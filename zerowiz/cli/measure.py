@@ -182,7 +182,7 @@ def _run(
         closing(run_batch(batch, environ)) as ended,
     ):
         for each in ended:
-            plan = plans[each.place]
+            plan = plans[each.index]
             row = make_row(plan, each.ends, machine.accelerator)
             if output is not None:
                 append_line(output, json.dumps(row))

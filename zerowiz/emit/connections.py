@@ -1,7 +1,9 @@
-"""See which nodes a launcher has lost: it waits for the others for ever, and their ranks for those.
+"""Find the nodes that a multi-node launcher has lost, by the `ssh` processes that it keeps.
 
-pdsh and MPICH keep one `ssh` a node, which ends when the node's command does, or when the node no
-longer answers (`core/launch/remote.py`, KEEPALIVE). Open MPI does too, and ends the job by itself.
+pdsh and MPICH keep one `ssh` for each node. It ends when the node's command ends, or when the node
+no longer answers (`core/launch/remote.py`, KEEPALIVE). After a loss these launchers wait for the
+other nodes without end, and the ranks there wait for the lost ones. Open MPI keeps one `ssh` for
+each node too, but ends the job by itself.
 """
 
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 from zerowiz.emit.processes import read_children
 
 _LAUNCHERS = ("pdsh", "mpirun", "mpiexec")
-_LOOK_EVERY_S = 1.0
+_POLL_S = 1.0
 # From the end of an `ssh` until a shared file system shows how the ranks of its node ended.
 _SETTLE_S = 5.0
 
@@ -21,8 +23,9 @@ class Connections:
 
     Args:
         launcher: The pid of DeepSpeed's runner, which starts pdsh or `mpirun`.
-        hosts: The nodes as the hostfile names them, in its order; empty where nothing is to see.
-        ranks: Of the whole job, as many on each node.
+        hosts: The nodes as the hostfile names them, in its order; empty where the launcher keeps no
+            connections.
+        ranks: The count of the whole job; each node has as many.
     """
 
     def __init__(self, launcher: int, hosts: Sequence[str], ranks: int) -> None:
@@ -35,14 +38,19 @@ class Connections:
         }
         self._seen: set[str] = set()
         self._gone_since: dict[str, float] = {}
-        self._look_at = 0.0
+        self._poll_at = 0.0
 
     def lost(self, ended: Collection[int]) -> dict[str, frozenset[int]]:
-        """The nodes that are gone while not all of their ranks are known to have ended; those."""
+        """The nodes whose connection is gone, each with those of its ranks that left no end.
+
+        Args:
+            ended: The ranks that are known to have ended; a node all of whose ranks have is not
+                lost.
+        """
         now = time.monotonic()
-        if self._ranks_of and now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY_S
-            self._look(now)
+        if self._ranks_of and now >= self._poll_at:
+            self._poll_at = now + _POLL_S
+            self._poll(now)
         left = {host: self._ranks_of[host] - set(ended) for host in self._gone_since}
         return {
             host: ranks
@@ -50,14 +58,14 @@ class Connections:
             if ranks and now - self._gone_since[host] >= _SETTLE_S
         }
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         for pid in read_children(self._launcher):
             # A wrapper may have become the program under a name like `mpirun.mpich`.
             name = Path(next(iter(_words(pid)), "")).name
             if name.startswith(_LAUNCHERS):
                 connected = _connected(pid, self._ranks_of)
                 self._seen |= connected
-                # pdsh has an `ssh` to every host; Hydra reaches its own host without.
+                # pdsh has an `ssh` to every host; Hydra needs none to its own host.
                 expected = self._ranks_of.keys() if name.startswith("pdsh") else self._seen
                 gone = expected - connected
                 self._gone_since = {host: self._gone_since.get(host, now) for host in gone}
@@ -66,13 +74,13 @@ class Connections:
 def _connected(pid: int, hosts: Collection[str]) -> set[str]:
     """The hosts that a launcher has an `ssh` to."""
     clients = [_words(child) for child in read_children(pid)]
-    # The first word that names a host: what follows is the command, which may name others.
+    # The first word that names a host: the command follows it, and may name other hosts.
     named = (next((word for word in words if word in hosts), None) for words in clients)
     return {host for host in named if host is not None}
 
 
 def _words(pid: int) -> list[str]:
-    """The command line of a process; nothing of one that has ended."""
+    """The command line of a process; empty where it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
     except OSError:

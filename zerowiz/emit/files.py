@@ -1,4 +1,4 @@
-"""Write files whole or not at all, and never over somebody's work unasked."""
+"""Write files whole or not at all, and never overwrite a person's edits unasked."""
 
 import errno
 import hashlib
@@ -13,16 +13,17 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import is_plan_path
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
 
-# Beside the configs lies one empty file for each content that zerowiz wrote. Marks are only ever
-# added, so racing jobs cannot contradict each other: a config is ours as long as its mark exists.
+# In this folder, next to the configs, lies one empty marker file for each content that zerowiz
+# wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is
+# zerowiz's own as long as its marker exists.
 RECORDS = ".zerowiz"
 
-# More is not read of what is in the way: zerowiz writes no file as large as this. A plan takes some
+# Of an existing file no more than this is read: zerowiz writes none as large. A plan takes some
 # 45 kB, the largest recording in tests/machines 0.1 MB.
 _LARGEST_BYTES = 16_000_000
 
 
-def _mark(path: Path, content: bytes) -> Path:
+def _marker(path: Path, content: bytes) -> Path:
     return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
 
 
@@ -35,12 +36,13 @@ def _cannot_write(path: Path, error: OSError) -> ZerowizError:
 
 
 def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
-    """What writing these files would lose: contents that zerowiz did not write so.
+    """What writing these files would lose: existing contents that zerowiz did not write.
 
-    The last comes first: it is the one that the others were written for.
+    The losses stand in reverse order of the files: the last file is the one that the others were
+    written for.
 
     Raises:
-        ZerowizError: What is there cannot be read, or is no file.
+        ZerowizError: An existing path cannot be read, or is no file.
     """
     shared = (file for file in reversed(files) if not file.own_folder)
     return tuple(loss for file in shared if (loss := _find_loss(file)) is not None)
@@ -56,13 +58,16 @@ def _find_loss(file: PlannedFile) -> LostEdit | None:
         return None
     except OSError as error:
         raise _cannot_write(path, error) from None
-    if there == file.text.encode() or _mark(path, there).exists():
+    if there == file.text.encode() or _marker(path, there).exists():
         return None
     return LostEdit(path=file.path, there=there, wanted=file.text)
 
 
 def _replace(link: Path, content: bytes, mode: int | None = None) -> None:
-    """Readers see the old content or the new, never half; a link stays, and its file changes."""
+    """Replace a file in one step, so that readers see the old content or the new, never a part.
+
+    A symbolic link stays, and the file that it points to changes.
+    """
     path = Path(os.path.realpath(link))  # Path.resolve() raises no OSError on a loop before 3.13
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -85,7 +90,7 @@ def _umask() -> int:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file of zerowiz's own, whole, whatever is there.
+    """Write a file of zerowiz's own, whole; an existing file is replaced.
 
     Raises:
         ZerowizError: Its folder cannot be written.
@@ -97,7 +102,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """It may hold what a person sends to the nodes of their job, and to nobody else."""
+    """Write a file that only its owner reads: it may hold a person's secrets."""
     try:
         _replace(path, content, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
@@ -105,7 +110,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def rewrite_file(path: Path, text: str) -> None:
-    """Change a person's own file at their word; who may read it stays as it is.
+    """Change a person's own file, which they asked for; its permissions stay as they are.
 
     Raises:
         ZerowizError: It is gone or no regular file, or its folder cannot be written.
@@ -119,11 +124,11 @@ def rewrite_file(path: Path, text: str) -> None:
 
 
 def _refuse_special(path: Path) -> None:
-    """A device or a pipe is not replaced by a file, whoever may do so."""
+    """Refuse to replace a device or a pipe by a file, also where the caller may do so."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # what cannot be looked at is refused where it is written
+        return  # a path whose status cannot be read is refused where it is written
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ZerowizError(f"cannot write `{path}`: it is no regular file")
 
@@ -135,11 +140,11 @@ def _refuse_folder(path: Path) -> None:
 
 
 def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
-    """See that writing these files loses nobody's work.
+    """Refuse to write these files where a person's edits would be lost.
 
     Raises:
-        HandEditedError: Some were changed by hand.
-        ZerowizError: One cannot be read, or can be no file.
+        HandEditedError: Some files were changed by hand, and `force` is off.
+        ZerowizError: A path cannot be read, or can be no file.
     """
     for file in files:
         _refuse_special(Path(file.path))
@@ -148,7 +153,7 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
         return
     losses = find_losses(files)
     if losses:
-        raise HandEditedError(_refusal(losses), *_ways_on(losses), losses=losses)
+        raise HandEditedError(_refusal(losses), *_hints(losses), losses=losses)
 
 
 def _refusal(losses: Sequence[LostEdit]) -> str:
@@ -158,7 +163,7 @@ def _refusal(losses: Sequence[LostEdit]) -> str:
     return f"{names} exist and zerowiz did not write them like this; they are left as they are"
 
 
-def _ways_on(losses: Sequence[LostEdit]) -> Iterator[str]:
+def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
     yield f"`--force` overwrites {'it' if len(losses) == 1 else 'them'}"
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:
@@ -174,7 +179,7 @@ def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
     """Write planned files in their order; where one is refused, none is written.
 
     Raises:
-        HandEditedError: Some were changed by hand.
+        HandEditedError: Some files were changed by hand, and `force` is off.
         ZerowizError: A folder cannot be written.
     """
     refuse_loss(*files, force=force)
@@ -183,10 +188,10 @@ def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
 
 
 def write_file(file: PlannedFile, *, force: bool = False) -> None:
-    """Write one planned file and leave its mark.
+    """Write one planned file and its marker.
 
     Raises:
-        HandEditedError: The file was changed by hand.
+        HandEditedError: The file was changed by hand, and `force` is off.
         ZerowizError: Its folder cannot be written.
     """
     path, content = Path(file.path), file.text.encode()
@@ -194,10 +199,10 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         _write_private(path, content)
         return
     refuse_loss(file, force=force)
-    mark = _mark(path, content)
+    marker = _marker(path, content)
     try:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
         _replace(path, content)
     except OSError as error:
         raise _cannot_write(path, error) from error

@@ -1,4 +1,4 @@
-"""Watch over a job that runs: hand on signals, end what must end, and see who ended how."""
+"""Supervise a running job: pass on signals, end its processes, and collect how its ranks ended."""
 
 import os
 import select
@@ -10,186 +10,197 @@ from pathlib import Path
 
 from zerowiz.core.outcome.verdict import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.core.values import replace
-from zerowiz.emit.attempt import AttemptFolder
+from zerowiz.emit.attempt_folder import AttemptFolder
 from zerowiz.emit.connections import Connections
 from zerowiz.emit.processes import (
-    ENDING,
-    FORWARDED,
+    ENDING_SIGNALS,
+    FORWARDED_SIGNALS,
     PATIENCE_S,
     end_job,
     is_alive,
-    read_space,
+    read_pid_namespace,
     send,
 )
 
 _POLL_S = 0.2
-# Between the end of a rank and what who stood beside it writes of it.
-_WRITTEN_S = 5.0
-# Another node's ranks, and a file system that shows their files late.
-_ELSEWHERE_S = 5.0
+# From the end of a rank until its supervisor has written how it ended; more than that takes to
+# drain the rank's output (`worker/rank.py`, DRAIN_S).
+WRITTEN_S = 5.0
+# How much later the files of another node's ranks show, on a file system that shows them late.
+_REMOTE_FILES_S = 5.0
 _REFRESH_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """What is watched."""
+    """What is supervised, and for how long its ranks may save."""
 
     folder: Path
     """Of this attempt alone; absolute, and shared between the nodes where they share anything."""
     ranks: int
+    """The count of the whole job."""
     local_ranks: tuple[int, ...] | None
-    """The ranks that this host is to run; None where a launcher starts them on the hosts."""
+    """The ranks that this host is to run; None where a launcher distributes them to the hosts."""
     grace_s: float
-    """For ranks to save and end, before what is left is killed."""
+    """For ranks to save and end, until they are killed."""
     hosts: tuple[str, ...] = ()
-    """The nodes that a launcher here keeps connections to, as many ranks on each, in order."""
+    """The nodes that a launcher here keeps connections to, in order; each has as many ranks."""
 
 
 class SupervisedJob:
-    """A job that runs, from its launcher's start until nothing of it is left."""
+    """A job that runs, from its launcher's start until none of its processes is left.
+
+    Args:
+        watch: What is supervised.
+        launcher: The process of DeepSpeed's launcher.
+        inbox: A descriptor on which the numbers of signals arrive.
+        job_variable: As in `find_job`.
+        unrelated: Children of this process that do not belong to the job.
+    """
 
     def __init__(
         self,
         watch: Watch,
         launcher: "subprocess.Popen[bytes]",
         inbox: int,
-        mark: str,
-        others: frozenset[int],
+        job_variable: str,
+        unrelated: frozenset[int],
     ) -> None:
         self.watch = watch
         self.launcher = launcher
         self.inbox = inbox
-        self.mark = mark
-        self.others = others
-        self.space = read_space()
+        self.job_variable = job_variable
+        self.unrelated = unrelated
+        self.pid_namespace = read_pid_namespace()
         self.folder = AttemptFolder(watch.folder)
         self.connections = Connections(launcher.pid, watch.hosts, watch.ranks)
         self.refresh_at = 0.0
         self.stopped_by: int | None = None
         self.stopped_at: float | None = None
-        self.told: set[int] = set()
+        self.asked_to_end: set[int] = set()
         self.killed_at: dict[int, float] = {}
         self.gone_at: dict[int, float] = {}
         self.kill_at = float("inf")
 
     def follow(self) -> None:
-        """Hand on signals and watch the ranks until all is over, or patience is."""
+        """Pass on signals and watch the ranks until the job is over, or the grace period is."""
         while time.monotonic() < self.kill_at:
             select.select(
                 [self.inbox], [], [], min(_POLL_S, max(0, self.kill_at - time.monotonic()))
             )
-            # Before the look: a rank that ends of a signal has not failed by itself.
+            # Before the files are read: a rank that ends of a signal has not failed by itself.
             self.receive()
             is_gone = self.launcher_is_gone()
-            self.look()
-            self.tell_newcomers()
+            self.read_folder()
+            self.signal_late_ranks()
             if is_gone and not self.ranks_here():
                 return
-            is_bad = self.is_bad()
-            if is_gone or is_bad:
-                self.give_grace()
+            has_failed = self.has_failed()
+            if is_gone or has_failed:
+                self.start_grace()
             # The launcher of one host ends the other ranks of that host alone.
-            if is_gone or (is_bad and self.is_elsewhere()):
-                self.folder.tell_to_end()
+            if is_gone or (has_failed and self.spans_hosts()):
+                self.folder.order_end()
 
     def receive(self) -> None:
-        """Hand on the signals that have arrived."""
+        """Pass on the signals that have arrived."""
         try:
             numbers = os.read(self.inbox, 1024)
         except BlockingIOError:
             return
-        # A rank that has begun since the last look gets them too.
-        self.folder.look()
+        # A rank that has started since the files were read gets them too.
+        self.folder.read_new()
         for number in numbers:
-            if number in ENDING:
+            if number in ENDING_SIGNALS:
                 self.stop(number)
-            if number in FORWARDED:
-                self.folder.order(str(number))
+            if number in FORWARDED_SIGNALS:
+                self.folder.append_order(str(number))
                 for rank in self.ranks_here():
                     self.signal(rank, number)
 
     def stop(self, number: int) -> None:
-        """Give the ranks time to end, the first time; the second time, none."""
+        """Start the grace period at the first request to end; at the second, end it at once."""
         if self.stopped_by is not None or not self.folder.ranks:
             self.kill_at = 0.0
         self.stopped_by = self.stopped_by or number
         self.stopped_at = self.stopped_at or time.time()
-        self.give_grace()
+        self.start_grace()
 
-    def give_grace(self) -> None:
-        """From here on the time of what runs is measured."""
+    def start_grace(self) -> None:
+        """Have the ranks killed after the grace period, unless an earlier one runs already."""
         self.kill_at = min(self.kill_at, time.monotonic() + self.watch.grace_s)
 
     def signal(self, rank: int, number: int) -> None:
         """Signal a rank of this host itself, and never its launcher."""
         send(self.folder.ranks[rank].process, number)
-        self.told |= {rank} if number in ENDING else set()
+        self.asked_to_end |= {rank} if number in ENDING_SIGNALS else set()
 
-    def tell_newcomers(self) -> None:
-        """A rank that started after the signal ends too."""
+    def signal_late_ranks(self) -> None:
+        """Signal the ranks that started only after the signal to end had come."""
         if self.stopped_by is not None:
-            for rank in self.ranks_here() - self.told:
+            for rank in self.ranks_here() - self.asked_to_end:
                 self.signal(rank, self.stopped_by)
 
     def ranks_here(self) -> set[int]:
         """The ranks that run on this host."""
         ranks = self.folder.ranks.values()
-        return {each.rank for each in ranks if each.runs_here(self.space)}
+        return {each.rank for each in ranks if each.runs_in(self.pid_namespace)}
 
-    def is_bad(self) -> bool:
-        """Whether a rank has failed, or nothing more will be heard of it."""
+    def has_failed(self) -> bool:
+        """Whether a rank has failed, or its node no longer answers."""
         return bool(self.lost_ranks()) or any(end.status != 0 for end in self.folder.ends.values())
 
     def lost_ranks(self) -> frozenset[int]:
         """The ranks of nodes that no longer answer."""
         return frozenset().union(*self.connections.lost(self.folder.ends).values())
 
-    def is_elsewhere(self) -> bool:
+    def spans_hosts(self) -> bool:
         """Whether ranks run on other hosts too."""
-        return any(rank.space != self.space for rank in self.folder.ranks.values())
+        return any(rank.pid_namespace != self.pid_namespace for rank in self.folder.ranks.values())
 
-    def look(self) -> None:
+    def read_folder(self) -> None:
         """Read what is new in the folder, which other hosts may write to."""
         is_ours_alone = len(self.watch.local_ranks or ()) == self.watch.ranks
         if not is_ours_alone and time.monotonic() > self.refresh_at:
             self.folder.refresh()
             self.refresh_at = time.monotonic() + _REFRESH_S
-        self.folder.look()
+        self.folder.read_new()
+        here = self.pid_namespace
         for each, rank in self.folder.ranks.items():
-            if rank.space == self.space and not rank.runs_here(self.space):
+            if rank.pid_namespace == here and not rank.runs_in(here):
                 self.gone_at.setdefault(each, time.time())
 
     def launcher_is_gone(self) -> bool:
-        """Whether the launcher has ended; its pid stays its own until all is over."""
+        """Whether the launcher has ended; it is not reaped, so no other process gets its pid."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.launcher.pid, options) is not None
 
     def end(self) -> None:
-        """Leave nothing of the job on this host."""
+        """End every process of the job on this host."""
         patience_s = dict(PATIENCE_S)
         if time.monotonic() >= self.kill_at:
             self.kill_ranks()
             del patience_s[signal.SIGTERM]
-        end_job(self.mark, self.launcher.pid, patience_s, self.others)
+        end_job(self.job_variable, self.launcher.pid, patience_s, self.unrelated)
         self.launcher.wait()
 
     def kill_ranks(self) -> None:
-        """The ranks first: who stands beside one can still write how it ended."""
-        self.folder.look()
-        self.folder.tell_to_end()
+        """Kill the ranks before anything else, so that their supervisors write how they ended."""
+        self.folder.read_new()
+        self.folder.order_end()
         for number, rank in self.folder.ranks.items():
-            if rank.space == self.space and is_alive(rank.process):
+            if rank.pid_namespace == self.pid_namespace and is_alive(rank.process):
                 self.killed_at[number] = time.time()
                 send(rank.process, signal.SIGKILL)
-        until = time.monotonic() + _WRITTEN_S
+        until = time.monotonic() + WRITTEN_S
         while self.ranks_here() and time.monotonic() < until:
             time.sleep(_POLL_S / 4)
 
     def judge(self) -> JobEnd:
-        """How it ended, all that is known."""
-        self.folder.look()
-        self.wait_for_others()
-        # A scheduler tells the ranks and zerowiz at the same time, and the ranks may be faster.
+        """How the job ended, from all that its ranks and its launcher left behind."""
+        self.folder.read_new()
+        self.wait_for_remote_ends()
+        # A scheduler signals the ranks and zerowiz at the same time, and the ranks may be faster.
         self.receive()
         ranks, ends = self.folder.ranks, dict(self.folder.ends)
         for each, at in self.killed_at.items():
@@ -217,31 +228,33 @@ class SupervisedJob:
             lost=self.lost_ranks(),
         )
 
-    def wait_for_others(self) -> None:
-        """For what the ranks of other hosts have to say of their end.
+    def wait_for_remote_ends(self) -> None:
+        """Wait until the ranks of other hosts have written how they ended.
 
-        Where each host has its own supervisor, only after a failure: it answers for its own ranks.
+        Where each host has its own supervisor, this one answers for its own ranks, and waits for
+        the others only after a failure.
         """
         own = self.watch.local_ranks
         if own is not None:
             ended_well = self.launcher.returncode in {0, STDOUT_UNREAD}
             went_well = ended_well and {*own} <= self.folder.ends.keys()
             if not went_well and self.stopped_by is None:
-                # Of a launcher that fails, or a rank that is lost, nobody else would hear.
-                self.folder.tell_to_end()
-            if not self.is_bad():
+                # The other nodes learn of a launcher that failed, or a lost rank, by this alone.
+                self.folder.order_end()
+            if not self.has_failed():
                 return
-        patience_s = _ELSEWHERE_S
-        if self.is_bad() and self.is_elsewhere():
-            self.folder.tell_to_end()
+        patience_s = _REMOTE_FILES_S
+        if self.has_failed() and self.spans_hosts():
+            self.folder.order_end()
             patience_s += self.watch.grace_s
         until = time.monotonic() + patience_s
         while any(
-            rank.space != self.space and each not in self.folder.ends.keys() | self.lost_ranks()
+            rank.pid_namespace != self.pid_namespace
+            and each not in self.folder.ends.keys() | self.lost_ranks()
             for each, rank in self.folder.ranks.items()
         ):
             self.receive()
             if time.monotonic() > until or self.kill_at == 0:
                 return
             time.sleep(_POLL_S)
-            self.look()
+            self.read_folder()

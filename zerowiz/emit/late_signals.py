@@ -1,37 +1,38 @@
-"""Take signals that come when the job is over, and only its status is left to tell.
+"""Keep signals from changing the exit status once the job is over and its status is known.
 
-A scheduler ends the other copies once the first has ended badly (srun --kill-on-bad-exit); a copy
-that died of that would hide the status of the rank that failed.
+A scheduler ends the zerowiz processes of the other nodes once the first has failed
+(srun --kill-on-bad-exit). One that died of that signal would hide the status of the rank that
+failed.
 """
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zerowiz.emit.processes import ENDING
+from zerowiz.emit.processes import ENDING_SIGNALS
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """The numbers of those that ask for an end meanwhile, in a list that grows.
+    """Collect the numbers of the signals that ask for an end, in a list that grows.
 
-    What was ignored stays ignored.
+    A signal that was ignored before stays ignored.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def note(number: int, _frame: object) -> None:
-        told.append(number)
+        received.append(number)
 
-    heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
-    before = {each: signal.signal(each, note) for each in heard}
+    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in caught}
     try:
-        yield told
+        yield received
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
 def ignore_signals() -> None:
-    """From here to the exit: the status is known, and is not to become another."""
-    for each in ENDING:
+    """Ignore requests to end from here to the exit: the exit status is known and stays."""
+    for each in ENDING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)

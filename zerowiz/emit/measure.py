@@ -1,4 +1,8 @@
-"""Run a batch of trials under the real `deepspeed` launcher, and hand over each as it ends."""
+"""Run a batch of trials under the real `deepspeed` launcher, and yield each as it ends.
+
+`worker/batch_files.py` is the other side of every file here (`tests/worker/test_contract.py` holds
+the two together).
+"""
 
 import json
 import os
@@ -14,18 +18,22 @@ from types import FrameType
 from typing import NoReturn, cast
 
 from zerowiz.core.measure.row import TrialEnd
-from zerowiz.emit.processes import ENDING, PATIENCE_S, adopt_orphans, end_job, read_children
+from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 
-# The ranks are started as a module by its name: no room imports that one.
-_WORKER = "zerowiz.worker"
+# The ranks are started by the name of their module: no room imports worker.
+WORKER_MODULE = "zerowiz.worker"
+# Why a rank's case was killed: another rank had failed.
+KILLED_FOR_PEER = "peer"
+# Where a rank left no end: it was lost with the launcher.
+KILLED_WITH_LAUNCHER = "launcher"
 _POLL_S = 0.05
 # A rank ends its own case at the deadline; this is for ranks that no longer answer.
 _GRACE_S = 15.0
-# What a build of an op, and torch's lock on it, need to unwind.
+# The build of an op, which removes torch's lock on it, needs longer than other processes to unwind.
 _PATIENCE_S = {**PATIENCE_S, signal.SIGTERM: 5.0}
-# By its value a process of the job is known.
-_MARK = "ZEROWIZ_MEASURE"
+# Every process of the job has this variable, with the folder as its value.
+_JOB_VARIABLE = "ZEROWIZ_MEASURE"
 _TAIL_LINES = 12
 
 
@@ -35,30 +43,32 @@ class Batch:
 
     cases: Sequence[Mapping[str, object]]
     ops: Sequence[str]
-    """What DeepSpeed compiles, before the first case."""
+    """The builders of the ops that DeepSpeed compiles before the first case."""
     launcher: Sequence[str]
     """`deepspeed` and its options."""
     env: Mapping[str, str]
+    """Variables that the job needs beyond the caller's environment."""
     deadline_s: float
-    """For everything, the loading of the libraries included."""
+    """For the whole batch, with the loading of the libraries."""
     case_deadline_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class EndedCase:
     """A case that has ended on all its ranks."""
 
-    place: int
+    index: int
+    """In the batch, from 0."""
     ends: tuple[TrialEnd, ...]
     log_tail: str
     """The last lines of the rank that failed first; empty when none did."""
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a file of rows, which may not be there yet.
+    """Append one line to a file of rows; a missing file is made.
 
     Raises:
-        ZerowizError: It cannot be written.
+        ZerowizError: The file cannot be written.
     """
     try:
         with path.open("a", encoding="utf-8") as stream:
@@ -68,7 +78,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def tail(path: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log, if there is one."""
+    """The last lines of a log; empty where there is none."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -83,34 +93,54 @@ def _read(path: Path) -> Mapping[str, object]:
         return {}
 
 
-def _case_folder(folder: Path, place: int) -> Path:
-    return folder / f"case-{place}"
+def _case_folder(folder: Path, index: int) -> Path:
+    return folder / f"case-{index}"
+
+
+def _start_file(case: Path) -> Path:
+    return case / "start.json"
+
+
+def _report_file(case: Path, rank: int) -> Path:
+    return case / f"rank-{rank}.json"
+
+
+def _end_file(case: Path, rank: int) -> Path:
+    return case / f"end-{rank}.json"
+
+
+def _log_file(case: Path, rank: int) -> Path:
+    return case / f"rank-{rank}.log"
+
+
+def _has_begun(folder: Path, index: int) -> bool:
+    return _start_file(_case_folder(folder, index)).exists()
 
 
 def _read_end(case: Path, rank: int) -> TrialEnd:
-    end = _read(case / f"end-{rank}.json")
+    end = _read(_end_file(case, rank))
     return TrialEnd(
         rank=rank,
-        report=_read(case / f"rank-{rank}.json"),
+        report=_read(_report_file(case, rank)),
         status=cast("int", end.get("status", 1)),
-        killed=cast("str | None", end.get("killed", "launcher")),
+        killed=cast("str | None", end.get("killed", KILLED_WITH_LAUNCHER)),
     )
 
 
-def _read_case(folder: Path, place: int, ranks: int) -> Ended:
-    """What the ranks of a case left behind; one that left no end was lost with the launcher."""
-    case = _case_folder(folder, place)
+def _read_case(folder: Path, index: int, ranks: int) -> EndedCase:
+    """What the ranks of a case left behind; a rank without an end was lost with the launcher."""
+    case = _case_folder(folder, index)
     ends = tuple(_read_end(case, rank) for rank in range(ranks))
     failed = [end for end in ends if end.status != 0]
-    # Who was ended for a peer's sake is no cause.
-    first = min(failed, key=lambda end: end.killed == "peer", default=None)
-    log_tail = "" if first is None else tail(case / f"rank-{first.rank}.log")
-    return Ended(place=place, ends=ends, log_tail=log_tail)
+    # A rank that was killed because another one had failed is not the cause.
+    first = min(failed, key=lambda end: end.killed == KILLED_FOR_PEER, default=None)
+    log_tail = "" if first is None else tail(_log_file(case, first.rank))
+    return EndedCase(index=index, ends=ends, log_tail=log_tail)
 
 
-def _has_ended(folder: Path, place: int, ranks: int) -> bool:
-    case = _case_folder(folder, place)
-    return all((case / f"end-{rank}.json").exists() for rank in range(ranks))
+def _has_ended(folder: Path, index: int, ranks: int) -> bool:
+    case = _case_folder(folder, index)
+    return all(_end_file(case, rank).exists() for rank in range(ranks))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
@@ -118,18 +148,18 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def _ending_with_us(
-    process: subprocess.Popen[bytes], folder: Path, others: frozenset[int]
+def _ending_job(
+    process: subprocess.Popen[bytes], folder: Path, unrelated: frozenset[int]
 ) -> Iterator[None]:
-    """However this block is left, a request to end included, all of the job ends with it."""
-    before = {each: signal.signal(each, _interrupt) for each in ENDING}
+    """End every process of the job when this block ends, also by a signal that asks for an end."""
+    before = {each: signal.signal(each, _interrupt) for each in ENDING_SIGNALS}
     try:
         yield
     finally:
-        # Nobody's second request leaves the half of it.
+        # A second request must not interrupt this.
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        end_job(f"{_MARK}={folder}", process.pid, _PATIENCE_S, others)
+        end_job(f"{_JOB_VARIABLE}={folder}", process.pid, _PATIENCE_S, unrelated)
         process.poll()
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -148,12 +178,12 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
     # The ranks find zerowiz where this process found it, installed or not.
     package = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [package, environ.get("PYTHONPATH")]))
-    argv = [*batch.launcher, "--module", _WORKER, str(path)]
+    argv = [*batch.launcher, "--module", WORKER_MODULE, str(path)]
     try:
         with (folder / "launcher.log").open("wb") as log:
             return subprocess.Popen(  # noqa: S603 - no shell is wanted
                 argv,
-                env={**environ, **batch.env, "PYTHONPATH": paths, _MARK: str(folder)},
+                env={**environ, **batch.env, "PYTHONPATH": paths, _JOB_VARIABLE: str(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -163,40 +193,45 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
         raise PreflightError(f"cannot start `{argv[0]}`: {error.strerror}") from error
 
 
-def _follow(batch: Batch, folder: Path, process: subprocess.Popen[bytes]) -> Iterator[Ended]:
-    """Each case as it ends, until all have or the launcher has."""
+def _follow(batch: Batch, folder: Path, process: subprocess.Popen[bytes]) -> Iterator[EndedCase]:
+    """Yield each case as it ends, until all cases have ended or the launcher has."""
     until = time.monotonic() + batch.deadline_s + _GRACE_S
-    for place, case in enumerate(batch.cases):
+    for index, case in enumerate(batch.cases):
         ranks = cast("int", case["gpus"])
-        while not _has_ended(folder, place, ranks):
-            # A case can end between a look at it and the launcher's own end.
+        while not _has_ended(folder, index, ranks):
+            # A case can end between the check above and the end of the launcher.
             gone = process.poll() is not None or time.monotonic() > until
-            if gone and not _has_ended(folder, place, ranks):
-                if (_case_folder(folder, place) / "start.json").exists():
-                    yield _read_case(folder, place, ranks)
+            if gone and not _has_ended(folder, index, ranks):
+                if _has_begun(folder, index):
+                    yield _read_case(folder, index, ranks)
                 return
             time.sleep(_POLL_S)
-        yield _read_case(folder, place, ranks)
+        yield _read_case(folder, index, ranks)
 
 
-def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[Ended, None, None]:
-    """Start the launcher and yield each case as it ends; what never began is not yielded.
+def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[EndedCase, None, None]:
+    """Start the launcher and yield each case as it ends; a case that never began is not yielded.
+
+    Args:
+        batch: What is measured.
+        environ: The caller's environment.
 
     Raises:
+        PreflightError: The launcher could not be started.
         ZerowizError: The launcher or its ranks ended before the first case began.
     """
     with tempfile.TemporaryDirectory(prefix="zerowiz-measure-") as name:
         folder = Path(name)
         adopt_orphans()
-        others = read_children(os.getpid())
+        unrelated = read_children(os.getpid())
         process = _start(batch, folder, environ)
-        with _ending_with_us(process, folder, others):
+        with _ending_job(process, folder, unrelated):
             yield from _follow(batch, folder, process)
-            if not (_case_folder(folder, 0) / "start.json").exists():
-                _refuse_launch(process, folder)
+            if not _has_begun(folder, 0):
+                _raise_failed_start(process, folder)
 
 
-def _refuse_launch(process: subprocess.Popen[bytes], folder: Path) -> NoReturn:
+def _raise_failed_start(process: subprocess.Popen[bytes], folder: Path) -> NoReturn:
     status = process.poll()
     how = "at the deadline" if not status else f"with status {status}"
     raise ZerowizError(

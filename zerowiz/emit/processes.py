@@ -14,23 +14,25 @@ _PROC = Path("/proc")
 # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
-# What was told to end, or lost its launcher, and what holds out against that.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED_SIGNALS = (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+# How long to wait after each signal until the next: the first is for processes that lost their
+# launcher or were told to end already, the second for those that ignore it.
 PATIENCE_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 30.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """One process, told from a later one of the same pid by when it began."""
+    """One process; its start time distinguishes it from a later one with the same pid."""
 
     pid: int
     start_ticks: int
+    """Clock ticks from the boot to its start (proc(5), stat, field 22)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """What `/proc/PID/stat` says (proc(5))."""
+class _ProcessStat:
+    """Fields of `/proc/PID/stat` (proc(5))."""
 
     process: Process
     parent: int
@@ -39,14 +41,14 @@ class _Row:
     is_dead: bool
 
 
-def _read_row(pid: int) -> _Row | None:
+def _read_stat(pid: int) -> _ProcessStat | None:
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    # The name, in brackets, may hold anything.
+    # The name stands in brackets, and may hold brackets and spaces itself.
     words = text.rpartition(b")")[2].split()
-    return _Row(
+    return _ProcessStat(
         process=Process(pid=pid, start_ticks=int(words[19])),
         parent=int(words[1]),
         group=int(words[2]),
@@ -55,106 +57,123 @@ def _read_row(pid: int) -> _Row | None:
     )
 
 
-def read_space() -> str:
-    """What processes that can signal each other share; as `worker/rank.py` has it."""
+def read_pid_namespace() -> str:
+    """This boot and its PID namespace: processes of the same one can signal each other.
+
+    `worker/rank.py` writes the same text for a rank.
+    """
     boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{(_PROC / 'self/ns/pid').stat().st_ino}"
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what the job leaves behind, instead of the host's first process."""
+    """Become the parent of the job's orphaned processes, instead of the host's first process."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it still runs; one that nobody has asked about yet, after its end, does not."""
-    row = _read_row(process.pid)
-    return row is not None and row.process == process and not row.is_dead
+    """Whether the process still runs; a zombie, whose parent has not waited for it, does not."""
+    stat = _read_stat(process.pid)
+    return stat is not None and stat.process == process and not stat.is_dead
 
 
 def send(process: Process, number: int) -> None:
-    """Signal this process, and no later one of its pid."""
+    """Signal this process, and no later one with the same pid."""
     if is_alive(process):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
 
 
-def _carries(pid: int, mark: bytes) -> bool:
+def _has_variable(pid: int, variable: bytes) -> bool:
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return variable in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
 
+def _read_stats() -> dict[int, _ProcessStat]:
+    """Every process of this host, zombies included, by its pid."""
+    pids = [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
+    return {pid: stat for pid in pids if (stat := _read_stat(pid)) is not None}
+
+
 def read_children(parent: int) -> frozenset[int]:
-    """The pids of a process's children."""
-    rows = (_read_row(int(e.name)) for e in os.scandir(_PROC) if e.name.isdigit())
-    return frozenset(r.process.pid for r in rows if r is not None and r.parent == parent)
+    """The pids of a process's children, zombies included."""
+    return frozenset(pid for pid, stat in _read_stats().items() if stat.parent == parent)
 
 
-def find_job(mark: str, launcher: int | None, apart: Iterable[int] = ()) -> set[Process]:
-    """The job's living processes on this host; its zombies that are ours are buried.
+def find_job(
+    job_variable: str, launcher: int | None, unrelated: Iterable[int] = ()
+) -> set[Process]:
+    """The job's living processes on this host; zombies among them that are our children are reaped.
 
-    Those are its launcher's group and session, those that carry its mark, what this process
-    adopted, and all that descend from any of them.
+    Those are the processes of its launcher's group and session, those with its variable in their
+    environment, those that this process adopted, and all that descend from any of them.
 
     Args:
-        mark: As `NAME=VALUE`, in the environment that the job was started with.
+        job_variable: As `NAME=VALUE`; the job was started with it in its environment.
         launcher: The pid that it was started as, not yet waited for; None where it is not known.
-        apart: Children of this process that are not the job's.
+        unrelated: Pids of children of this process that do not belong to the job.
     """
-    rows = {int(e.name): _read_row(int(e.name)) for e in os.scandir(_PROC) if e.name.isdigit()}
-    living = {pid: row for pid, row in rows.items() if row is not None}
-    here, others = os.getpid(), {os.getpid(), *apart}
-    wanted = mark.encode()
+    stats = _read_stats()
+    here, not_the_jobs = os.getpid(), {os.getpid(), *unrelated}
+    wanted = job_variable.encode()
     found = {
         pid
-        for pid, row in living.items()
-        if pid not in others
-        and (launcher in {row.group, row.session} or row.parent == here or _carries(pid, wanted))
+        for pid, stat in stats.items()
+        if pid not in not_the_jobs
+        and (
+            launcher in {stat.group, stat.session}
+            or stat.parent == here
+            or _has_variable(pid, wanted)
+        )
     }
-    found |= _descendants(found, living) - others
+    found |= _descendants(found, stats) - not_the_jobs
     for pid in found:
-        if living[pid].is_dead and living[pid].parent == here and pid != launcher:
+        if stats[pid].is_dead and stats[pid].parent == here and pid != launcher:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    return {living[pid].process for pid in found if not living[pid].is_dead}
+    return {stats[pid].process for pid in found if not stats[pid].is_dead}
 
 
-def _descendants(roots: set[int], rows: Mapping[int, _Row]) -> set[int]:
+def _descendants(roots: set[int], stats: Mapping[int, _ProcessStat]) -> set[int]:
     found, fresh = set(roots), set(roots)
     while fresh:
-        fresh = {pid for pid, row in rows.items() if row.parent in fresh} - found
+        fresh = {pid for pid, stat in stats.items() if stat.parent in fresh} - found
         found |= fresh
     return found
 
 
 def end_job(
-    mark: str,
+    job_variable: str,
     launcher: int | None,
     patience_s: Mapping[signal.Signals, float],
-    apart: Iterable[int] = (),
+    unrelated: Iterable[int] = (),
 ) -> int:
-    """Signal all that is left of the job, harder and harder; how many would not go.
+    """Send one signal after the other until no process of the job is left; how many are left.
 
     Args:
-        mark: As in `find_job`.
+        job_variable: As in `find_job`.
         launcher: As in `find_job`.
-        patience_s: How long to wait after each signal, in order.
-        apart: As in `find_job`.
+        patience_s: How long to wait after each signal, in seconds, in order.
+        unrelated: As in `find_job`.
     """
+
+    def find() -> set[Process]:
+        return find_job(job_variable, launcher, unrelated)
+
     left: set[Process] = set()
     for number, wait_s in patience_s.items():
-        told: set[Process] = set()
+        signalled: set[Process] = set()
         until = time.monotonic() + wait_s
-        # One that forked while it was looked for, and ended, has a child that was not seen.
-        while left := find_job(mark, launcher, apart) or find_job(mark, launcher, apart):
+        # A process that forked while /proc was read, and ended, has a child that was not seen.
+        while left := find() or find():
             if time.monotonic() > until:
                 break
-            # A process can have been started since the last look.
-            for process in left if number == signal.SIGKILL else left - told:
+            # A process can have been started since the last search.
+            for process in left if number == signal.SIGKILL else left - signalled:
                 send(process, number)
-            told |= left
+            signalled |= left
             time.sleep(_POLL_S)
         if not left:
             break

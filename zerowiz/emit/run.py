@@ -1,4 +1,4 @@
-"""Do a LaunchPlan: write its files, then become the job."""
+"""Execute a LaunchPlan: write its files, then replace this process by the job."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     """Write the plan's files and replace this process by its command.
 
     Raises:
-        HandEditedError: A file was changed by hand; none is written then.
+        HandEditedError: A file was changed by hand, and `force` is off; no file is written then.
         ZerowizError: A file could not be written, or the command could not be started.
     """
     write_files(plan.files, force=force)

@@ -1,4 +1,4 @@
-"""Start a job and watch over it until none of its processes is left."""
+"""Start a job and supervise it until none of its processes is left on this host."""
 
 import os
 import signal
@@ -7,9 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from zerowiz.core.outcome.verdict import JobEnd
-from zerowiz.emit.attempt import AttemptFolder
+from zerowiz.emit.attempt_folder import (
+    ATTEMPT_VARIABLE,
+    GRACE_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    AttemptFolder,
+)
 from zerowiz.emit.job import SupervisedJob, Watch
-from zerowiz.emit.processes import ENDING, FORWARDED, adopt_orphans, read_children, read_space
+from zerowiz.emit.processes import (
+    ENDING_SIGNALS,
+    FORWARDED_SIGNALS,
+    adopt_orphans,
+    read_children,
+    read_pid_namespace,
+)
 from zerowiz.emit.watchdog import watchdog
 from zerowiz.errors import PreflightError
 
@@ -17,41 +28,41 @@ __all__ = ["Watch", "supervise", "watched_env"]
 
 
 def watched_env(watch: Watch) -> dict[str, str]:
-    """What tells the ranks, on every node, that they are watched, and by whom."""
+    """The variables that tell the ranks, on every node, that they are supervised, and by whom."""
     return {
-        "ZEROWIZ_ATTEMPT": str(watch.folder),
-        "ZEROWIZ_SUPERVISOR": read_space(),
-        "ZEROWIZ_GRACE_S": str(watch.grace_s),
+        ATTEMPT_VARIABLE: str(watch.folder),
+        SUPERVISOR_VARIABLE: read_pid_namespace(),
+        GRACE_VARIABLE: str(watch.grace_s),
     }
 
 
 def supervise(
-    argv: Sequence[str], environ: Mapping[str, str], watch: Watch, told: Sequence[int] = ()
+    argv: Sequence[str], environ: Mapping[str, str], watch: Watch, received: Sequence[int] = ()
 ) -> JobEnd:
     """Run the job to its end; none of its processes is left on this host then.
 
-    Signals are handed on to the ranks. The first that asks for an end gives them the grace, the
-    second ends it.
+    Signals are passed on to the ranks. The first one that asks for an end starts the grace period,
+    the second ends the job at once.
 
     Args:
         argv: DeepSpeed's launcher, with `worker/rank.py` before the script.
         environ: The job's whole environment.
-        watch: What is watched.
-        told: Signals that have come before, as of `noted_signals`: they are for this job too.
+        watch: What is supervised.
+        received: Signals that came before, of `noted_signals`; they count for this job too.
 
     Raises:
         PreflightError: The command could not be started.
     """
     adopt_orphans()
-    AttemptFolder(watch.folder).open()
-    mark = f"ZEROWIZ_ATTEMPT={watch.folder}"
-    with _signals() as inbox, watchdog(mark, watch.folder, watch.grace_s) as will:
-        others = read_children(os.getpid())
+    AttemptFolder(watch.folder).create()
+    job_variable = f"{ATTEMPT_VARIABLE}={watch.folder}"
+    with _signals() as inbox, watchdog(job_variable, watch.folder, watch.grace_s) as pipe:
+        unrelated = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch)})
-        will.name(launcher.pid)
-        job = SupervisedJob(watch, launcher, inbox, mark, others)
+        pipe.send_launcher(launcher.pid)
+        job = SupervisedJob(watch, launcher, inbox, job_variable, unrelated)
         try:
-            for number in told:
+            for number in received:
                 os.kill(os.getpid(), number)
             job.follow()
         finally:
@@ -61,12 +72,12 @@ def supervise(
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """A descriptor on which the numbers of the signals arrive; what was ignored stays ignored."""
+    """A descriptor on which the numbers of the signals arrive; an ignored signal stays ignored."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    heard = [each for each in FORWARDED if signal.getsignal(each) != signal.SIG_IGN]
-    before = {each: signal.signal(each, _note) for each in (*heard, signal.SIGCHLD)}
+    caught = [each for each in FORWARDED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, _note) for each in (*caught, signal.SIGCHLD)}
     wakeup_before = signal.set_wakeup_fd(writer)
     try:
         yield reader
@@ -74,11 +85,11 @@ def _signals() -> Iterator[int]:
         signal.set_wakeup_fd(wakeup_before)
         for each, handler in before.items():
             signal.signal(each, handler)
-        unheard = _read(reader)
+        unread = _read(reader)
         os.close(reader)
         os.close(writer)
-        for number in unheard:
-            if number in ENDING:
+        for number in unread:
+            if number in ENDING_SIGNALS:
                 os.kill(os.getpid(), number)
 
 
@@ -89,13 +100,13 @@ def _read(reader: int) -> bytes:
 
 
 def _note(_number: int, _frame: object) -> None:
-    """The wake-up descriptor has it."""
+    """Do nothing: Python writes the number to the wake-up descriptor."""
 
 
-def _ignore_users_signals() -> None:
-    """Some schedulers signal every process, and these would end DeepSpeed's launcher.
+def _ignore_user_signals() -> None:
+    """Ignore SIGUSR1 and SIGUSR2 in DeepSpeed's launcher, which they would end.
 
-    `worker/rank.py` gives them back to the training.
+    Some schedulers signal every process. `worker/rank.py` gives the training its handlers back.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -108,7 +119,7 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
             env=environ,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_ignore_users_signals,  # noqa: PLW1509 - no thread is about
+            preexec_fn=_ignore_user_signals,  # noqa: PLW1509 - this process has no other thread
         )
     except OSError as error:
         raise PreflightError(f"cannot start `{argv[0]}`: {error.strerror}") from error

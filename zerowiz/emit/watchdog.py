@@ -1,4 +1,4 @@
-"""Leave somebody behind who ends the job, should zerowiz itself be killed."""
+"""Fork a watchdog, which ends the job if zerowiz itself is killed."""
 
 import os
 import signal
@@ -9,72 +9,78 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from zerowiz.emit.attempt import AttemptFolder
-from zerowiz.emit.processes import FORWARDED, PATIENCE_S, end_job, read_space
+from zerowiz.emit.attempt_folder import AttemptFolder
+from zerowiz.emit.processes import FORWARDED_SIGNALS, PATIENCE_S, end_job, read_pid_namespace
 
 _POLL_S = 0.1
-_ALL_IS_WELL = b"."
+_JOB_HAS_ENDED = b"."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WatchdogOrders:
-    """What binds the heir: a pipe that closes when this process is gone, however it went."""
+class WatchdogPipe:
+    """The pipe to the watchdog; it closes when this process is gone, for whatever reason."""
 
-    lifeline: int
+    descriptor: int
 
-    def name(self, launcher: int) -> None:
-        """Tell who the launcher is."""
-        self.tell(f"{launcher}\n".encode())
+    def send_launcher(self, pid: int) -> None:
+        """Tell the watchdog the pid of the launcher."""
+        self.write(f"{pid}\n".encode())
 
-    def tell(self, what: bytes) -> None:
-        """Say something; an heir that was killed itself is not missed."""
+    def write(self, message: bytes) -> None:
+        """Send a message; without effect where the watchdog itself was killed."""
         with suppress(BrokenPipeError):
-            os.write(self.lifeline, what)
+            os.write(self.descriptor, message)
 
 
 @contextmanager
-def watchdog(mark: str, folder: Path, grace_s: float) -> Iterator[WatchdogOrders]:
-    """Have a process beside this one that outlives it for as long as the job does."""
+def watchdog(job_variable: str, folder: Path, grace_s: float) -> Iterator[WatchdogPipe]:
+    """Run a watchdog for as long as the block runs; it outlives this process if that is killed.
+
+    Args:
+        job_variable: As in `find_job`.
+        folder: The folder of the attempt.
+        grace_s: How long the ranks have to save and end before they are killed, in seconds.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(writer)
-        _inherit(reader, mark, folder, grace_s)
+        _run(reader, job_variable, folder, grace_s)
     os.close(reader)
     try:
-        will = WatchdogOrders(lifeline=writer)
-        yield will
-        will.tell(_ALL_IS_WELL)
+        pipe = WatchdogPipe(descriptor=writer)
+        yield pipe
+        pipe.write(_JOB_HAS_ENDED)
     finally:
         os.close(writer)
         os.waitpid(pid, 0)
 
 
-def _inherit(lifeline: int, mark: str, folder: Path, grace_s: float) -> NoReturn:
-    """Wait for the end of the parent, and end its job unless it had done so."""
+def _run(reader: int, job_variable: str, folder: Path, grace_s: float) -> NoReturn:
+    """Wait for the end of the parent, and end its job unless the parent has done so."""
     try:
         os.setsid()
-        for each in FORWARDED:
+        for each in FORWARDED_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
-        said = b""
-        while chunk := os.read(lifeline, 64):
-            said += chunk
-        if not said.endswith(_ALL_IS_WELL):
-            _end(int(said) if said else None, mark, folder, grace_s)
+        received = b""
+        while chunk := os.read(reader, 64):
+            received += chunk
+        if not received.endswith(_JOB_HAS_ENDED):
+            _end(int(received) if received else None, job_variable, folder, grace_s)
     finally:
         os._exit(0)
 
 
-def _end(launcher: int | None, mark: str, path: Path, grace_s: float) -> None:
-    """Give the ranks the grace, then end all."""
-    folder, space = AttemptFolder(path), read_space()
-    folder.tell_to_end()
+def _end(launcher: int | None, job_variable: str, path: Path, grace_s: float) -> None:
+    """Give the ranks the grace period, then end every process of the job."""
+    folder, pid_namespace = AttemptFolder(path), read_pid_namespace()
+    folder.order_end()
     until = time.monotonic() + grace_s
-    folder.look()
-    while any(rank.runs_here(space) for rank in folder.ranks.values()):
+    folder.read_new()
+    while any(rank.runs_in(pid_namespace) for rank in folder.ranks.values()):
         if time.monotonic() > until:
             break
         time.sleep(_POLL_S)
-        folder.look()
-    end_job(mark, launcher, PATIENCE_S)
+        folder.read_new()
+    end_job(job_variable, launcher, PATIENCE_S)

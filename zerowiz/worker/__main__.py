@@ -5,11 +5,11 @@ import json
 import os
 from pathlib import Path
 
-from zerowiz.worker.parent import serve
+from zerowiz.worker.batch import serve
 
 
 def main() -> None:
-    """Read what is to be measured, and serve it as this rank."""
+    """Read the batch, and serve it as this rank."""
     parser = argparse.ArgumentParser(prog="python -m zerowiz.worker")
     parser.add_argument("batch", type=Path, help="what to measure, as `zerowiz measure` wrote it")
     parser.add_argument("--local_rank", type=int, default=0, help="passed by the launcher")

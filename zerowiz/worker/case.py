@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import deepspeed
 import torch
@@ -15,47 +15,58 @@ import transformers
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from zerowiz.worker.marks import Values, report_mark, write_mark
+from zerowiz.worker.batch_files import Case, Iteration, Phase, Report, report_file, write_json
 from zerowiz.worker.meters import CpuMeter, CudaMeter, Meter
 from zerowiz.worker.models import build_model, count_params, make_batch
 from zerowiz.worker.optimizers import build_optimizer
 
+# Exit statuses of a case.
 _OK, _FAILED, _OUT_OF_MEMORY = 0, 1, 3
-
-Case = dict[str, Any]
 
 
 class StepRecorder:
-    """What this rank reports; it is written after each phase, so a killed case loses nothing."""
+    """The report of this rank. It is written after each phase, so a killed case loses nothing."""
 
-    def __init__(self, path: Path, rank: int, meter: Meter) -> None:
+    def __init__(self, path: Path, meter: Meter) -> None:
         self._path = path
         self._meter = meter
-        self.phase = "start"
-        self.report: Values = {"rank": rank, "ok": False, "oom_phase": None, "error": None}
-        self.report |= {"phases": {}, "step_seconds": []}
+        self.phase: Phase | None = None
+        self.phase_name = "start"
+        self.report: Report = {
+            "ok": False,
+            "oom_phase": None,
+            "error": None,
+            "phases": {},
+            "step_seconds": [],
+        }
 
-    def add(self, **values: object) -> None:
-        """Say more."""
-        self.report |= values
-        write_mark(self._path, self.report)
+    def add(self, **values: Unpack[Report]) -> None:
+        """Add values to the report, and write it."""
+        self.report.update(values)
+        write_json(self._path, dict(self.report))
 
     @contextmanager
-    def measured(self, phase: str) -> Iterator[None]:
-        """Measure a phase; of one that comes more than once, the largest peak and the last end."""
+    def measured(self, phase: Phase, iteration: Iteration | None = None) -> Iterator[None]:
+        """Measure a phase; of a repeated one, the report holds the largest peak and the last end.
+
+        Args:
+            phase: What the block does.
+            iteration: Of which optimizer step; None before the first one.
+        """
         self.phase = phase
+        self.phase_name = phase if iteration is None else f"{iteration}_{phase}"
         self._meter.begin()
         try:
             yield
         finally:
-            self._end(phase)
+            self._end(self.phase_name)
 
-    def _end(self, phase: str) -> None:
+    def _end(self, name: str) -> None:
         reading, phases = self._meter.end(), self.report["phases"]
-        before = phases.get(phase, reading)["peak_bytes"]
+        before = phases.get(name, reading)["peak_bytes"]
         if reading["peak_bytes"] is not None and before is not None:
             reading["peak_bytes"] = max(reading["peak_bytes"], before)
-        phases[phase] = reading
+        phases[name] = reading
         self.add(
             allocator_retries=self._meter.retries(),
             peak_reserved_bytes=reading["peak_reserved_bytes"],
@@ -64,22 +75,28 @@ class StepRecorder:
 
 
 def preload(cases: Iterable[Case]) -> None:
-    """Load what the cases' models are made of, so that their processes share it."""
+    """Load the modules of the cases' models, so that the forked processes share them."""
     named = {name for case in cases for name in case["config"].get("architectures") or ()}
     for name in named:
         getattr(transformers, name, None)
 
 
 def can_fork() -> bool:
-    """Asked in a fork: whether CUDA was left alone before it."""
+    """In a forked process: whether CUDA was not initialized before the fork."""
     return not torch.cuda._is_in_bad_fork()  # noqa: SLF001 - torch's own question
 
 
 def run_case(case: Case, rank: int, folder: Path) -> int:
-    """Measure; the exit status says whether it lived, failed, or ran out of memory."""
+    """Run and measure a case; the exit status is _OK, _FAILED or _OUT_OF_MEMORY.
+
+    Args:
+        case: What is run.
+        rank: This rank, which is also its device's number.
+        folder: The folder of the case.
+    """
     on_cuda = get_accelerator().device_name() == "cuda"
     meter: Meter = CudaMeter() if on_cuda else CpuMeter()
-    recorder = StepRecorder(report_mark(folder, rank), rank, meter)
+    recorder = StepRecorder(report_file(folder, rank), meter)
     try:
         device = _open_cuda(case, rank) if on_cuda else torch.device("cpu")
         _measure(case, folder, device, meter, recorder)
@@ -93,32 +110,32 @@ def run_case(case: Case, rank: int, folder: Path) -> int:
 
 
 def _fail(recorder: StepRecorder, error: Exception) -> int:
-    """Tell running out of memory from other failures."""
+    """Report an error: either running out of memory, or another failure."""
     message = str(error).strip() or "no message"
     if _is_out_of_memory(error):
-        # `first_step`, `steady_step`: the row says `step`.
-        recorder.add(oom_phase=recorder.phase.rpartition("_")[2])
+        recorder.add(oom_phase=recorder.phase or recorder.phase_name)
         return _OUT_OF_MEMORY
-    recorder.add(error=f"{type(error).__name__} in {recorder.phase}: {message.splitlines()[0]}")
+    where = recorder.phase_name
+    recorder.add(error=f"{type(error).__name__} in {where}: {message.splitlines()[0]}")
     return _FAILED
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """NCCL and cuBLAS say it in words of their own; the CPU allocator says that it cannot."""
-    said = str(error).lower()
-    words = ("out of memory", "cublas_status_alloc_failed", "can't allocate memory")
+    """Whether memory ran out. NCCL, cuBLAS and the CPU allocator raise a plain RuntimeError."""
+    message = str(error).lower()
+    texts = ("out of memory", "cublas_status_alloc_failed", "can't allocate memory")
     memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return memory or (isinstance(error, RuntimeError) and any(word in said for word in words))
+    return memory or (isinstance(error, RuntimeError) and any(text in message for text in texts))
 
 
 def _open_cuda(case: Case, rank: int) -> torch.device:
-    """This rank's GPU with the allocator that the case asks for, before anything is allocated."""
+    """Set up this rank's GPU and the allocator of the case, before anything is allocated."""
     expandable = f"expandable_segments:{case['expandable_segments']}"
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = expandable
     os.environ.pop("PYTORCH_ALLOC_CONF", None)
     if not case["nccl_p2p"]:
         os.environ["NCCL_P2P_DISABLE"] = "1"
-    # The environment may have been read already, at import.
+    # torch may have read the environment already, at import.
     newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001
     set_allocator = newer or getattr(torch.cuda.memory, "_set_allocator_settings", None)
     if set_allocator is not None:
@@ -137,9 +154,11 @@ def _open_cuda(case: Case, rank: int) -> torch.device:
 def _measure(
     case: Case, folder: Path, device: torch.device, meter: Meter, recorder: StepRecorder
 ) -> None:
-    # CUDA creates its context.
+    # CUDA creates its context here.
     torch.ones(1, device=device).add_(1)
-    recorder.add(**_describe(device), context_bytes=meter.outside_bytes())
+    described = _describe(device)
+    described["context_bytes"] = meter.outside_bytes()
+    recorder.add(**described)
     deepspeed.init_distributed()
     # NCCL opens its channels at the first collective.
     dist.all_reduce(torch.ones(1, device=device))
@@ -162,7 +181,7 @@ def _measure(
     dist.barrier()
 
 
-def _describe(device: torch.device) -> Values:
+def _describe(device: torch.device) -> Report:
     loaded = {"torch": torch, "deepspeed": deepspeed, "transformers": transformers}
     versions = {name: module.__version__ for name, module in loaded.items()}
     if device.type != "cuda":
@@ -176,7 +195,7 @@ def _describe(device: torch.device) -> Values:
 
 
 def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
-    """The engine, and which classes stand around the optimizer."""
+    """Make the engine, and report the classes that DeepSpeed wraps around the optimizer."""
     with recorder.measured("init"):
         trainable = [p for p in model.parameters() if p.requires_grad]
         config = dict(case["ds_config"])
@@ -200,17 +219,16 @@ def _take_step(
     iteration: int,
     recorder: StepRecorder,
 ) -> None:
-    """One optimizer step; the first and the last iteration are reported."""
-    names = {0: "first", case["steps"] - 1: "steady"} if case["steps"] > 1 else {0: "first"}
-    name = names.get(iteration, "middle")
+    """Take one optimizer step; the report keeps the first and the last one."""
+    name = _iteration_name(iteration, case["steps"])
     began = time.perf_counter()
     for _ in range(case["accumulation_steps"]):
-        with recorder.measured(f"{name}_forward"):
+        with recorder.measured("forward", name):
             loss = engine(**batch).loss
-        with recorder.measured(f"{name}_backward"):
+        with recorder.measured("backward", name):
             engine.backward(loss)
         del loss
-        with recorder.measured(f"{name}_step"):
+        with recorder.measured("step", name):
             engine.step()
     recorder.report["phases"] = {
         phase: reading
@@ -219,3 +237,9 @@ def _take_step(
     }
     seconds = round(time.perf_counter() - began, 4)
     recorder.add(step_seconds=[*recorder.report["step_seconds"], seconds])
+
+
+def _iteration_name(iteration: int, steps: int) -> Iteration:
+    if iteration == 0:
+        return "first"
+    return "steady" if iteration == steps - 1 else "middle"

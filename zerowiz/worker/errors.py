@@ -1,4 +1,4 @@
-"""What a case can lack."""
+"""Errors of a measured case."""
 
 
 class MissingLibraryError(Exception):

@@ -1,4 +1,4 @@
-"""Put another loss into a model, as a trainer would before training starts."""
+"""Replace the loss of a model, as a trainer does before training starts."""
 
 from collections.abc import Callable, Mapping
 from types import MethodType
@@ -11,12 +11,12 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from zerowiz.worker.errors import MissingLibraryError
 
-# As TRL had it when its `chunked_nll` was new (trl/trainer/sft_trainer.py).
+# TRL's value when its `chunked_nll` was new (trl/trainer/sft_trainer.py).
 CHUNK_TOKENS = 256
 
 
 def _chunk(model: Any) -> None:  # noqa: ANN401 - untyped libraries
-    """Head and loss of some tokens at a time, computed again in backward."""
+    """Compute head and loss for CHUNK_TOKENS tokens at a time, and again in backward."""
     model.forward = MethodType(_forward_in_chunks, model)
 
 
@@ -38,7 +38,7 @@ def _forward_in_chunks(model: Any, labels: torch.Tensor, **inputs: Any) -> Causa
 
 
 def _liger(model: Any) -> None:  # noqa: ANN401
-    """What `TrainingArguments(use_liger_kernel=True)` does."""
+    """Do what `TrainingArguments(use_liger_kernel=True)` does."""
     try:
         from liger_kernel.transformers import (  # noqa: PLC0415 - only this loss needs it
             _apply_liger_kernel_to_instance,
@@ -48,7 +48,7 @@ def _liger(model: Any) -> None:  # noqa: ANN401
     _apply_liger_kernel_to_instance(model=model)
 
 
-_LOSSES: Mapping[str, Callable[[Any], None]] = {
+LOSSES: Mapping[str, Callable[[Any], None]] = {
     "plain": lambda _: None,
     "chunked": _chunk,
     "liger": _liger,
@@ -56,5 +56,5 @@ _LOSSES: Mapping[str, Callable[[Any], None]] = {
 
 
 def replace_loss(model: Any, name: str) -> None:  # noqa: ANN401
-    """Give the model the loss of this name; `plain` is its own."""
-    _LOSSES[name](model)
+    """Give the model the loss of this name; `plain` is the model's own."""
+    LOSSES[name](model)

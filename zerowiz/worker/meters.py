@@ -1,11 +1,11 @@
-"""Read what a rank holds: torch's allocator on CUDA, the resident set on the CPU accelerator."""
+"""Measure a rank's memory: torch's allocator on CUDA, the resident set on the CPU accelerator."""
 
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-Reading = dict[str, int | None]
+from zerowiz.worker.batch_files import Reading
 
 _STATUS = Path("/proc/self/status")
 # proc(5), clear_refs: 5 resets the peak resident set to the current one.
@@ -19,37 +19,37 @@ def parse_status(text: str, key: str) -> int:
 
 
 def read_status(key: str) -> int:
-    """A size of this process."""
+    """A size of this process's /proc/self/status, in bytes."""
     return parse_status(_STATUS.read_text(encoding="utf-8"), key)
 
 
 class Meter(Protocol):
-    """What a phase is measured with."""
+    """Measures the memory of each phase."""
 
     def begin(self) -> None:
-        """A phase begins: its peak is counted from here."""
+        """Begin a phase: its peak is counted from here."""
 
     def end(self) -> Reading:
-        """A phase has ended, and so has all that it queued."""
+        """End a phase, once all that it queued on the device has run."""
 
     def outside_bytes(self) -> int:
         """Memory that the phases do not count."""
 
     def retries(self) -> int | None:
-        """How often the allocator had to flush."""
+        """How often the allocator had to flush its cache; None where there is none."""
 
     def host_peak_rss_bytes(self) -> int:
         """The largest resident set so far."""
 
 
 class CudaMeter:
-    """torch's caching allocator; reserved memory is the largest so far, as nothing resets it."""
+    """torch's caching allocator. Its reserved peak is the largest so far, as it is never reset."""
 
     def __init__(self) -> None:
         self._reserved_bytes = 0
 
     def begin(self) -> None:
-        """Peaks count from here."""
+        """Reset the peaks."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
 
@@ -64,13 +64,13 @@ class CudaMeter:
         }
 
     def outside_bytes(self) -> int:
-        """Taken on the device, as CUDA tells it, less what torch reserved."""
+        """What CUDA reports as taken on the device, less what torch reserved."""
         torch.cuda.synchronize()
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         return int(total_bytes - free_bytes - torch.cuda.memory_reserved())
 
     def retries(self) -> int | None:
-        """Flushes of the allocator so far."""
+        """Flushes of the allocator's cache so far."""
         return int(torch.cuda.memory_stats()["num_alloc_retries"])
 
     def host_peak_rss_bytes(self) -> int:
@@ -79,14 +79,14 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """The resident set beyond what was resident before the model; nothing is reserved there."""
+    """The resident set, less what was resident before the model; nothing is reserved there."""
 
     def __init__(self) -> None:
         self._base_bytes = 0
         self._host_peak_bytes = 0
 
     def begin(self) -> None:
-        """Peaks count from here, where the kernel can reset them."""
+        """Reset the peak, where the kernel lets us."""
         self._host_peak_bytes = self.host_peak_rss_bytes()
         self._resets = self._reset()
 
@@ -107,14 +107,14 @@ class CpuMeter:
         }
 
     def outside_bytes(self) -> int:
-        """All that is resident; asked before the model, it becomes the base of the phases."""
+        """All that is resident. Called before the model, it becomes the base of the phases."""
         self._base_bytes = read_status("VmRSS")
         return self._base_bytes
 
     def retries(self) -> int | None:
-        """There is no caching allocator."""
+        """None: there is no caching allocator."""
         return None
 
     def host_peak_rss_bytes(self) -> int:
-        """The kernel's high-water mark, through every reset."""
+        """The kernel's high-water mark, over all resets of `begin`."""
         return max(self._host_peak_bytes, read_status("VmHWM"))

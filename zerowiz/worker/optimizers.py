@@ -1,4 +1,4 @@
-"""Build what takes the step, by the name that a measured row gives it."""
+"""Build the optimizer of a case, by the name that measured rows use for it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import transformers
 
 from zerowiz.worker.errors import MissingLibraryError
 
-# Small enough that random tokens never blow a model up in three steps.
+# Small enough that a model does not diverge on random tokens within three steps.
 _RATE = 1e-5
 
 Parameters = list[Any]
@@ -53,8 +53,8 @@ def _sgd(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
     return torch.optim.SGD(parameters, lr=_RATE)
 
 
-# The names are those of `zerowiz/core/measure/optimizer_kernels.py`; what its config builds,
-# DeepSpeed builds.
+# The names are those of OptimizerKernel (`core/measure/optimizer_kernels.py`). One of them is
+# missing here: DeepSpeed builds it from the config.
 BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
     "torch AdamW fused=True": _torch_adamw(fused=True),
     "torch AdamW foreach=True": _torch_adamw(foreach=True),
@@ -69,5 +69,5 @@ BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
 
 
 def build_optimizer(name: str, parameters: Parameters, config: Config) -> Any:  # noqa: ANN401
-    """The optimizer; None where the config's own section names one."""
+    """The optimizer; None where the config has a section for it, so that DeepSpeed builds it."""
     return None if "optimizer" in config else BUILDERS[name](parameters, config)

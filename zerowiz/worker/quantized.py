@@ -1,4 +1,4 @@
-"""Hold the linear layers of a model in 4 bits, as QLoRA does."""
+"""Quantize the linear layers of a model to 4 bits, as QLoRA does."""
 
 from typing import Any
 
@@ -8,10 +8,13 @@ from zerowiz.worker.errors import MissingLibraryError
 
 
 def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:  # noqa: ANN401 - untyped
-    """Replace every linear layer but the head by a 4-bit one with the same weights.
+    """Replace every linear layer except the head by a 4-bit layer with the same weights.
 
     Source: transformers/integrations/bitsandbytes.py, replace_with_bnb_linear; NF4 with double
     quantization, as in Dettmers et al. 2023.
+
+    Raises:
+        MissingLibraryError: bitsandbytes cannot be loaded.
     """
     try:
         import bitsandbytes  # noqa: PLC0415 - only QLoRA needs it
@@ -32,7 +35,7 @@ def _four_bits(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.nn.Module:
-    """The layer in 4 bits; it is quantized on its way to the device.
+    """The layer in 4 bits; bitsandbytes quantizes it when it is moved to the device.
 
     The packed bits are stored as numbers of `dtype`: ZeRO-3 needs it (peft's guide to DeepSpeed).
     """

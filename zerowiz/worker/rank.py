@@ -1,8 +1,12 @@
-"""Stand beside one rank of a supervised job: keep its output, and how it ended.
+"""Supervise one rank of a launch: keep its output, pass on signals, and report how it ended.
 
-DeepSpeed's launcher starts this file in the script's place, by its path: it needs the standard
-library alone. The training is its child, and its end is this process's own: the launcher sees the
-exit status, or the signal, that it would have seen without it.
+DeepSpeed's launcher starts this file by its path, in place of the script, so it needs the standard
+library alone. The training is its child process. This process ends as the training did: the
+launcher sees the same exit status, or the same signal.
+
+zerowiz itself is the supervisor of the whole job (`emit/supervise.py`). Both sides exchange files
+in the folder of the attempt (`emit/attempt_folder.py`). This file may import neither core nor emit,
+so it repeats their values; `tests/worker/test_contract.py` holds them together.
 """
 
 import ctypes
@@ -23,42 +27,57 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
+# emit/attempt_folder.py: the environment variables of a supervised job, and its file of orders.
+ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"
+SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
+GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
+ORDERS_FILE = "orders"
+END_ORDER = "end"
+# The default of `--grace-seconds` (cli/launch.py).
+GRACE_S = 30.0
+
 POLL_S = 0.25
-# How long the beginning of a line waits for its end, so that ranks do not write into each other's.
+# How long an incomplete line is kept back, so that ranks do not write into each other's lines.
 HOLD_S = 0.05
-# What a rank's own children may still write once it has ended: until they pause, and in all.
+# For the output of a rank's own children once the rank has ended: the longest pause, and in all.
 QUIET_S, DRAIN_S = 0.2, 2.0
-# A kill by the kernel counts for a rank that ended so many looks after it, or fewer.
-OOM_LOOKS = 20
+# A kill by the kernel counts for a rank that ended within this many polls after it.
+OOM_POLLS = 20
 CHUNK_BYTES = 1 << 16
 TAIL_LINES = 200
 LINE_BYTES = 2000
-ROOM_BYTES = 1 << 15
+# Disk space that is reserved for the report of the end.
+REPORT_BYTES = 1 << 15
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
-# As core/outcome/verdict.py has it: an error that is older was caught.
+# core/outcome/verdict.py: how long a rank that has failed may take to end; an older error was
+# caught.
 TAKING_DOWN_S = 300.0
+# core/outcome/oom_text.py: how an uncaught error begins, and the line above one that ends nothing.
 TRACEBACK = b"Traceback (most recent call last)"
-# As core/outcome/oom_text.py has it: an error that ends nothing stands below this.
 ENDS_NOTHING = re.compile(
     rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )
+# What a shell adds to the number of a signal for the exit status.
+SIGNALLED = 128
 
-# Where no `--local_rank` was handed on, which DeepSpeed's own launcher does, mpirun started it.
+# DeepSpeed's own launcher passes `--local_rank`. Without it, mpirun started the rank, and the first
+# of these that is set says its number.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
 MPI_LOCAL_RANKS = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"),
 )
-# Open MPI says these under names of its own, and without them DeepSpeed asks mpi4py
+# Open MPI has its own names for these variables; without them DeepSpeed needs mpi4py
 # (deepspeed/comm/comm.py, init_distributed, 0.19.8).
-OPENMPI = {
+OPENMPI_VARIABLES = {
     "RANK": "OMPI_COMM_WORLD_RANK",
     "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
     "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
     "LOCAL_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-# The launchers signal the group or the tree, so the rank has them too; INT, a terminal's, as well.
-LEFT_TO_THE_RANK = (
+# Signals that this process ignores: launchers and terminals signal the process group or the tree,
+# so the rank gets them as well, and this process has to outlive it.
+IGNORED_SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE),
 )
@@ -71,8 +90,8 @@ def rank_command(words: list[str]) -> list[str]:
     return [sys.executable, "-u", script, *local, *args]
 
 
-def place(words: list[str]) -> tuple[int, int]:
-    """The rank and the local rank."""
+def read_ranks(words: list[str]) -> tuple[int, int]:
+    """The rank and the local rank, from the command line or the environment."""
     if words[0].startswith("--local_rank="):
         return int(os.environ["RANK"]), int(words[0].partition("=")[2])
     ranks, local_ranks = (
@@ -82,8 +101,12 @@ def place(words: list[str]) -> tuple[int, int]:
     return ranks[0], local_ranks[0]
 
 
-def read_space() -> str:
-    """What processes that can signal each other share: the boot and the process namespace."""
+def read_pid_namespace() -> str:
+    """This boot and its PID namespace: processes of the same one can signal each other.
+
+    `emit/processes.py` makes the same text for the supervisor. Where /proc cannot be read, the
+    host's name stands for it.
+    """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -91,13 +114,20 @@ def read_space() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process began; with its pid, it is that process and no later one (proc(5), stat)."""
+    """When a process started, in clock ticks since the boot (proc(5), stat, field 22).
+
+    Together with the pid it distinguishes the process from a later one with the same pid.
+    """
     stat = Path(f"/proc/{pid}/stat").read_bytes()
     return int(stat.rpartition(b")")[2].split()[19])
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory, in this one's group or on the host."""
+    """How many processes the kernel has killed for want of memory.
+
+    It counts those of this process's control group, or those of the host where the group's count
+    cannot be read.
+    """
     with suppress(OSError):
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         for _, controllers, path in groups:
@@ -111,31 +141,34 @@ def oom_kills() -> int:
 
 
 def count(key: str, path: Path) -> int:
-    """A number from a file of `key number` lines."""
+    """The number in a file of `key number` lines; 0 where the key is missing."""
     rows = (line.split() for line in path.read_text().splitlines())
     return next((int(row[1]) for row in rows if row[0] == key), 0)
 
 
 def write_whole(path: Path, content: object) -> None:
-    """Put a file in place whole; a disk that is full ends no training."""
+    """Write a JSON file in one step. A full disk is no error: it must not end the training."""
     partial = path.with_suffix(f".{os.getpid()}.partial")
     with suppress(OSError):
         partial.write_text(json.dumps(content), encoding="utf-8")
         partial.replace(path)
 
 
-def make_room(path: Path) -> int:
-    """A file with room for what is said later, whatever fills the disk until then; -1 for none."""
+def reserve_report(path: Path) -> int:
+    """A descriptor of a file with disk space for the report, which the training may fill up later.
+
+    -1 where the file cannot be made.
+    """
     with suppress(OSError):
-        room = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with suppress(OSError):
-            os.posix_fallocate(room, 0, ROOM_BYTES)
-        return room
+            os.posix_fallocate(descriptor, 0, REPORT_BYTES)
+        return descriptor
     return -1
 
 
 def write_all(target: int, piece: bytes) -> bool:
-    """Write all of it; False when nobody reads any more."""
+    """Write all of it; False once nothing reads the other end any more."""
     left = memoryview(piece)
     while left:
         try:
@@ -143,13 +176,18 @@ def write_all(target: int, piece: bytes) -> bool:
         except BlockingIOError:
             select.select([], [target], [])
         except OSError as error:
-            # A disk may be full for a while.
+            # Other errors, such as a full disk, may pass.
             return error.errno not in {errno.EPIPE, errno.ECONNRESET}
     return True
 
 
 class Stream:
-    """One stream of the rank, on its way to where it would have gone, and to the log."""
+    """Copies one stream of the rank to where it would have gone, and to the log.
+
+    Args:
+        source: The descriptor to read from.
+        targets: The descriptors to write to.
+    """
 
     def __init__(self, source: int, targets: Iterable[int]) -> None:
         self.source = source
@@ -159,7 +197,10 @@ class Stream:
         self.failed_at: float | None = None
 
     def read(self) -> bool:
-        """Pass on whole lines, and steps of a progress bar; False at the end of the stream."""
+        """Read what is there, and pass on whole lines; False at the end of the stream.
+
+        A carriage return ends a line too, so that progress bars move.
+        """
         chunk = os.read(self.source, CHUNK_BYTES)
         self.held += chunk
         whole = max(self.held.rfind(b"\n"), self.held.rfind(b"\r")) + 1
@@ -169,28 +210,31 @@ class Stream:
         return bool(chunk)
 
     def release(self, size: int | None = None) -> None:
-        """Pass on the first bytes that are held, or all."""
+        """Pass on the first bytes of what is kept back, or all of it."""
         piece = self.held[:size]
         self.held = self.held[len(piece) :]
         self.targets = [target for target in self.targets if write_all(target, piece)]
         self.remember(piece)
 
     def remember(self, piece: bytes) -> None:
-        """Keep the last lines, and when the last error began to show."""
+        """Keep the last lines, and the time at which the last error began to show."""
         first, *others = piece.split(b"\n")
         begun = self.lines.pop() if self.lines else b""
         lines = [b"".join((begun, first)), *others]
         if TRACEBACK in piece:
             self.date([*[*self.lines][-1:], *lines])
-        # Of a progress bar, its last state.
+        # Of a progress bar only the last state.
         self.lines.extend(line.rpartition(b"\r")[2][:LINE_BYTES] for line in lines)
 
     def date(self, lines: list[bytes]) -> None:
-        """Note when an error shows; one that ends nothing is none, once another has shown."""
-        lately = self.failed_at is not None and time.time() - self.failed_at < TAKING_DOWN_S
+        """Note the time of each traceback in these lines.
+
+        After a recent error, one that ends nothing does not count: it shows while Python ends.
+        """
+        recently = self.failed_at is not None and time.time() - self.failed_at < TAKING_DOWN_S
         for above, line in pairwise([b"", *lines]):
-            if TRACEBACK in line and not (lately and ENDS_NOTHING.search(above)):
-                self.failed_at, lately = time.time(), True
+            if TRACEBACK in line and not (recently and ENDS_NOTHING.search(above)):
+                self.failed_at, recently = time.time(), True
 
     def tail(self) -> list[str]:
         """The last lines, as text."""
@@ -199,17 +243,23 @@ class Stream:
 
 
 class RankSupervisor:
-    """The training process of one rank."""
+    """Starts the training process of one rank, and supervises it to its end.
+
+    Args:
+        words: The script and its arguments, as the launcher passed them.
+        folder: The folder of the attempt.
+    """
 
     def __init__(self, words: list[str], folder: Path) -> None:
         self.folder = folder
-        self.rank, local_rank = place(words)
+        self.rank, local_rank = read_ranks(words)
         self.launcher = os.getppid()
-        self.oom_kills = deque([oom_kills()], maxlen=OOM_LOOKS)
-        space = read_space()
-        self.remote = os.environ.get("ZEROWIZ_SUPERVISOR", space) != space
+        self.oom_kills = deque([oom_kills()], maxlen=OOM_POLLS)
+        namespace = read_pid_namespace()
+        self.remote = os.environ.get(SUPERVISOR_VARIABLE, namespace) != namespace
         self.connection = {1, 2} if self.remote else set()
         self.orders_seen = len(self.orders())
+        self.grace_s = float(os.environ.get(GRACE_VARIABLE, GRACE_S))
         self.told: str | None = None
         self.told_at: float | None = None
         self.kill_at = float("inf")
@@ -219,63 +269,69 @@ class RankSupervisor:
         log = open_log(folder / f"rank-{self.rank}.log")
         self.stderr = Stream(err, [2, *log])
         self.streams = {out: Stream(out, [1, *log]), err: self.stderr}
-        self.who = {"rank": self.rank, "host": socket.gethostname()}
+        self.identity = {"rank": self.rank, "host": socket.gethostname()}
         processes = {
             name: {"pid": pid, "start_ticks": start_ticks(pid)}
             for name, pid in (("process", self.pid), ("beside", os.getpid()))
         }
-        born = {"local_rank": local_rank, "space": space, "started_at": time.time()}
-        write_whole(folder / f"rank-{self.rank}.json", {**self.who, **processes, **born})
+        start_values = {"local_rank": local_rank, "space": namespace, "started_at": time.time()}
+        path = folder / f"rank-{self.rank}.json"
+        write_whole(path, {**self.identity, **processes, **start_values})
         self.partial = folder / f"rank-{self.rank}.end.partial"
-        self.room = make_room(self.partial)
+        self.report_descriptor = reserve_report(self.partial)
 
     def orders(self) -> list[str]:
-        """What the supervisor has left for the ranks so far: signals, and `end`."""
-        # A file that is there is read afresh over NFS; that a new one is there shows late.
+        """The supervisor's orders to the ranks so far: numbers of signals, and END_ORDER."""
+        # NFS shows new content of a known file at once, but a new file only late; so the supervisor
+        # makes the file before it starts the job.
         with suppress(OSError, ValueError):
-            # What follows the last end of a line is not written whole yet.
-            return (self.folder / "orders").read_text().split("\n")[:-1]
+            # The last line is not written whole yet: no line end follows it.
+            return (self.folder / ORDERS_FILE).read_text().split("\n")[:-1]
         return []
 
     def send(self, number: int) -> None:
-        """Signal the rank; it is not reaped yet, so its pid is its own."""
+        """Signal the rank; it is not reaped yet, so no other process has its pid."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def end(self, why: str) -> None:
-        """Ask the rank to end, once."""
+        """Ask the rank to end, once, and start its grace period.
+
+        Args:
+            why: What asks for it: `launcher`, `connection` or `supervisor`.
+        """
         if self.told is None:
             self.told, self.told_at = why, time.time()
-            self.kill_at = time.monotonic() + float(os.environ.get("ZEROWIZ_GRACE_S", "30"))
+            self.kill_at = time.monotonic() + self.grace_s
             self.send(signal.SIGTERM)
 
-    def look_around(self) -> None:
-        """Whether somebody wants the rank signalled, or ended."""
+    def poll_reasons(self) -> None:
+        """Signal or end the rank where the launcher, an order or the grace period asks for it."""
         self.oom_kills.append(oom_kills())
         if os.getppid() != self.launcher:
             self.end("launcher")
         orders = self.orders()
-        if "end" in orders:
+        if END_ORDER in orders:
             self.end("supervisor")
         for order in orders[self.orders_seen :]:
             # On its own host the supervisor signals the rank itself.
             if self.remote and order.isdigit():
                 self.send(int(order))
-        # The file only grows, but may be out of reach for a while.
+        # The file only grows, but cannot always be read.
         self.orders_seen = max(self.orders_seen, len(orders))
         if time.monotonic() > self.kill_at:
             self.send(signal.SIGKILL)
 
     def watch(self) -> int:
-        """Pass on what the rank writes until it has ended; its status, as wait(2) has it."""
+        """Pass on what the rank writes until it has ended; its status, as of wait(2)."""
         poller = select.poll()
         wake = wake_on_children()
         for source in (wake, *self.streams):
             poller.register(source, select.POLLIN)
-        # The launcher of another host: when the connection to it is gone, a pipe says so unasked.
+        # The launcher is on another host: poll(2) reports a broken pipe to it without being asked.
         for target in self.connection:
             poller.register(target, 0)
-        look_at, pid, status = 0.0, 0, 0
+        poll_at, pid, status = 0.0, 0, 0
         while not pid:
             held = any(stream.held for stream in self.streams.values())
             ready = {fd for fd, _ in poller.poll(1000 * (HOLD_S if held else POLL_S))}
@@ -285,15 +341,15 @@ class RankSupervisor:
                 self.end("connection")
             if wake in ready:
                 os.read(wake, CHUNK_BYTES)
-            # Before the look: who has ended was told nothing.
+            # Before the reasons: a rank that has ended was not asked to.
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if not pid and time.monotonic() >= look_at:
-                self.look_around()
-                look_at = time.monotonic() + POLL_S
+            if not pid and time.monotonic() >= poll_at:
+                self.poll_reasons()
+                poll_at = time.monotonic() + POLL_S
         return status
 
     def pass_on(self, ready: set[int]) -> set[int]:
-        """Move what has arrived; the streams that have ended."""
+        """Copy what has arrived on these streams; the ones of them that have ended."""
         for source, stream in self.streams.items():
             if source not in ready:
                 stream.release()
@@ -303,7 +359,10 @@ class RankSupervisor:
         return ended
 
     def drain(self) -> None:
-        """Pass on what is still on its way; a child of the rank may hold a stream open for long."""
+        """Pass on what is still in the pipes, but not for long: the rank's children may hold them.
+
+        It stops after a pause of QUIET_S, and at the latest after DRAIN_S.
+        """
         until = time.monotonic() + DRAIN_S
         while self.streams and time.monotonic() < until:
             ready, _, _ = select.select([*self.streams], [], [], QUIET_S)
@@ -312,9 +371,15 @@ class RankSupervisor:
                 return
 
     def report(self, status: int, ended_at: float) -> None:
-        """Write how the rank ended: an exit status, or 128 and the signal."""
+        """Write how the rank ended.
+
+        Args:
+            status: As of wait(2); the file has an exit status, or 128 plus the signal's number.
+            ended_at: In seconds since 1970.
+        """
+        by_exit = os.WIFEXITED(status)
         content = {
-            "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
+            "status": os.WEXITSTATUS(status) if by_exit else SIGNALLED + os.WTERMSIG(status),
             "ended_at": ended_at,
             "failed_at": self.stderr.failed_at,
             "told": self.told,
@@ -323,29 +388,29 @@ class RankSupervisor:
             "accelerator": os.environ.get("DS_ACCELERATOR"),
         }
         path = self.folder / f"rank-{self.rank}.end.json"
-        # On a disk that is full, how it ended, without its last lines.
+        # On a full disk there is no room for the last lines.
         for tail in (self.stderr.tail(), []):
-            text = json.dumps({**self.who, **content, "tail": tail}).encode()
+            text = json.dumps({**self.identity, **content, "tail": tail}).encode()
             with suppress(OSError):
-                if os.pwrite(self.room, text, 0) == len(text):
-                    os.ftruncate(self.room, len(text))
+                if os.pwrite(self.report_descriptor, text, 0) == len(text):
+                    os.ftruncate(self.report_descriptor, len(text))
                     self.partial.replace(path)
                     return
-        write_whole(path, {**self.who, **content, "tail": []})
+        write_whole(path, {**self.identity, **content, "tail": []})
 
 
 def start(command: list[str]) -> tuple[int, int, int]:
-    """Start the training; its pid, and where its stdout and its stderr come out."""
+    """Start the training; its pid, and the descriptors of its stdout and its stderr."""
     libc = ctypes.CDLL(None)
     here = os.getpid()
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        # Nobody would read it any more.
+        # The kernel kills the training when this process dies: nothing would read its output.
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != here:
-            os._exit(128 + signal.SIGKILL)
-        # The supervisor had the launcher ignore them (emit/supervise.py).
+            os._exit(SIGNALLED + signal.SIGKILL)
+        # The supervisor made the launcher ignore these (emit/supervise.py).
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(out_end, 1)
@@ -353,27 +418,27 @@ def start(command: list[str]) -> tuple[int, int, int]:
         become(command)
     os.close(out_end)
     os.close(err_end)
-    for number in LEFT_TO_THE_RANK:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     return pid, out, err
 
 
 def become(command: list[str]) -> NoReturn:
-    """Be the training, with the signals as Python found them."""
+    """Replace this process by the training, without the signal handlers that Python set."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def open_log(path: Path) -> list[int]:
-    """The log's descriptor; none where it cannot be written."""
+    """The descriptor of the log, in a list; empty where the log cannot be written."""
     with suppress(OSError):
         return [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)]
     return []
 
 
 def wake_on_children() -> int:
-    """A descriptor that is readable once a child has ended."""
+    """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -382,24 +447,24 @@ def wake_on_children() -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End as the rank did, but without a core of its own."""
+    """End as the rank did, but without a core dump."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        os._exit(128 + number)
+        os._exit(SIGNALLED + number)
     os._exit(os.WEXITSTATUS(status))
 
 
 def main() -> NoReturn:
-    """Be the rank where nobody watches, else stand beside it."""
+    """Supervise the rank of a supervised job; of another job, become the training."""
     words = sys.argv[1:]
-    for name, told in OPENMPI.items():
-        if told in os.environ:
-            os.environ.setdefault(name, os.environ[told])
-    folder = os.environ.get("ZEROWIZ_ATTEMPT")
+    for name, openmpi_name in OPENMPI_VARIABLES.items():
+        if openmpi_name in os.environ:
+            os.environ.setdefault(name, os.environ[openmpi_name])
+    folder = os.environ.get(ATTEMPT_VARIABLE)
     if folder is None:
         become(rank_command(words))
     rank = RankSupervisor(words, Path(folder))

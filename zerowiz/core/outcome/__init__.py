@@ -1,1 +1,1 @@
-"""How a job ended, and what follows from it."""
+"""How a job ended, and what follows from that."""

@@ -1,61 +1,64 @@
-"""Tell from the last lines of a rank whether it died for want of memory, and of which."""
+"""Find in the last lines of a rank whether it ran out of memory, and of which memory."""
 
 import re
 from collections.abc import Sequence
 
 from zerowiz.core.decision.oom_history import MemoryKind
 
-# torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; what CUDA, cuBLAS, cuDNN and
-# NCCL say when they allocate themselves (torch 2.13).
+# torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; the texts of CUDA, cuBLAS, cuDNN
+# and NCCL for their own allocations (torch 2.13).
 _DEVICE = re.compile(
     r"torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory"
     r"|Cuda failure[ \d]*'?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
 )
-# c10/core/impl/alloc_cpu.cpp: the device itself, on the CPU accelerator.
+# c10/core/impl/alloc_cpu.cpp: on the CPU accelerator this is the device's own memory.
 _CPU = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 _HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
 
-# An error that nobody caught opens so, in Python and in C++; being "called without an active
-# exception" is no error, but a thread that still ran when Python had ended for its own.
-_PYTHONS = re.compile(r"Traceback \(most recent call last\)")
+# How an uncaught error begins, in Python and in C++. "terminate called without an active exception"
+# is not one: a thread still ran when Python had ended, for a reason of its own.
+TRACEBACK = "Traceback (most recent call last)"
+_PYTHONS = re.compile(re.escape(TRACEBACK))
 _UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
-# What Python says of errors that end nothing, as of those of a thread, or while it takes down.
-_ENDS_NOTHING = re.compile(
+# Above an error that ends nothing Python prints one of these: in a thread, in a child process of
+# multiprocessing, or while the interpreter shuts down. worker/rank.py repeats it.
+ENDS_NOTHING = re.compile(
     r"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )
-# One that came of another says so, and the other was the reason (traceback.py of Python).
+# Stands between an error and the one that it caused; the first was the reason (traceback.py of
+# Python).
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
 
 
 def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...]:
-    """The last uncaught error with those that it came of; empty where none shows.
+    """The lines from the last uncaught error on, with the errors that caused it; empty for none.
 
     Args:
-        lines: The last of a rank's stderr.
-        pythons: Whether only Python's count, as that of C++ came of the end.
+        lines: The last lines of a rank's stderr.
+        pythons: Whether only Python's errors count; one of C++ is then a result of the end.
     """
     opens = _PYTHONS if pythons else _UNCAUGHT
     start: int | None = None
     chained = False
-    for place, line in enumerate(lines):
+    for number, line in enumerate(lines):
         if _CHAINED.search(line):
             chained = True
         elif opens.search(line):
-            if start is not None and _ENDS_NOTHING.search(lines[place - 1]):
+            if start is not None and ENDS_NOTHING.search(lines[number - 1]):
                 continue
-            start = place if start is None or not chained else start
+            start = number if start is None or not chained else start
             chained = False
     return () if start is None else tuple(lines[start:])
 
 
 def died_for(error: Sequence[str], *, on_cpu: bool) -> MemoryKind | None:
-    """Which memory an error is about.
+    """Which memory an error says was too small; None where it says nothing of memory.
 
     Args:
-        error: That a rank died of, of `last_error`.
-        on_cpu: Whether host memory is its accelerator's.
+        error: The error that ended the rank, of `last_error`.
+        on_cpu: Whether the accelerator is the CPU, whose memory is the host's.
     """
     if any(_DEVICE.search(line) for line in error):
         return MemoryKind.GPU

@@ -1,4 +1,4 @@
-"""Judge how a supervised job ended, from what its ranks and its launcher left behind."""
+"""Judge why a supervised job ended, from what its ranks and its launcher left behind."""
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
@@ -9,36 +9,40 @@ from typing import cast
 from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
 
+# Of the lines that a rank left.
 _TAIL_LINES = 40
-# What a shell says of a signal.
-_SIGNALLED = 128
-_TERMINATED = _SIGNALLED + signal.SIGTERM
-KILLED = _SIGNALLED + signal.SIGKILL
+# What a shell adds to the number of a signal for the exit status; worker/rank.py repeats it.
+SIGNALLED = 128
+_TERMINATED = SIGNALLED + signal.SIGTERM
+KILLED = SIGNALLED + signal.SIGKILL
+# Another process sent one of these signals.
 _FROM_OUTSIDE = {
-    _SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 }
 # DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
-# 0.19.8). 255, which would be SIGHUP, is left: ssh and pdsh end so when they fail themselves.
-_WRAPPED = {256 - each: _SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
-# That of `ssh`, and of pdsh, when a connection breaks.
+# 0.19.8). 255, which would be SIGHUP, is left out: ssh and pdsh end so when they fail themselves.
+_WRAPPED = {256 - each: SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
+# The status of `ssh`, and of pdsh, when a connection breaks.
 _NODE_LOST = 255
-# Clocks of two processes, and a signal's way to the rank.
+# The difference between clocks of two processes, and the time of a signal to the rank.
 _SLACK_S = 1.0
-# What a parent hears of later than its peers notice their broken connections; None is the end of
-# who watched a rank, and of the rank with it.
-_OUT_OF_NOWHERE = {
+# Statuses of a sudden end. The parent learns of it only after the other ranks have noticed their
+# broken connections. None is the end of a rank's supervisor, and of the rank with it.
+_SUDDEN = {
     None,
-    *(_SIGNALLED + each for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
-    *(_SIGNALLED + each for each in (signal.SIGILL, signal.SIGFPE)),
+    *(SIGNALLED + each for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    *(SIGNALLED + each for each in (signal.SIGILL, signal.SIGFPE)),
 }
-# How a Python that ends with an error can end in truth: threads of C++ crash it, or a launcher that
-# has seen a peer end sooner tells it to. And for how long it unwinds.
-_WHILE_UNWINDING = {_SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
+# How a Python process that already ends with an error can get another status: its C++ threads
+# crash, or a launcher that has seen another rank end first sends SIGTERM. And for how long it
+# unwinds.
+_WHILE_UNWINDING = {SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
 _UNWINDING_S = 10.0
-# How long one that has failed may take for the rest: handlers of atexit, uploads of logs. An error
-# that is older was caught.
-_TAKING_DOWN_S = 300.0
-# Python's own, where it cannot flush a stdout that nobody reads any more; the launcher logs there.
+# How long a process that has failed may take to end: atexit handlers, uploads of logs. An older
+# error was caught. worker/rank.py repeats it.
+TAKING_DOWN_S = 300.0
+# Python's exit status where it cannot flush its stdout, because nothing reads it any more; the
+# launcher logs to stdout.
 STDOUT_UNREAD = 120
 
 
@@ -54,7 +58,7 @@ class Cause(StrEnum):
     KILLED = "killed"
     """A rank died of a signal that neither zerowiz nor DeepSpeed sent."""
     STOPPED = "stopped"
-    """zerowiz was told to end."""
+    """zerowiz was asked to end by a signal."""
     LAUNCHER = "launcher"
     """DeepSpeed's launcher failed, or was killed."""
     NODE = "node"
@@ -68,15 +72,15 @@ class RankEnd:
     rank: int
     host: str
     status: int | None
-    """128 and the number of the signal that it died of; None where who watched it died with it."""
+    """The exit status, or 128 plus a signal's number; None where its supervisor died with it."""
     ended_at: float
     """When it was gone, in seconds since 1970."""
     failed_at: float | None = None
-    """When the error that it died of began to show; None where there is none."""
+    """When the error that ended it began to show, in seconds since 1970; None where none did."""
     told_at: float | None = None
-    """When it was told to end: its launcher was gone, or another rank had failed."""
+    """When it was asked to end, because its launcher was gone or another rank had failed."""
     raised: bool = False
-    """An error that nobody caught shows."""
+    """Whether its stderr shows an uncaught error."""
     cuda_oom: bool = False
     host_oom: bool = False
     tail: tuple[str, ...] = ()
@@ -85,7 +89,7 @@ class RankEnd:
 
     @property
     def since(self) -> float:
-        """From when on it had failed; a child of it may say so even later."""
+        """When it failed; a child process of it may print the error after its end."""
         return self.ended_at if self.failed_at is None else min(self.failed_at, self.ended_at)
 
 
@@ -96,29 +100,34 @@ class JobEnd:
     status: int
     cause: Cause
     first: RankEnd | None = None
-    """The rank that the others ended for."""
+    """The rank that ended first; the others ended because of it."""
     launcher_status: int | None = None
-    """As `subprocess` has it: negative for a signal."""
+    """As `subprocess` returns it: negative for a signal."""
     stopped_by: int | None = None
-    """The signal that told zerowiz to end, whatever the cause."""
+    """The signal that asked zerowiz to end; it need not be the cause."""
 
 
 def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
-    """What `worker/rank.py` wrote when its rank had ended."""
+    """Interpret the file that `worker/rank.py` wrote when its rank had ended.
+
+    Args:
+        content: The JSON object of the file.
+        log: The path of the rank's log.
+    """
     status = cast("int", content["status"])
     lines = tuple(cast("Sequence[str]", content["tail"]))
     ended_at = cast("float", content["ended_at"])
     failed_at = cast("float | None", content["failed_at"])
     told_at = cast("float | None", content["told_at"])
-    by_exit = 0 < status < _SIGNALLED
-    within_s = _TAKING_DOWN_S if by_exit else _UNWINDING_S
-    lately = failed_at is not None and ended_at - failed_at < within_s
+    by_exit = 0 < status < SIGNALLED
+    within_s = TAKING_DOWN_S if by_exit else _UNWINDING_S
+    is_recent = failed_at is not None and ended_at - failed_at < within_s
     told_before = told_at is not None and (failed_at is None or told_at <= failed_at)
-    unwinding = status in _WHILE_UNWINDING and lately and not told_before
-    was_caught = by_exit and failed_at is not None and not lately
+    unwinding = status in _WHILE_UNWINDING and is_recent and not told_before
+    was_caught = by_exit and failed_at is not None and not is_recent
     error = () if was_caught else last_error(lines, pythons=unwinding)
     failed = by_exit or (unwinding and bool(error))
-    # Who dies of these signals was ended from outside, whatever it had said.
+    # A rank that died of a signal from outside did not fail, whatever it had printed before.
     by_itself = failed or status not in {0, *_FROM_OUTSIDE}
     memory = died_for(error, on_cpu=content["accelerator"] == "cpu") if by_itself else None
     return RankEnd(
@@ -126,7 +135,7 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         host=cast("str", content["host"]),
         status=status,
         ended_at=ended_at,
-        failed_at=failed_at if failed and lately else None,
+        failed_at=failed_at if failed and is_recent else None,
         told_at=told_at,
         raised=bool(error),
         cuda_oom=memory is MemoryKind.GPU,
@@ -145,19 +154,19 @@ def judge(
     stopped_at: float | None = None,
     lost: Collection[int] = (),
 ) -> JobEnd:
-    """Why the job ended, and the status that tells it.
+    """Why the job ended, and the exit status that says so.
 
     Args:
         ends: Of every rank that is known to have started.
-        launcher_status: As `subprocess` has it.
+        launcher_status: As `subprocess` returns it: negative for a signal.
         ranks: How many ends there must be for the job to have finished.
-        stopped_by: The signal that told zerowiz to end.
+        stopped_by: The signal that asked zerowiz to end.
         stopped_at: When it came, in seconds since 1970.
         lost: Ranks of nodes that no longer answer.
     """
     failed = _in_order([end for end in ends if end.status != 0])
     told = _told(ends)
-    # SIGTERM is what a launcher sends to the others; an end by it alone is no news of its own.
+    # A launcher sends SIGTERM to the other ranks, so an end by SIGTERM alone is no failure.
     own = [
         end
         for end in failed
@@ -173,9 +182,9 @@ def judge(
     elif first is not None and first.rank in lost:
         status, cause = _NODE_LOST, Cause.NODE
     elif own and first is not None:
-        status, cause = _of_a_rank(first, own, launcher_status)
+        status, cause = _judge_rank(first, own, launcher_status)
     else:
-        status, cause = _of_the_launcher({end.rank for end in failed} - told, launcher_status)
+        status, cause = _judge_launcher({end.rank for end in failed} - told, launcher_status)
     return JobEnd(
         status=status,
         cause=cause,
@@ -186,84 +195,95 @@ def judge(
 
 
 def plain_status(launcher_status: int) -> int:
-    """The launcher's status as a shell would have said it of the rank."""
+    """The launcher's status as a shell would give it for the rank: 128 plus a signal's number."""
     if launcher_status < 0:
-        return _SIGNALLED - launcher_status
+        return SIGNALLED - launcher_status
     return _WRAPPED.get(launcher_status, launcher_status)
 
 
 def _told(ends: Sequence[RankEnd]) -> set[int]:
-    """The ranks that ended for another's sake.
+    """The ranks that ended because another one had failed.
 
-    Ranks of a host are told one after the other, and who was told first breaks the connections of
-    those that will be.
+    The ranks of a host are asked to end one after the other. The first of them breaks its
+    connections to the next ones, which then fail before they are asked.
     """
     first: dict[str, float] = {}
     for end in ends:
         if end.told_at is not None:
             first[end.host] = min(end.told_at, first.get(end.host, end.told_at))
-    # When one that left nothing was gone is not known so well.
+    # The time of an end without a report is not exact enough.
     known = [end for end in ends if end.status is not None or end.told_at is not None]
     return {end.rank for end in known if end.host in first and end.since >= first[end.host]}
 
 
 def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
-    """By when they failed.
+    """The failed ranks in the order of time.
 
-    Who was killed while nobody was gone yet was killed for nobody's sake, and perhaps a moment
-    before its parent heard of it.
+    A rank that ended suddenly while all others ran did not end because of them. Its parent may
+    have learned of it a moment after it happened, so it counts as _SLACK_S earlier.
     """
     first_gone = min((end.ended_at for end in failed), default=0.0)
 
-    def place(end: RankEnd) -> tuple[float, int]:
-        # Of who left nothing, the end is when it was missed.
+    def by_time(end: RankEnd) -> tuple[float, int]:
+        # Without a report, `ended_at` is when the rank was found missing.
         at = end.since - (_SLACK_S if end.status is None else 0.0)
-        killed = end.status in _OUT_OF_NOWHERE and end.failed_at is None
-        return at - (_SLACK_S if killed and at <= first_gone else 0.0), end.rank
+        is_sudden = end.status in _SUDDEN and end.failed_at is None
+        return at - (_SLACK_S if is_sudden and at <= first_gone else 0.0), end.rank
 
-    return sorted(failed, key=place)
+    return sorted(failed, key=by_time)
 
 
 def _first(own: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
-    """Who ran out of memory did not do so for another's sake; else the first in time."""
-    hungry = [end for end in own if end.cuda_oom or end.host_oom]
-    return next(iter((*hungry, *own, *failed)), None)
+    """The rank that the others ended for: one out of memory if there is one, else the earliest.
+
+    No rank runs out of memory because another one has ended.
+    """
+    out_of_memory = [end for end in own if end.cuda_oom or end.host_oom]
+    return next(iter((*out_of_memory, *own, *failed)), None)
 
 
 def _status_when_stopped(own: Sequence[RankEnd], stopped_by: int) -> int:
-    """A script may answer the signal with a status of its own; an error is its peers' end."""
+    """The status that the script chose when it was asked to end, else that of the signal.
+
+    A rank with an uncaught error chose nothing: it failed because the others had ended.
+    """
     chosen = (
         end.status
         for end in own
-        if end.status is not None and 0 < end.status < _SIGNALLED and not end.raised
+        if end.status is not None and 0 < end.status < SIGNALLED and not end.raised
     )
-    return next(chosen, _SIGNALLED + stopped_by)
+    return next(chosen, SIGNALLED + stopped_by)
 
 
-def _of_a_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
+def _judge_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
     status = end.status
     if status is None:
-        # The launcher tells the status of the first that it finds gone, which may be another.
-        told = plain_status(launcher_status)
-        status = KILLED if told in {0, *(each.status for each in own)} else told
+        # The launcher returns the status of the first rank that it finds gone: maybe another one.
+        of_launcher = plain_status(launcher_status)
+        status = KILLED if of_launcher in {0, *(each.status for each in own)} else of_launcher
     elif status == _TERMINATED:
-        # It was told so while it unwound, and Python would have ended with this.
+        # SIGTERM came while Python unwound; without it Python would have ended with 1.
         status = 1
     if end.cuda_oom:
         return status, Cause.CUDA_OOM
     if end.host_oom:
         return status, Cause.HOST_OOM
-    # Whatever ended it while it unwound, it has failed.
-    killed = status > _SIGNALLED and end.failed_at is None
+    # A rank with an error has failed, whatever signal came while it unwound.
+    killed = status > SIGNALLED and end.failed_at is None
     return status, Cause.KILLED if killed else Cause.FAILED
 
 
-def _of_the_launcher(untold: Collection[int], launcher_status: int) -> tuple[int, Cause]:
-    """No rank failed by itself."""
+def _judge_launcher(not_told: Collection[int], launcher_status: int) -> tuple[int, Cause]:
+    """Judge a job of which no rank failed by itself.
+
+    Args:
+        not_told: Ranks that ended badly although nothing had asked them to end.
+        launcher_status: As in `judge`.
+    """
     if launcher_status == 0:
-        # A signal ended the inner launcher, and `deepspeed` says 0 (runner.py, main, 0.19.8).
+        # A signal ended the inner launcher; `deepspeed` returns 0 then (runner.py, main, 0.19.8).
         return KILLED, Cause.LAUNCHER
-    if launcher_status > 0 and untold:
-        # Somebody sent SIGTERM to a rank.
+    if launcher_status > 0 and not_told:
+        # Something else sent SIGTERM to a rank.
         return _TERMINATED, Cause.KILLED
     return plain_status(launcher_status), Cause.LAUNCHER

@@ -20,6 +20,8 @@ _ATTENTION = {
     Attention.EAGER: ("eager",),
 }
 _TORCH_NAMES = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
+# The usual crop of ImageNet, for a config that leaves the size to the preprocessor.
+IMAGE_SIZE = 224
 # Where config.json names no class: the first head that transformers has for its config. An encoder
 # has a causal head as well, and an encoder-decoder has all three.
 _HEADS = (
@@ -141,8 +143,7 @@ def _outermost(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 def _image_shape(config: Any) -> tuple[int, ...]:
     vision = getattr(config, "vision_config", None) or config
-    # The usual crop of ImageNet, where the config leaves it to the preprocessor.
-    size = getattr(vision, "image_size", None) or 224
+    size = getattr(vision, "image_size", None) or IMAGE_SIZE
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     frames = (vision.num_frames,) if getattr(vision, "num_frames", None) else ()
     return (*frames, getattr(vision, "num_channels", 3), height, width)

@@ -1,10 +1,12 @@
 """Serve a batch as one rank: load the libraries once, then fork a fresh process for each case.
 
-An engine does not give all its memory back, and loading torch, DeepSpeed and transformers takes
-longer than most cases. So the rank loads them without touching CUDA, which does not survive a fork,
-and each case is a child that ends. The ranks agree through files (`marks.py`): rank 0 begins a case
-once every rank has ended the one before; a rank whose child failed says so, and the others end
-theirs, which may hang in a collective for a peer that is gone.
+An engine does not give all its memory back, so each case needs a process of its own. To load torch,
+DeepSpeed and transformers takes longer than most cases. So the rank loads them without touching
+CUDA, which does not survive a fork, and each case is a child process.
+
+The ranks coordinate through files (`batch_files.py`). Rank 0 begins a case once every rank has
+ended the one before. A rank whose child failed says so in a file; the other ranks then kill their
+children, which may wait in a collective for the rank that is gone.
 """
 
 import os
@@ -14,50 +16,55 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from zerowiz.worker.marks import (
-    Values,
+from zerowiz.worker.batch_files import (
+    Batch,
+    Case,
+    End,
+    KillReason,
+    Start,
+    case_file,
     case_folder,
-    case_mark,
-    end_mark,
+    end_file,
     log_file,
-    read_mark,
-    start_mark,
-    stop_mark,
-    write_mark,
+    read_end,
+    read_start,
+    start_file,
+    stop_file,
+    write_json,
 )
-from zerowiz.worker.ops import finish_builds, start_builds, unwind
-
-Case = dict[str, Any]
+from zerowiz.worker.ops import finish_builds, raise_exit, start_builds
 
 _POLL_S = 0.02
-# A peer that fails by itself a moment later should be able to say why.
+# For a rank that fails by itself shortly after another one: it can still report its own error.
 _GRACE_S = 3.0
 
 
-def serve(batch: Case, rank: int) -> None:
-    """Take part in every case that has room for this rank, in order."""
-    # A request to end unwinds, so that what a case leaves in shared memory is removed.
-    signal.signal(signal.SIGTERM, unwind)
+def serve(batch: Batch, rank: int) -> None:
+    """Run every case that includes this rank, in order."""
+    # SIGTERM unwinds, so that what a case leaves in shared memory is removed.
+    signal.signal(signal.SIGTERM, raise_exit)
     folder, cases = Path(batch["folder"]), batch["cases"]
     builds = start_builds(batch["ops"]) if rank == 0 else []
-    # torch asks NVML whether there is a GPU, and leaves CUDA alone (torch/cuda/__init__.py).
+    # torch then asks NVML whether there is a GPU, and does not initialize CUDA
+    # (torch/cuda/__init__.py).
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # Loaded here, while the ops are built.
     from zerowiz.worker.case import preload  # noqa: PLC0415
 
     preload(cases)
     finish_builds(builds)
-    for place, case in enumerate(cases):
+    for index, case in enumerate(cases):
         if rank >= case["gpus"]:
             continue
-        here = case_folder(folder, place)
-        start = _begin(folder, place, batch) if rank == 0 else _wait_for_start(folder, here)
+        here = case_folder(folder, index)
+        start = _begin(folder, index, batch) if rank == 0 else _wait_for_start(folder, here)
         if start is None:
             return
         until = min(time.time() + batch["case_deadline_s"], batch["stop_at"])
-        write_mark(end_mark(here, rank), _run(case, here, rank, start["port"], until))
+        end = _run(case, here, rank, start["port"], until)
+        write_json(end_file(here, rank), dict(end))
         if rank == 0 and not _all_ended(here, case["gpus"]):
             return
 
@@ -67,25 +74,25 @@ def _orphaned(parent: int = os.getppid()) -> bool:
     return os.getppid() != parent
 
 
-def _begin(folder: Path, place: int, batch: Case) -> Values | None:
-    """Rank 0 opens a case, unless its time is over."""
+def _begin(folder: Path, index: int, batch: Batch) -> Start | None:
+    """Begin a case, on rank 0; None where the time of the batch is over."""
     if time.time() >= batch["stop_at"]:
-        write_mark(stop_mark(folder), {})
+        write_json(stop_file(folder), {})
         return None
-    here = case_folder(folder, place)
+    here = case_folder(folder, index)
     here.mkdir(parents=True, exist_ok=True)
-    write_mark(case_mark(here), batch["cases"][place])
+    write_json(case_file(here), dict(batch["cases"][index]))
     with socket.socket() as listener:
         listener.bind(("", 0))
-        start = {"port": listener.getsockname()[1]}
-    write_mark(start_mark(here), start)
+        start: Start = {"port": listener.getsockname()[1]}
+    write_json(start_file(here), dict(start))
     return start
 
 
-def _wait_for_start(folder: Path, here: Path) -> Values | None:
+def _wait_for_start(folder: Path, here: Path) -> Start | None:
     while not _orphaned():
-        start = read_mark(start_mark(here))
-        if start is not None or stop_mark(folder).exists():
+        start = read_start(start_file(here))
+        if start is not None or stop_file(folder).exists():
             return start
         time.sleep(_POLL_S)
     return None
@@ -94,25 +101,25 @@ def _wait_for_start(folder: Path, here: Path) -> Values | None:
 def _all_ended(here: Path, ranks: int) -> bool:
     """Wait until the case has ended on every rank; no rank outlives its deadline."""
     while not _orphaned():
-        if all(end_mark(here, rank).exists() for rank in range(ranks)):
+        if all(end_file(here, rank).exists() for rank in range(ranks)):
             return True
         time.sleep(_POLL_S)
     return False
 
 
-def _run(case: Case, here: Path, rank: int, port: int, until: float) -> Values:
-    """Fork the case, see it end, and say how."""
+def _run(case: Case, here: Path, rank: int, port: int, until: float) -> End:
+    """Fork the case, and wait until it has ended."""
     child = os.fork()
     if child == 0:
-        _become(case, here, rank, port)
+        _run_child(case, here, rank, port)
     try:
         return _supervise(child, here, rank, case["gpus"], until)
     finally:
         _drop_shared_memory(port, rank)
 
 
-def _become(case: Case, here: Path, rank: int, port: int) -> NoReturn:
-    """The child: its own log, its own rendezvous; it never returns into the parent's code."""
+def _run_child(case: Case, here: Path, rank: int, port: int) -> NoReturn:
+    """Run the case in the child, with its own log and port; never return to the parent's code."""
     code = 1
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -125,8 +132,8 @@ def _become(case: Case, here: Path, rank: int, port: int) -> NoReturn:
         from zerowiz.worker.case import can_fork, run_case  # noqa: PLC0415 - loaded by now
 
         if not can_fork():
-            alone = [sys.executable, "-m", "zerowiz.worker.alone", str(here)]
-            os.execv(sys.executable, alone)  # noqa: S606 - no shell is wanted
+            argv = [sys.executable, "-m", "zerowiz.worker.single_case", str(here)]
+            os.execv(sys.executable, argv)  # noqa: S606 - no shell is wanted
         code = run_case(case, rank, here)
     except BaseException:  # noqa: BLE001 - a child must not unwind into its parent's code
         traceback.print_exc()
@@ -134,7 +141,7 @@ def _become(case: Case, here: Path, rank: int, port: int) -> NoReturn:
         os._exit(code)
 
 
-def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> Values:
+def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> End:
     grace_until: float | None = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -142,7 +149,7 @@ def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> V
             return {"status": os.waitstatus_to_exitcode(status), "killed": None}
         if grace_until is None and _peer_failed(here, rank, ranks):
             grace_until = time.time() + _GRACE_S
-        why = _reason_to_end(until, grace_until)
+        why = _reason_to_kill(until, grace_until)
         if why is not None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -151,11 +158,11 @@ def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> V
 
 
 def _peer_failed(here: Path, rank: int, ranks: int) -> bool:
-    ends = (read_mark(end_mark(here, peer)) for peer in range(ranks) if peer != rank)
+    ends = (read_end(end_file(here, peer)) for peer in range(ranks) if peer != rank)
     return any(end is not None and end["status"] != 0 for end in ends)
 
 
-def _reason_to_end(until: float, grace_until: float | None) -> str | None:
+def _reason_to_kill(until: float, grace_until: float | None) -> KillReason | None:
     now = time.time()
     if now > until:
         return "deadline"

@@ -1,0 +1,200 @@
+"""What runs in the ranks repeats values of core, emit and cli, which it may not import; they agree.
+
+`worker/rank.py` needs the standard library alone, and the rest of `worker/` no room but its own. A
+value that changes on one side only fails here.
+"""
+
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from kills.harness import SHIM
+from measured.rows import read_model, read_rows
+
+from zerowiz.cli.launch import launch
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.measure import row
+from zerowiz.core.measure.optimizer_kernels import OptimizerKernel
+from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.core.memory.forward import losses as predicted_losses
+from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.outcome import oom_text, verdict
+from zerowiz.core.workload import Attention, Loss, Precision
+from zerowiz.emit import attempt_folder, job, measure, processes
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.worker import batch_files, rank
+
+KILL_REASONS = {*get_args(batch_files.KillReason)}
+SAME = {
+    "how long a failed rank may take to end": (rank.TAKING_DOWN_S, verdict.TAKING_DOWN_S),
+    "the line above an error that ends nothing": (
+        rank.ENDS_NOTHING.pattern.decode(),
+        oom_text.ENDS_NOTHING.pattern,
+    ),
+    "how that line is matched": (
+        rank.ENDS_NOTHING.flags,
+        oom_text.ENDS_NOTHING.flags & ~re.UNICODE,
+    ),
+    "how a traceback begins": (rank.TRACEBACK.decode(), oom_text.TRACEBACK),
+    "what a shell adds to a signal": (rank.SIGNALLED, verdict.SIGNALLED),
+    "the folder's variable": (rank.ATTEMPT_VARIABLE, attempt_folder.ATTEMPT_VARIABLE),
+    "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, attempt_folder.SUPERVISOR_VARIABLE),
+    "the grace's variable": (rank.GRACE_VARIABLE, attempt_folder.GRACE_VARIABLE),
+    "the grace": (rank.GRACE_S, inspect.signature(launch).parameters["grace_seconds"].default),
+    "the file of orders": (rank.ORDERS_FILE, attempt_folder.ORDERS_FILE),
+    "the order to end": (rank.END_ORDER, attempt_folder.END_ORDER),
+    "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
+    "the worker's module": (batch_files.MODULE, measure.WORKER_MODULE),
+    "why a case was killed": (KILL_REASONS, {*row._ENDED, measure.KILLED_FOR_PEER}),
+    "the phases": ({*get_args(batch_files.Phase)}, {phase.value for phase in Phase}),
+    "the names of the phases": (
+        {
+            *("model", "init"),
+            *(f"{i}_{p}" for i in ("first", "steady") for p in ("forward", "backward", "step")),
+        },
+        {*row.PHASES},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_a_value_that_stands_twice_is_the_same(what: str) -> None:
+    ours, theirs = SAME[what]
+    assert ours == theirs
+
+
+def test_a_case_without_an_end_was_killed_for_a_reason_that_there_is() -> None:
+    assert measure.KILLED_WITH_LAUNCHER in KILL_REASONS
+
+
+def test_the_report_of_an_end_is_waited_for_longer_than_it_takes() -> None:
+    assert job.WRITTEN_S > rank.DRAIN_S + rank.POLL_S
+
+
+def test_a_signal_that_is_passed_on_does_not_end_who_passes_it_on() -> None:
+    assert {*processes.FORWARDED_SIGNALS} <= {*rank.IGNORED_SIGNALS}
+
+
+CASE, RANK = Path("/batch/case-3"), 5
+FILES = {
+    "folder": (batch_files.case_folder(CASE.parent, 3), measure._case_folder(CASE.parent, 3)),
+    "start": (batch_files.start_file(CASE), measure._start_file(CASE)),
+    "report": (batch_files.report_file(CASE, RANK), measure._report_file(CASE, RANK)),
+    "end": (batch_files.end_file(CASE, RANK), measure._end_file(CASE, RANK)),
+    "log": (batch_files.log_file(CASE, RANK), measure._log_file(CASE, RANK)),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_of_a_case_has_one_path(what: str) -> None:
+    ours, theirs = FILES[what]
+    assert ours == theirs
+
+
+def test_a_batch_is_written_with_the_keys_that_are_read(tmp_path: Path) -> None:
+    batch = measure.Batch(
+        cases=(),
+        ops=(),
+        launcher=(sys.executable, "-c", ""),
+        env={},
+        deadline_s=1,
+        case_deadline_s=1,
+    )
+    measure._start(batch, tmp_path, os.environ).wait()
+    written = json.loads((tmp_path / "batch.json").read_text())
+    assert batch_files.Batch.__annotations__.keys() == written.keys()
+
+
+MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")
+
+
+def planned() -> PlannedTrial:
+    trial = decode_trial(MEASURED, "case")
+    machine = parse_spec("4xH200", read_gpu_table())
+    return plan_trial(trial, machine, read_model(MEASURED["model"]), None)
+
+
+def test_a_case_has_every_key_that_a_rank_reads() -> None:
+    assert set() == {*batch_files.Case.__annotations__} - planned().as_case().keys()
+
+
+class Asked(dict[str, object]):
+    """A report that notes which keys it is asked for."""
+
+    def __init__(self, values: dict[str, object]) -> None:
+        super().__init__(values)
+        self.keys_asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> object:
+        self.keys_asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: object = None) -> object:
+        self.keys_asked.add(key)
+        return super().get(key, default)
+
+
+def test_a_row_is_made_of_every_key_that_a_rank_reports_and_of_no_other() -> None:
+    reported = batch_files.Report.__annotations__
+    report = Asked({key: MEASURED.get(key) for key in reported})
+    failed = Asked({"ok": False, "error": "ValueError in init: no"})
+    ends = [
+        row.TrialEnd(rank=number, report=each, status=number, killed=None)
+        for number, each in enumerate((report, failed))
+    ]
+    row.make_row(planned(), ends, Accelerator.CUDA)
+    assert {*reported} == report.keys_asked | failed.keys_asked
+
+
+def test_a_phase_is_reported_with_the_keys_of_a_measured_row() -> None:
+    readings = MEASURED["phases"].values()
+    assert [batch_files.Reading.__annotations__.keys()] * len(readings) == [
+        reading.keys() for reading in readings
+    ]
+
+
+def test_the_ranks_know_every_name_that_a_case_may_hold() -> None:
+    pytest.importorskip("deepspeed")
+    from zerowiz.worker import losses, models, optimizers
+
+    from_config = {OptimizerKernel.ADAMW_CONFIG}
+    assert {*OptimizerKernel} - from_config == {*optimizers.BUILDERS}
+    assert {*Loss} == {*losses.LOSSES}
+    assert {*Attention} == {*models.ATTENTION}
+    assert {*Precision} == {*models.DTYPES}
+
+
+def test_a_model_is_built_as_it_is_traced() -> None:
+    pytest.importorskip("deepspeed")
+    from zerowiz.probe.model.trace import build
+    from zerowiz.worker import losses, models
+
+    assert predicted_losses._CHUNK_TOKENS == losses.CHUNK_TOKENS
+    assert build.IMAGE_SIZE == models.IMAGE_SIZE
+    assert models._HEADS == build._HEADS[: len(models._HEADS)]
+
+
+def test_the_supervisor_reads_what_a_rank_wrote(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; sys.stderr.write('last words'); os.kill(os.getpid(), 9)")
+    folder = attempt_folder.AttemptFolder(tmp_path / "attempt")
+    folder.create()
+    environ = {**os.environ, attempt_folder.ATTEMPT_VARIABLE: str(folder.path), "RANK": "3"}
+    words = [sys.executable, str(SHIM), "--local_rank=1", str(script)]
+    done = subprocess.run(words, env=environ, capture_output=True, check=False)
+    folder.read_new()
+    started, end = folder.ranks[3], folder.ends[3]
+    assert (-signal.SIGKILL, verdict.KILLED) == (done.returncode, end.status)
+    assert processes.read_pid_namespace() == started.pid_namespace
+    assert started.process.pid != started.supervisor.pid
+    assert (started.host, ("last words",), str(folder.path / "rank-3.log")) == (
+        *(end.host, end.tail, end.log),
+    )

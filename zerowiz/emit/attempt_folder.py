@@ -1,0 +1,116 @@
+"""The folder of one attempt: ranks write there how they started and ended, and read orders there.
+
+`worker/rank.py` is the other side of every file here (`tests/worker/test_contract.py` holds the two
+together). On several nodes the folder is shared, or each node has its own.
+"""
+
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerowiz.core.outcome.verdict import RankEnd, parse_end
+from zerowiz.emit.processes import Process, is_alive
+
+ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"
+"""Environment variable: the path of this folder."""
+SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
+"""Environment variable: the PID namespace of the supervisor, of `read_pid_namespace`."""
+GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
+"""Environment variable: seconds from a request to end until a rank is killed."""
+
+ORDERS_FILE = "orders"
+"""One order to a line: the number of a signal, or END_ORDER."""
+END_ORDER = "end"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankProcess:
+    """A rank that was started, on this host or another."""
+
+    rank: int
+    host: str
+    pid_namespace: str
+    """Processes of one namespace can signal each other; of `read_pid_namespace`."""
+    process: Process
+    """The training."""
+    supervisor: Process
+    """`worker/rank.py`, which keeps the rank's output and writes how it ended."""
+
+    def runs_in(self, pid_namespace: str) -> bool:
+        """Whether the rank, or its supervisor, is a living process of this namespace."""
+        return self.pid_namespace == pid_namespace and (
+            is_alive(self.process) or is_alive(self.supervisor)
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+class AttemptFolder:
+    """What is known of the ranks. Each file is written whole, so it is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ranks: dict[int, RankProcess] = {}
+        self.ends: dict[int, RankEnd] = {}
+        self.has_ordered_end = False
+
+    def read_new(self) -> None:
+        """Read the files that were not there at the last call."""
+        with suppress(OSError):
+            for path in self.path.glob("rank-*.json"):
+                number, _, kind = path.name.removeprefix("rank-").partition(".")
+                seen = self.ends if kind == "end.json" else self.ranks
+                if int(number) not in seen and (content := _read(path)) is not None:
+                    self._take(path, kind, content)
+
+    def _take(self, path: Path, kind: str, content: dict[str, Any]) -> None:
+        rank = content["rank"]
+        if kind == "end.json":
+            self.ends[rank] = parse_end(content, str(path.with_name(f"rank-{rank}.log")))
+        else:
+            self.ranks[rank] = RankProcess(
+                rank=rank,
+                host=content["host"],
+                pid_namespace=content["space"],
+                process=Process(**content["process"]),
+                supervisor=Process(**content["beside"]),
+            )
+
+    def create(self) -> None:
+        """Make the folder and an empty file of orders, before the job starts."""
+        with suppress(OSError):
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / ORDERS_FILE).touch()
+
+    def append_order(self, order: str) -> bool:
+        """Leave an order for the rank supervisors; whether it could be written.
+
+        Args:
+            order: The number of a signal, or END_ORDER.
+        """
+        with suppress(OSError), (self.path / ORDERS_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(f"{order}\n")
+            return True
+        return False
+
+    def order_end(self) -> None:
+        """Have every rank supervisor end its rank, on whichever host it is; written once."""
+        if not self.has_ordered_end:
+            self.has_ordered_end = self.append_order(END_ORDER)
+
+    def refresh(self) -> None:
+        """Change the folder: a network file system then shows what others wrote to it (nfs(5))."""
+        with suppress(OSError):
+            path = self.path / f"look-{socket.gethostname()}-{os.getpid()}"
+            path.touch()
+            path.unlink()

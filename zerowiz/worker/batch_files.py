@@ -1,0 +1,162 @@
+"""The files of a batch: what `zerowiz measure` gives the ranks, and what they say in answer.
+
+core and emit read and write the other side of them. This room may not import those, so
+`tests/worker/test_contract.py` holds the two sides together. Each file is written whole or not at
+all.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+MODULE = "zerowiz.worker"
+"""What `deepspeed --module` starts: `__main__.py` of this room."""
+
+Phase = Literal["model", "init", "forward", "backward", "step"]
+Iteration = Literal["first", "middle", "steady"]
+KillReason = Literal["deadline", "peer", "launcher"]
+"""Why a case was killed: its time was over, another rank failed, or the launcher was gone."""
+
+
+class Case(TypedDict):
+    """The keys of a case that a rank reads; `core/measure/trial.py` says what they mean."""
+
+    model: str
+    config: dict[str, Any]
+    ds_config: dict[str, Any]
+    gpus: int
+    precision: str
+    optimizer: str
+    micro_batch: int
+    sequence_tokens: int
+    accumulation_steps: int
+    gradient_checkpointing: bool
+    attention: str
+    loss: str
+    packing: bool
+    lora_rank: int | None
+    lora_target_modules: list[str]
+    quantized: bool
+    zero_init: bool
+    expandable_segments: bool
+    memory_cap_bytes: int | None
+    nccl_p2p: bool
+    steps: int
+
+
+class Batch(TypedDict):
+    """The whole task of the ranks."""
+
+    folder: str
+    cases: list[Case]
+    ops: list[str]
+    """The builders of DeepSpeed's ops to compile, such as `FusedAdamBuilder`."""
+    stop_at: float
+    """In seconds since 1970."""
+    case_deadline_s: float
+
+
+class Start(TypedDict):
+    """Rank 0 begins a case."""
+
+    port: int
+    """Where its ranks meet."""
+
+
+class End(TypedDict):
+    """How a case ended on one rank."""
+
+    status: int
+    """The exit status; negative for a signal."""
+    killed: KillReason | None
+
+
+class Reading(TypedDict):
+    """Memory of a phase; None where it cannot be measured."""
+
+    allocated_bytes: int | None
+    peak_bytes: int | None
+    peak_reserved_bytes: int | None
+
+
+class Report(TypedDict, total=False):
+    """What a rank measured so far; the names are those of a measured row."""
+
+    ok: bool
+    oom_phase: str | None
+    error: str | None
+    phases: dict[str, Reading]
+    step_seconds: list[float]
+    params: int
+    trainable_params: int | None
+    gpu: str
+    versions: dict[str, str]
+    wrapper: list[str]
+    expandable_segments: bool | None
+    allocator_retries: int | None
+    peak_reserved_bytes: int | None
+    host_peak_rss_bytes: int
+    context_bytes: int
+    context_and_nccl_bytes: int
+    device_used_outside_allocator_bytes: int | None
+
+
+def write_json(path: Path, values: Mapping[str, object]) -> None:
+    """Write a JSON object in one step: a reader sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(values), encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_start(path: Path) -> Start | None:
+    """What a `start_file` says; None where it is not there yet."""
+    return cast("Start | None", _read_json(path))
+
+
+def read_end(path: Path) -> End | None:
+    """What an `end_file` says; None where it is not there yet."""
+    return cast("End | None", _read_json(path))
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def case_folder(folder: Path, index: int) -> Path:
+    """The folder of a case, by its index in the batch."""
+    return folder / f"case-{index}"
+
+
+def case_file(folder: Path) -> Path:
+    """The case itself, for a rank that cannot inherit it by a fork."""
+    return folder / "case.json"
+
+
+def start_file(folder: Path) -> Path:
+    """A Start: rank 0 begins the case."""
+    return folder / "start.json"
+
+
+def report_file(folder: Path, rank: int) -> Path:
+    """A Report, written by the process of the case after each phase."""
+    return folder / f"rank-{rank}.json"
+
+
+def end_file(folder: Path, rank: int) -> Path:
+    """An End, written by the process that forked the case."""
+    return folder / f"end-{rank}.json"
+
+
+def stop_file(folder: Path) -> Path:
+    """An empty object: no further case of the batch begins."""
+    return folder / "stop.json"
+
+
+def log_file(folder: Path, rank: int) -> Path:
+    """What the case wrote to stdout and stderr on a rank."""
+    return folder / f"rank-{rank}.log"
