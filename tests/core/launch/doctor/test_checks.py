@@ -3,9 +3,26 @@
 from collections.abc import Mapping
 
 import pytest
+from core.launch.doctor.cases import (
+    CASES,
+    CPU,
+    CUDA13,
+    GIB,
+    H200,
+    INFINIBAND,
+    PLAIN,
+    SEVEN,
+    TOOLS,
+    Case,
+    install,
+    plan,
+    two_nodes,
+    with_capability,
+    with_host,
+)
 from recorded import play, recording
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.launch.doctor import refused
 from zerowiz.core.launch.doctor.examine import RULES, examine
 from zerowiz.core.launch.doctor.facts import (
     Extensions,
@@ -24,58 +41,12 @@ from zerowiz.core.launch.doctor.host import checkpoint_bytes
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
 from zerowiz.core.launch.doctor.report import encode_findings
-from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.rule import Severity
+from zerowiz.core.machine.host import UNLIMITED_BYTES
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.rule import Severity, rules_of
 from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
-
-GIB = 2**30
-H200 = play(recording("h200-x4"))
-CPU = Machine(
-    source=MachineSource.CPU,
-    accelerator=Accelerator.CPU,
-    gpus=tuple(Gpu(index=i, name="CPU rank", free_bytes=8 * GIB) for i in range(2)),
-    host=Host(total_bytes=16 * GIB, available_bytes=16 * GIB),
-)
-SEVEN = model_from_size("7b", 7 * 10**9)
-CUDA13 = Torch(
-    version="2.13.0+cu130",
-    cuda_version=(13, 0),
-    capabilities=frozenset({(7, 5), (8, 0), (9, 0), (12, 0)}),
-)
-TOOLS = Toolchain(
-    compiler="c++",
-    has_compiler=True,
-    has_ninja=True,
-    python_headers=True,
-    cuda_home="/usr/local/cuda",
-    has_nvcc=True,
-    cuda_version=(13, 0),
-    has_libaio=True,
-)
-
-
-def install(torch: Torch | None = CUDA13, /, **packages: Package) -> Installed:
-    return Installed(program="/env/bin/deepspeed", own=True, packages=packages, torch=torch)
-
-
-def plan(
-    machine: Machine = H200,
-    strategy: Strategy = ZERO2,
-    *ops: Op,
-    workload: Workload | None = None,
-    nvme_path: str | None = None,
-    integration: Integration = Integration.DEEPSPEED,
-) -> PlannedJob:
-    job = PlanInput(
-        machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
-    )
-    return PlannedJob(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
 
 
 def codes(
@@ -100,9 +71,15 @@ def look(
     )
 
 
-def with_capability(capability: tuple[int, int] | None) -> Machine:
-    gpus = tuple(replace(gpu, compute_capability=capability) for gpu in H200.gpus)
-    return replace(H200, gpus=gpus)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_a_check_finds_its_case_and_not_what_is_nearly_one(case: Case) -> None:
+    assert case.rule in {each.rule.name for each in examine(case.found)}
+    assert case.rule not in {each.rule.name for each in examine(case.near)}
+
+
+def test_every_rule_of_a_check_has_a_case() -> None:
+    by_earlier_steps = {rule.name for rule in rules_of([refused])}
+    assert {rule.name for rule in RULES} - by_earlier_steps == {case.rule for case in CASES}
 
 
 @pytest.mark.parametrize("machine", [H200, CPU, None])
@@ -494,14 +471,6 @@ def test_shared_memory_must_hold_what_the_ranks_exchange(
     assert expected == codes(machine, PreflightFacts(shm_free_bytes=free_bytes))
 
 
-def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
-    host = replace(H200.host, memlock_bytes=memlock_bytes)
-    return replace(with_nodes(H200, 2), host=host, network=Network(nics=nics))
-
-
-INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
-
-
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [
@@ -544,14 +513,6 @@ def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
     facts = PreflightFacts(checkpoints=Folder(path="out", free_bytes=free_bytes))
     assert expected == codes(H200, facts, plan())
     assert () == failures(look(H200, facts, plan()))
-
-
-def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
-    host = Host(total_bytes=total_bytes, available_bytes=available_bytes)
-    return replace(H200, host=host)
-
-
-PLAIN = Script(path="train.py", builds_on_host=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,304 @@
+"""List for each preflight check a job that it finds something of, and one that it nearly does."""
+
+from dataclasses import dataclass
+
+from recorded import play, recording
+
+from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.launch.doctor.facts import (
+    Extensions,
+    Folder,
+    Import,
+    Installed,
+    Lock,
+    Package,
+    PreflightFacts,
+    Script,
+    Toolchain,
+    Torch,
+)
+from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
+from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.strategies import ZERO2, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Integration, Precision, Workload
+
+GIB = 2**30
+H200 = play(recording("h200-x4"))
+CPU = Machine(
+    source=MachineSource.CPU,
+    accelerator=Accelerator.CPU,
+    gpus=tuple(Gpu(index=i, name="CPU rank", free_bytes=8 * GIB) for i in range(2)),
+    host=Host(total_bytes=16 * GIB, available_bytes=16 * GIB),
+)
+SEVEN = model_from_size("7b", 7 * 10**9)
+CUDA13 = Torch(
+    version="2.13.0+cu130",
+    cuda_version=(13, 0),
+    capabilities=frozenset({(7, 5), (8, 0), (9, 0), (12, 0)}),
+)
+TOOLS = Toolchain(
+    compiler="c++",
+    has_compiler=True,
+    has_ninja=True,
+    python_headers=True,
+    cuda_home="/usr/local/cuda",
+    has_nvcc=True,
+    cuda_version=(13, 0),
+    has_libaio=True,
+)
+
+
+def install(torch: Torch | None = CUDA13, /, **packages: Package) -> Installed:
+    return Installed(program="/env/bin/deepspeed", own=True, packages=packages, torch=torch)
+
+
+def plan(
+    machine: Machine = H200,
+    strategy: Strategy = ZERO2,
+    *ops: Op,
+    workload: Workload | None = None,
+    nvme_path: str | None = None,
+    integration: Integration = Integration.DEEPSPEED,
+) -> PlannedJob:
+    job = PlanInput(
+        machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
+    )
+    return PlannedJob(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
+
+
+def with_capability(capability: tuple[int, int] | None) -> Machine:
+    gpus = tuple(replace(gpu, compute_capability=capability) for gpu in H200.gpus)
+    return replace(H200, gpus=gpus)
+
+
+def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
+    host = Host(total_bytes=total_bytes, available_bytes=available_bytes)
+    return replace(H200, host=host)
+
+
+def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
+    host = replace(H200.host, memlock_bytes=memlock_bytes)
+    return replace(with_nodes(H200, 2), host=host, network=Network(nics=nics))
+
+
+INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
+
+
+PLAIN = Script(path="train.py", builds_on_host=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A job that a rule finds something of, and one that it nearly does."""
+
+    rule: str
+    found: PreflightInput
+    near: PreflightInput
+
+
+def case(rule: str, found: PreflightInput, near: PreflightInput) -> Case:
+    return Case(rule=rule, found=found, near=near)
+
+
+def given(
+    facts: PreflightFacts | None = None,
+    planned: PlannedJob | None = None,
+    machine: Machine = H200,
+    **environ: str,
+) -> PreflightInput:
+    return PreflightInput(
+        machine=machine, planned=planned, facts=facts or PreflightFacts(), environ=environ
+    )
+
+
+def installed(torch: Torch | None = CUDA13, /, **packages: Package) -> PreflightInput:
+    return given(PreflightFacts(installed=install(torch, **packages)))
+
+
+def started_by(interpreter: str, *, exists: bool, own: bool) -> PreflightInput:
+    program = Installed(
+        program="/x/bin/deepspeed", interpreter=interpreter, interpreter_exists=exists, own=own
+    )
+    return given(PreflightFacts(installed=program))
+
+
+def script(*missing: Import, shadowing: tuple[str, ...] = ()) -> PreflightInput:
+    facts = Script(path="train.py", missing=missing, shadowing=shadowing)
+    return given(PreflightFacts(installed=install(), script=facts))
+
+
+def building(op: Op, tools: Toolchain = TOOLS, **environ: str) -> PreflightInput:
+    facts = PreflightFacts(installed=install(), toolchain=tools)
+    return given(facts, plan(H200, ZERO2, op), H200, **environ)
+
+
+def built_in(folder: Extensions) -> PreflightInput:
+    return given(PreflightFacts(extensions=folder), plan(H200, ZERO2, CPU_ADAM))
+
+
+def locked(op: str) -> Extensions:
+    lock = Lock(path=f"/e/{op}/lock", op=op, age_milliseconds=900_000)
+    return Extensions(folder="/e", locks=(lock,))
+
+
+def offloading(folder: Folder) -> PreflightInput:
+    facts = PreflightFacts(nvme=folder, locks_any_amount=True)
+    return given(facts, plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme"))
+
+
+def on(capability: tuple[int, int], precision: Precision) -> PreflightInput:
+    machine = with_capability(capability)
+    return given(None, plan(machine, workload=Workload(precision=precision)), machine)
+
+
+def checkpoints(free_bytes: int) -> PreflightInput:
+    return given(PreflightFacts(checkpoints=Folder(path="out", free_bytes=free_bytes)), plan())
+
+
+def loading(machine: Machine) -> PreflightInput:
+    return given(PreflightFacts(script=PLAIN), plan(machine), machine)
+
+
+RDMA = two_nodes(None, INFINIBAND)
+CASES = (
+    case(
+        "import-missing",
+        script(Import(name="datasets", line=3)),
+        script(shadowing=("torch.py",)),
+    ),
+    case("shadowed", script(shadowing=("torch.py",)), script()),
+    case(
+        "package-missing",
+        installed(torch=Package(present=False)),
+        installed(torch=Package(present=None)),
+    ),
+    case(
+        "old-deepspeed",
+        installed(deepspeed=Package(present=True, version="0.19.7")),
+        installed(deepspeed=Package(present=True, version="0.19.8")),
+    ),
+    case(
+        "other-environment",
+        started_by("/x/bin/python", exists=True, own=False),
+        started_by("/x/bin/python", exists=True, own=True),
+    ),
+    case(
+        "no-interpreter",
+        started_by("/x/bin/python", exists=False, own=False),
+        started_by("/x/bin/python", exists=True, own=True),
+    ),
+    case("torch-without-cuda", installed(Torch(version="2.13.0+cpu")), installed()),
+    case(
+        "old-driver",
+        given(PreflightFacts(installed=install()), None, replace(H200, cuda_version=(12, 8))),
+        given(PreflightFacts(installed=install()), None, replace(H200, cuda_version=(13, 0))),
+    ),
+    case(
+        "no-code-for-gpu",
+        given(PreflightFacts(installed=install()), None, with_capability((7, 0))),
+        given(PreflightFacts(installed=install()), None, with_capability((7, 5))),
+    ),
+    case("busy-gpu", given(None, None, play(recording("h200-x1-busy"))), given()),
+    case("half-precision", on((6, 1), Precision.FP16), on((7, 0), Precision.FP16)),
+    case("accelerator", given(DS_ACCELERATOR="cpu"), given(DS_ACCELERATOR="cuda")),
+    case(
+        "no-compiler",
+        building(CPU_ADAM, replace(TOOLS, has_compiler=False)),
+        building(CPU_ADAM),
+    ),
+    case("no-ninja", building(CPU_ADAM, replace(TOOLS, has_ninja=False)), building(CPU_ADAM)),
+    case(
+        "no-python-headers",
+        building(CPU_ADAM, replace(TOOLS, python_headers=False)),
+        building(CPU_ADAM, replace(TOOLS, python_headers=None)),
+    ),
+    case(
+        "no-cuda-toolkit",
+        building(FUSED_ADAM, replace(TOOLS, has_nvcc=False)),
+        building(CPU_ADAM, replace(TOOLS, has_nvcc=False)),
+    ),
+    case(
+        "other-cuda-toolkit",
+        building(FUSED_ADAM, replace(TOOLS, cuda_version=(12, 8))),
+        building(FUSED_ADAM, replace(TOOLS, cuda_version=(13, 2))),
+    ),
+    case(
+        "arch-list",
+        building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="9.0a"),
+        building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="9.0+PTX"),
+    ),
+    case(
+        "arch-list-lacks",
+        building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="8.0;10.0"),
+        building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="8.0;9.0"),
+    ),
+    case("stale-lock", built_in(locked("cpu_adam")), built_in(locked("gds"))),
+    case(
+        "extensions-folder",
+        built_in(Extensions(folder="/e", writable=False)),
+        built_in(Extensions(folder="/e", writable=None)),
+    ),
+    case(
+        "extensions-on-network",
+        built_in(Extensions(folder="/e", file_system="nfs4")),
+        built_in(Extensions(folder="/e", file_system="ext4")),
+    ),
+    case(
+        "no-libaio",
+        building(ASYNC_IO, replace(TOOLS, has_libaio=False)),
+        building(PIN_MEMORY, replace(TOOLS, has_libaio=False)),
+    ),
+    case(
+        "nvme-folder",
+        offloading(Folder(path="/nvme", is_folder=True, writable=False)),
+        offloading(Folder(path="/nvme")),
+    ),
+    case(
+        "nvme-full",
+        offloading(Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB)),
+        offloading(Folder(path="/nvme", is_folder=True, writable=True, free_bytes=2**45)),
+    ),
+    case(
+        "small-shm",
+        given(PreflightFacts(shm_free_bytes=100 * 2**20), None, CPU),
+        given(PreflightFacts(shm_free_bytes=200 * 2**20), None, CPU),
+    ),
+    case(
+        "memlock",
+        given(None, None, two_nodes(8 * 2**20, INFINIBAND)),
+        given(None, None, two_nodes(8 * 2**20)),
+    ),
+    case("checkpoint-room", checkpoints(90 * 10**9), checkpoints(99 * 10**9)),
+    case(
+        "host-memory",
+        loading(with_host(100 * GIB, 50 * GIB)),
+        loading(with_host(100 * GIB, 60 * GIB)),
+    ),
+    case(
+        "port-taken",
+        given(PreflightFacts(master_port=29500, port_taken=True)),
+        given(PreflightFacts(master_port=29500, port_taken=None)),
+    ),
+    case(
+        "no-such-interface",
+        given(PreflightFacts(interfaces={"NCCL_SOCKET_IFNAME": False}), NCCL_SOCKET_IFNAME="eth9"),
+        given(PreflightFacts(interfaces={"NCCL_SOCKET_IFNAME": None}), NCCL_SOCKET_IFNAME="eth9"),
+    ),
+    case(
+        "no-such-adapter",
+        given(None, None, RDMA, NCCL_IB_DISABLE="1"),
+        given(None, None, two_nodes(None), NCCL_IB_DISABLE="1"),
+    ),
+    case("slow-by-choice", given(NCCL_P2P_DISABLE="1"), given(NCCL_P2P_DISABLE="0")),
+    case(
+        "fragments",
+        given(PYTORCH_ALLOC_CONF="expandable_segments:False"),
+        given(PYTORCH_ALLOC_CONF="expandable_segments:True"),
+    ),
+)
