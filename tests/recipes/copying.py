@@ -1,0 +1,142 @@
+"""Do a recipe of docs/contributing.md in a copy of the repository."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from cli.harness import clean_environ
+from paths import ROOT
+
+# What the product, its tests and its pages need; the rest of a checkout is not copied.
+COPIED = ("zerowiz", "templates", "tests", "docs", "README.md", "Makefile", "pyproject.toml")
+PATIENCE_SECONDS = 120
+
+_PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
+# A word in capitals stands for a name that the reader chooses: `rules/FAMILY.py`.
+_CHOSEN = re.compile(r"\b[A-Z]{2,}\b")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A row of the table of recipes."""
+
+    paths: tuple[str, ...]
+    """The files to touch, as patterns."""
+    tests: tuple[str, ...]
+    """Those that fail until it is done."""
+
+    def names(self, path: str) -> bool:
+        """Whether the row says that this file is to be touched."""
+        return any(fnmatch(path, _CHOSEN.sub("*", pattern)) for pattern in self.paths)
+
+
+def recipe_of(name: str) -> Recipe:
+    """The row whose first cell is this name."""
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    section = page.split("\n## Recipes\n")[1].split("\n## ")[0]
+    (row,) = [line for line in section.splitlines() if line.startswith(f"| {name} |")]
+    named = _PATH.findall(row)
+    paths = tuple(path for path in named if "::" not in path)
+    tests = tuple(path for path in named if "::" in path)
+    assert paths, f"the recipe of {name} names no file to touch"
+    assert tests, f"the recipe of {name} names no test that fails until it is done"
+    return Recipe(paths=paths, tests=tests)
+
+
+class Copy:
+    """A copy of the repository, and what was changed in it.
+
+    Args:
+        root: The folder to copy to.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.rewritten: set[str] = set()
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                # The compiled modules too: a copied source keeps its time, so they stay valid.
+                shutil.copytree(ROOT / name, root / name)
+            else:
+                shutil.copy2(ROOT / name, root / name)
+        self.before = dict(self._digests())
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace a text that stands in a file exactly once."""
+        file = self.root / path
+        text = file.read_text(encoding="utf-8")
+        assert 1 == text.count(old), f"{path} holds {text.count(old)} times: {old}"
+        file.write_text(text.replace(old, new), encoding="utf-8")
+
+    def insert(self, path: str, text: str, *, before: str) -> None:
+        """Put lines before a text that stands in a file exactly once."""
+        self.edit(path, before, text + before)
+
+    def write(self, path: str, text: str) -> None:
+        """Add a file."""
+        file = self.root / path
+        assert not file.exists(), f"{path} is there already"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def python(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run `python WORDS` in the copy, with the copy's own modules."""
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.root,
+            env={**clean_environ(), "PYTHONPATH": str(self.root), **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    def zerowiz(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run the copy's command."""
+        return self.python("-m", "zerowiz", *words, **environ)
+
+    def failed(self, *tests: str) -> set[str]:
+        """Run some tests of the copy; those that failed."""
+        done = self._pytest(*tests)
+        return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE))
+
+    def make_golden(self, *tests: str) -> None:
+        """Let some tests rewrite what they generate, as `make golden` does."""
+        by_hand, before = self.touched(), dict(self._digests())
+        done = self._pytest("--update-golden", *tests)
+        assert 0 == done.returncode, done.stdout
+        self.rewritten |= changed(before, dict(self._digests())) - set(by_hand)
+
+    def touched(self) -> list[str]:
+        """The files that were added, removed or edited by hand."""
+        return sorted(self._changed() - self.rewritten)
+
+    def _changed(self) -> set[str]:
+        return changed(self.before, dict(self._digests()))
+
+    def _pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
+        done = self.python("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words)
+        assert done.returncode in {0, 1}, done.stdout + done.stderr
+        return done
+
+    def _digests(self) -> Iterator[tuple[str, str]]:
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [name for name in folders if name not in {"__pycache__", ".hypothesis"}]
+            for name in names:
+                file = Path(folder, name)
+                yield (
+                    str(file.relative_to(self.root)),
+                    hashlib.sha256(file.read_bytes()).hexdigest(),
+                )
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """The files that two states of a folder do not have alike."""
+    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}

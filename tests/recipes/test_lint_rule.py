@@ -1,0 +1,70 @@
+"""The recipe `a lint rule`."""
+
+import json
+
+from recipes.copying import Copy, recipe_of
+
+MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
+TABLE = "tests/lint/rows.py"
+GUIDE = "tests/cli/test_check.py::test_every_rule_is_in_the_guide"
+
+RULE = """\
+PRINTS_EACH_STEP = Rule(
+    code="ZW808",
+    name="prints-each-step",
+    severity=Severity.INFO,
+    why="a line a step hides what else is written, and each one waits for the GPU",
+)
+
+
+def _prints(config: Config) -> Iterator[ConfigFinding]:
+    if config.number("steps_per_print") == 1:
+        yield config.last["steps_per_print"].found(
+            PRINTS_EACH_STEP, "DeepSpeed prints a line for each step", fix="write 100"
+        )
+
+
+"""
+FOUND = """\
+    has(
+        "prints-each-step",
+        top('"steps_per_print": 1'),
+        "steps_per_print",
+        2,
+        INFO,
+        truth=Truth.WORKS,
+    ),
+"""
+SILENT = """\
+    ("prints-each-step", top('"steps_per_print": 2'), DEEPSPEED),
+"""
+
+
+def codes(copied: Copy) -> list[str]:
+    (copied.root.parent / "ds.json").write_text(
+        '{"train_batch_size": 8, "steps_per_print": 1}', encoding="utf-8"
+    )
+    done = copied.zerowiz("check", "--json", "../ds.json")
+    assert 0 == done.returncode, done.stderr
+    (file,) = json.loads(done.stdout)["files"]
+    return [finding["code"] for finding in file["findings"]]
+
+
+def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
+    recipe = recipe_of("a lint rule")
+
+    copied.insert(MODULE, RULE, before="def _reduce_bucket(")
+    copied.edit(
+        MODULE,
+        "def check(config: Config) -> Iterator[ConfigFinding]:\n",
+        "def check(config: Config) -> Iterator[ConfigFinding]:\n    yield from _prints(config)\n",
+    )
+    assert "ZW808" in codes(copied)
+    assert set(recipe.tests) == copied.failed(*recipe.tests)
+
+    copied.edit(TABLE, "\nFOUND = (\n", "\nFOUND = (\n" + FOUND)
+    copied.edit(TABLE, "\nSILENT = (\n", "\nSILENT = (\n" + SILENT)
+    copied.make_golden(GUIDE)
+    assert set() == copied.failed(GUIDE, "tests/lint", "tests/core/dsconfig/lint/test_rules.py")
+    assert [TABLE, MODULE] == copied.touched()
+    assert [] == [path for path in copied.touched() if not recipe.names(path)]

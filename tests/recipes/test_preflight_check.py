@@ -1,0 +1,59 @@
+"""The recipe `a preflight check`."""
+
+import json
+
+from recipes.copying import Copy, recipe_of
+
+MODULE = "zerowiz/core/launch/doctor/network.py"
+TABLE = "tests/core/launch/doctor/cases.py"
+GUIDE = "tests/cli/test_doctor.py::test_the_guide_lists_every_rule"
+
+CHECK = """\
+DISTRIBUTED_DEBUG = Rule(
+    code="PF606",
+    name="distributed-debug",
+    severity=Severity.WARNING,
+    why="the ranks compare every collective before it starts, which takes a round of its own",
+    when="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+)
+
+
+def _distributed_debug(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    if inputs.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+        yield found(
+            DISTRIBUTED_DEBUG,
+            "`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective",
+            "unset TORCH_DISTRIBUTED_DEBUG",
+        )
+
+
+"""
+CASE = """\
+    case(
+        "distributed-debug",
+        given(TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+        given(TORCH_DISTRIBUTED_DEBUG="INFO"),
+    ),
+"""
+
+
+def codes(copied: Copy) -> list[str]:
+    here = ("--accelerator", "cpu", "--gpus-per-node", "1")
+    done = copied.zerowiz("doctor", "--json", *here, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert done.returncode in {0, 5}, done.stderr
+    return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+
+
+def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
+    recipe = recipe_of("a preflight check")
+
+    copied.insert(MODULE, CHECK, before="def check(inputs: PreflightInput)")
+    copied.edit(MODULE, "_switches, _allocator)", "_switches, _allocator, _distributed_debug)")
+    assert "PF606" in codes(copied)
+    assert set(recipe.tests) == copied.failed(*recipe.tests)
+
+    copied.edit(TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
+    copied.make_golden(GUIDE)
+    assert set() == copied.failed(GUIDE, "tests/core/launch/doctor")
+    assert [TABLE, MODULE] == copied.touched()
+    assert [] == [path for path in copied.touched() if not recipe.names(path)]
