@@ -4,8 +4,11 @@ The exit code belongs to the cause, so each cause is a class. `cli.main` is the 
 prints them.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
+
+_SETTING = re.compile(r"\$([a-z][a-z_]*)")
 
 
 class ExitCode(IntEnum):
@@ -25,8 +28,14 @@ class ZerowizError(Exception):
     """A known failure, said in one line, with hints on what to do next.
 
     Args:
-        message: One line, without a full stop; literal values in backticks.
-        hints: What the person can do, one line each.
+        message: One line, without a full stop; literal values in backticks. A setting is named by
+            its field, after a dollar sign: `$micro_batch 0`. What prints the error spells it as
+            an option (`core/flags.py`).
+        hints: What the person can do, one line each, in the same form.
+
+    Example:
+        >>> str(ZerowizError("`$micro_batch` must be at least 1, not 0"))
+        '`micro_batch` must be at least 1, not 0'
     """
 
     exit_code = ExitCode.FAILED
@@ -35,6 +44,10 @@ class ZerowizError(Exception):
         super().__init__(message)
         self.message = message
         self.hints = hints
+
+    def __str__(self) -> str:
+        """The message with the names that settings have in Python."""
+        return _SETTING.sub(r"\1", self.message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

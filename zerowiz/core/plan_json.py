@@ -8,6 +8,7 @@ from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
+from zerowiz.core.flags import flags
 from zerowiz.core.memory.ledger import Where
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.workload import Method
@@ -137,7 +138,7 @@ def encode_decision(
         "reasons": list(reasons),
         "remedies": [
             {
-                "change": dict(remedy.change),
+                "change": {flags()[name]: value for name, value in remedy.change.items()},
                 "strategy": remedy.strategy,
                 "frees_bytes": remedy.frees_bytes,
             }

@@ -63,6 +63,12 @@ def row_of(kind: type, name: str) -> SettingRow:
     return read_row(kind.__annotations__[name])
 
 
+def read_rows(kind: type) -> dict[str, SettingRow]:
+    """The row of each field that has one, by the field's name, in the order of the fields."""
+    hints = kind.__annotations__.items()
+    return {name: read_row(hint) for name, hint in hints if hasattr(hint, "__metadata__")}
+
+
 def read_row(annotation: object) -> SettingRow:
     """The row in an annotation.
 
@@ -73,3 +79,73 @@ def read_row(annotation: object) -> SettingRow:
         if isinstance(each, SettingRow):
             return each
     raise TypeError(f"{annotation} has no SettingRow")
+
+
+# The settings that are no part of a training step. Those that are have their row in `Workload`.
+MODEL = SettingRow(
+    flag="--model", help="Folder with config.json, hub id, or size (7b)", panel=Panel.MODEL
+)
+TRACE = SettingRow(
+    flag="--trace/--no-trace", help="Count by running the model without memory", panel=Panel.MODEL
+)
+MACHINE = SettingRow(
+    flag="--machine", help="Recorded file, or a spec: 4xA100-40GB", panel=Panel.MACHINE
+)
+ACCELERATOR = SettingRow(flag="--accelerator", help="What DeepSpeed runs on", panel=Panel.MACHINE)
+GPUS = SettingRow(flag="--gpus", help="NVML indices to use: 0,2,3", panel=Panel.MACHINE)
+NODES = SettingRow(flag="--nodes", help="Equal nodes", panel=Panel.MACHINE)
+GPUS_PER_NODE = SettingRow(
+    flag="--gpus-per-node", help="GPUs, or CPU ranks, of each node", panel=Panel.MACHINE
+)
+HOSTFILE = SettingRow(
+    flag="--hostfile", help="DeepSpeed hostfile: one `host slots=N` a line", panel=Panel.MACHINE
+)
+INTERCONNECT = SettingRow(
+    flag="--interconnect",
+    help="What cannot be measured: nvlink, pcie, infiniband:400Gb/s ...",
+    panel=Panel.MACHINE,
+)
+MEMORY_BUDGET = SettingRow(
+    flag="--memory-budget",
+    help="Per GPU: 30GiB, 24GB, bytes, or a fraction",
+    panel=Panel.MACHINE,
+)
+GLOBAL_BATCH = SettingRow(
+    flag="--global-batch", help="Sequences per optimizer step, all GPUs", panel=Panel.JOB
+)
+STAGE = SettingRow(flag="--stage", help="auto, or a ZeRO stage: 0, 1, 2, 3", panel=Panel.CHOICE)
+OFFLOAD = SettingRow(flag="--offload", help="What may live on the host", panel=Panel.CHOICE)
+NVME_PATH = SettingRow(
+    flag="--nvme-path", help="Offload to this folder on NVMe (stage 3)", panel=Panel.CHOICE
+)
+HPZ = SettingRow(
+    flag="--hpz/--no-hpz",
+    help="Stage 3: each node keeps a copy of the weights",
+    panel=Panel.CHOICE,
+)
+QUANTIZED_WEIGHTS = SettingRow(
+    flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
+)
+ALLOW_SLOW = SettingRow(
+    flag="--allow-slow", help="Take ZeRO-3 over a slow link", panel=Panel.CHOICE
+)
+IGNORE_OOM = SettingRow(
+    flag="--ignore-oom", help="Forget what ran out of memory here before", panel=Panel.CHOICE
+)
+ACCOUNTING = SettingRow(
+    flag="--accounting", help="What DeepSpeed allocates, or as told", panel=Panel.CHOICE
+)
+INTEGRATION = SettingRow(
+    flag="--integration", help="Who hands the config to DeepSpeed", panel=Panel.CHOICE
+)
+CONFIG = SettingRow(flag="--config", help="Run this ds_config as it is", panel=Panel.CHOICE)
+OUTPUT_DIR = SettingRow(flag="--output-dir", help="Where configs are written", panel=Panel.OUTPUT)
+YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
+AS_JSON = SettingRow(flag="--json", help="One JSON object on stdout", panel=Panel.OUTPUT)
+DRY_RUN = SettingRow(
+    flag="--dry-run", help="Show what would be done, do nothing", panel=Panel.OUTPUT
+)
+FORCE = SettingRow(
+    flag="--force", help="Overwrite files; take what does not fit", panel=Panel.OUTPUT
+)
+QUIET = SettingRow(flag="--quiet", short="-q", help="Errors and results alone", panel=Panel.OUTPUT)

@@ -24,7 +24,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            f"`--memory-budget {text}` is no amount of memory",
+            f"`$memory_budget {text}` is no amount of memory",
             "write `30GiB`, `24GB`, bytes, or a fraction of the GPU such as `0.5`",
         )
     number, unit = float(match[1]), (match[2] or "").lower()
@@ -33,10 +33,10 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     if number >= _SMALLEST_BYTES:
         return int(number)
     if number > 1:
-        raise UsageError(f"`--memory-budget {text}` is {text} bytes", f"did you mean `{text}GiB`?")
+        raise UsageError(f"`$memory_budget {text}` is {text} bytes", f"did you mean `{text}GiB`?")
     if total_bytes is None:
         raise UsageError(
-            f"`--memory-budget {text}` is a fraction, and the GPU's total memory is unknown",
+            f"`$memory_budget {text}` is a fraction, and the GPU's total memory is unknown",
             "write an amount such as `30GiB`",
         )
     return int(number * total_bytes)
@@ -54,7 +54,7 @@ def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
     below = global_batch // unit * unit
     nearest = " or ".join(str(batch) for batch in (below, below + unit) if batch)
     raise UsageError(
-        f"`--global-batch {global_batch}` is no multiple of {micro_batch} x {ranks} GPUs = {unit}",
+        f"`$global_batch {global_batch}` is no multiple of {micro_batch} x {ranks} GPUs = {unit}",
         f"the nearest that are: {nearest}",
         *_nearest_micro_batches(global_batch, micro_batch, ranks),
     )
@@ -68,5 +68,5 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     below = next(size for size in range(min(micro_batch, part), 0, -1) if part % size == 0)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
-    nearest = " or ".join(f"`--micro-batch {size}`" for size in sizes)
+    nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
     return (f"with {nearest} it divides",)

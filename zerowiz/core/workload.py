@@ -98,7 +98,7 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(
-            f"`--lora-target-modules {text}` is no list of names",
+            f"`$lora_target_modules {text}` is no list of names",
             f"write `{ALL_LINEAR}`, or names with commas between them: `q_proj,v_proj`",
         )
     return tuple(dict.fromkeys(names))
@@ -227,27 +227,27 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a step that nobody can take."""
-        for flag, count in (
-            ("--micro-batch", self.micro_batch),
-            ("--seq-len", self.sequence_tokens),
-            ("--grad-accum", self.accumulation_steps),
-            ("--lora-rank", self.lora_rank),
+        for name, count in (
+            ("micro_batch", self.micro_batch),
+            ("sequence_tokens", self.sequence_tokens),
+            ("accumulation_steps", self.accumulation_steps),
+            ("lora_rank", self.lora_rank),
         ):
             if count < 1:
-                raise UsageError(f"`{flag}` must be at least 1, not {count}")
+                raise UsageError(f"`${name}` must be at least 1, not {count}")
         if self.torch_autocast is Precision.FP32:
             raise UsageError(
-                "`--torch-autocast fp32`: autocast computes in 16 bits", "choose bf16 or fp16"
+                "`$torch_autocast fp32`: autocast computes in 16 bits", "choose bf16 or fp16"
             )
         if self.torch_autocast is not None and self.precision is not Precision.FP32:
             raise UsageError(
-                f"`--torch-autocast {self.torch_autocast}` keeps the weights in fp32, and"
-                f" `--precision {self.precision}` does not",
-                "drop one of the two: `--precision` alone casts the weights too",
+                f"`$torch_autocast {self.torch_autocast}` keeps the weights in fp32, and"
+                f" `$precision {self.precision}` does not",
+                "drop one of the two: `$precision` alone casts the weights too",
             )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
-                f"`--optimizer-state-dtype bf16` needs `--precision bf16`, not `{self.precision}`",
+                f"`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{self.precision}`",
                 "DeepSpeed's switch for it lives in the config's `bf16` section",
             )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zerowiz.core.decision.questions import Question
+from zerowiz.core.flags import spell
 from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.fold import fold
 
@@ -46,7 +47,7 @@ def _problem(question: Question, answer: str, check: Callable[[str], object] | N
         try:
             check(answer)
         except ZerowizError as error:
-            return "\n".join((error.message, *(f"  {hint}" for hint in error.hints)))
+            return spell("\n".join((error.message, *(f"  {hint}" for hint in error.hints))))
     return problem
 
 

@@ -8,6 +8,7 @@ from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion,
 from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
+from zerowiz.core.flags import flags
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Machine, MachineSource
@@ -163,8 +164,8 @@ def _whose(decision: Decision, value: Answer) -> str:
 def options(remedy: Remedy) -> str:
     """A remedy as the options to type."""
     words = [
-        flag if value is True else f"{flag} {shlex.quote(str(value))}"
-        for flag, value in remedy.change.items()
+        flags()[name] if value is True else f"{flags()[name]} {shlex.quote(str(value))}"
+        for name, value in remedy.change.items()
         if value != Offload.NONE.value
     ]
     return " ".join(words)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from zerowiz.core.flags import spell
 from zerowiz.ui.fold import columns, fold
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def print_table(table: "Table", stream: TextIO) -> None:
 
 
 def say(stream: TextIO, *lines: str, hang: int = 0) -> None:
-    """Lines, folded to the terminal; what would steer it is shown as `?`."""
-    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    """Lines, folded to the terminal; what would steer it is shown as `?`.
+
+    A setting that a line names is spelled as its option.
+    """
+    plain = ("".join(c if c.isprintable() else "?" for c in spell(line)) for line in lines)
     stream.writelines(fold(line, stream, hang=hang) + "\n" for line in plain)

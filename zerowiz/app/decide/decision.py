@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.options import Options, with_flags
+from zerowiz.app.options import Options, with_plain
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
@@ -91,8 +91,8 @@ def _refuse_unsupported(options: Options, request: Request, decision: Decision) 
 
 # Cures that a line of the script, or a word after it, can take; another model or method cannot.
 _IN_SCRIPT = frozenset(
-    {"--precision", "--gradient-checkpointing", "--micro-batch", "--grad-accum", "--seq-len"}
-    | {"--optimizer-state-dtype"}
+    {"precision", "gradient_checkpointing", "micro_batch", "accumulation_steps", "sequence_tokens"}
+    | {"optimizer_state_dtype"}
 )
 
 
@@ -108,9 +108,9 @@ def _try(
         request = _with_cure(options, remedy.change, job, facts, script_args)
     except ZerowizError:
         edits = []
-        for flag, value in remedy.change.items():
+        for name, value in remedy.change.items():
             try:
-                _with_cure(options, {flag: value}, job, facts, script_args)
+                _with_cure(options, {name: value}, job, facts, script_args)
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
         return None, edits
@@ -134,9 +134,9 @@ def _with_cure(
     The machine and the model are those of the job, which were read once, unless the change names
     another.
     """
-    changed = with_flags(options, change)
+    changed = with_plain(options, change)
     machine = _machine_of(changed, change, job.machine)
-    model = None if "--model" in change else job.model
+    model = None if "model" in change else job.model
     request = make_request(changed, machine, facts, script_args, model)
     if facts is not None:
         check_method(facts, request.job.workload.method)
@@ -145,7 +145,7 @@ def _with_cure(
 
 def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     """The machine that was read once, unless the change names another."""
-    return find_machine(changed, os.environ) if "--machine" in change else machine
+    return find_machine(changed, os.environ) if "machine" in change else machine
 
 
 def write_notes(plan: Plan) -> None:
@@ -188,7 +188,7 @@ def require_strategy(plan: Plan) -> Strategy:
 def _changes(plan: Plan) -> list[Remedy]:
     """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
     here = is_here(plan.request.job.machine)
-    return [remedy for remedy in plan.remedies if not (here and "--machine" in remedy.change)]
+    return [remedy for remedy in plan.remedies if not (here and "machine" in remedy.change)]
 
 
 def decide_with(
@@ -213,7 +213,7 @@ def decide_with(
         remedy = open_changes.pop(index)
         edits = plan.in_script.get(plan.remedies.index(remedy))
         try:
-            changed = with_flags(plan.options, remedy.change)
+            changed = with_plain(plan.options, remedy.change)
             machine = _machine_of(changed, remedy.change, machine)
             plan = plan_options(changed, machine, facts, script_args)
         except ZerowizError as error:

@@ -119,7 +119,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
             doctor.in_short(first),
             *first.fixes,
             *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
-            "`--force` launches all the same",
+            "`$force` launches all the same",
         )
 
 

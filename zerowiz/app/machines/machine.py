@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
+from zerowiz.core.flags import spell
 from zerowiz.core.machine.sources import tell_sources
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
 from zerowiz.core.machine.warnings import remarks
@@ -67,14 +68,19 @@ def complete(machine: Machine, options: Options) -> Machine:
         if nodes > 1:
             machine = machine.with_notes(
                 f"{allocated.scheduler} gives the job {nodes} nodes: planned for nodes like this"
-                " one; `--nodes 1` plans for it alone"
+                " one; `$nodes 1` plans for it alone"
             )
     elif nodes is not None:
-        said["nodes"] = "`--hostfile`" if options.hostfile else "`--nodes`"
+        said["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
     if nodes is not None:
         machine = with_nodes(machine, nodes)
     machine = machine.with_notes(*remarks(machine))
-    return replace(machine, sources={**machine.sources, **tell_sources(machine, said)})
+    sources = {**machine.sources, **tell_sources(machine, said)}
+    return replace(
+        machine,
+        notes=tuple(map(spell, machine.notes)),
+        sources={place: spell(words) for place, words in sources.items()},
+    )
 
 
 def with_hostfile(options: Options) -> Options:
@@ -83,9 +89,9 @@ def with_hostfile(options: Options) -> Options:
         return options
     if options.gpus is not None:
         raise UsageError(
-            f"`--gpus {options.gpus}`: with `--hostfile`, DeepSpeed takes the first GPUs of each"
+            f"`$gpus {options.gpus}`: with `$hostfile`, DeepSpeed takes the first GPUs of each"
             " node, as many as it has slots",
-            "drop `--gpus`",
+            "drop `$gpus`",
         )
     slots = read_hostfile(options.hostfile)
     fewest, most = min(slots.values()), max(slots.values())
@@ -96,8 +102,8 @@ def with_hostfile(options: Options) -> Options:
             "give every host the same slots: the plan is for equal nodes",
         )
     for flag, said, told in (
-        ("--nodes", options.nodes, len(slots)),
-        ("--gpus-per-node", options.gpus_per_node, fewest),
+        ("$nodes", options.nodes, len(slots)),
+        ("$gpus_per_node", options.gpus_per_node, fewest),
     ):
         if said is not None and said != told:
             raise UsageError(
@@ -120,7 +126,7 @@ def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine
         machine = read_named(options)
         if options.accelerator not in {None, machine.accelerator}:
             raise UsageError(
-                f"`--accelerator {options.accelerator}` disagrees with `--machine"
+                f"`$accelerator {options.accelerator}` disagrees with `$machine"
                 f" {options.machine}`, which is for {machine.accelerator}"
             )
         return machine

@@ -27,5 +27,5 @@ def with_place(options: Options, place: NodeRank | None) -> Options:
     if place is None:
         return options
     if options.nodes not in {None, place.nodes}:
-        raise UsageError(f"`--nodes {options.nodes}`: this job has {place.nodes} nodes")
+        raise UsageError(f"`$nodes {options.nodes}`: this job has {place.nodes} nodes")
     return replace(options, nodes=place.nodes, yes=True)

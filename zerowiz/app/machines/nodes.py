@@ -30,7 +30,7 @@ def read_fleet(
         UsageError: The hostfile makes no sense.
     """
     if options.hostfile is None:
-        raise UsageError("there is no hostfile", "name it: `--hostfile hosts`")
+        raise UsageError("there is no hostfile", "name it: `$hostfile hosts`")
     slots = read_hostfile(options.hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)

@@ -29,8 +29,8 @@ def read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
         raise PreflightError(
             f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
             f" `{failure.host}`: {failure.why}",
-            f"`zerowiz machine --hostfile {options.hostfile}` shows them all",
-            "`--machine FILE|SPEC` plans without asking the nodes",
+            f"`zerowiz machine $hostfile {options.hostfile}` shows them all",
+            "`$machine FILE|SPEC` plans without asking the nodes",
         )
     return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)
 

@@ -15,19 +15,19 @@ def assumptions(
     """What nobody said and the plan rests on."""
     w = job.workload
     clauses = {
-        f"micro-batch {w.micro_batch} (`--micro-batch`)": (
+        f"micro-batch {w.micro_batch} (`$micro_batch`)": (
             options.micro_batch,
             settings.micro_batch or own.micro_batch or own.train_batch_size,
         ),
-        f"{w.sequence_tokens} tokens a sequence (`--seq-len`)": (
+        f"{w.sequence_tokens} tokens a sequence (`$sequence_tokens`)": (
             options.sequence_tokens,
             settings.sequence_tokens,
         ),
-        f"{w.precision} (`--precision`)": (
+        f"{w.precision} (`$precision`)": (
             options.precision,
             settings.precision or own.precision,
         ),
-        "no gradient checkpointing (`--gradient-checkpointing`)": (
+        "no gradient checkpointing (`$gradient_checkpointing`)": (
             options.gradient_checkpointing,
             settings.gradient_checkpointing,
         ),
@@ -45,17 +45,17 @@ def _assumed_of_script(
     clauses = {
         "accumulation_steps": (
             options.accumulation_steps or options.global_batch or own.accumulation_steps,
-            f"accumulation {w.accumulation_steps} (`--grad-accum`)",
+            f"accumulation {w.accumulation_steps} (`$accumulation_steps`)",
         ),
-        "optimizer": (options.optimizer, f"{w.optimizer} (`--optimizer`)"),
-        "method": (options.method, "every parameter trains (`--method`)"),
+        "optimizer": (options.optimizer, f"{w.optimizer} (`$optimizer`)"),
+        "method": (options.method, "every parameter trains (`$method`)"),
         "lora_rank": (
             options.lora_rank or not adapters,
-            f"adapters of rank {w.lora_rank} (`--lora-rank`)",
+            f"adapters of rank {w.lora_rank} (`$lora_rank`)",
         ),
         "lora_target_modules": (
             options.lora_target_modules or not adapters,
-            f"adapters on {w.lora_targets} (`--lora-target-modules`)",
+            f"adapters on {w.lora_targets} (`$lora_target_modules`)",
         ),
     }
     return (

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from zerowiz.app.options import Options
+from zerowiz.core.flags import flags
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.workload import Accounting
 from zerowiz.errors import UsageError
 
 # Words that fingers put last, and that hardly a training script takes.
-_OWN_WORDS = ("--dry-run", "--yes", "--json", "--stage", "--accelerator", "--machine")
+_OWN_WORDS = ("dry_run", "yes", "as_json", "stage", "accelerator", "machine")
 
 
 def check_accounting(options: Options) -> None:
@@ -20,8 +21,8 @@ def check_accounting(options: Options) -> None:
     """
     if options.accounting is Accounting.TEXTBOOK:
         raise UsageError(
-            "`--accounting textbook` is for `zerowiz plan`: a run holds more than is told",
-            "drop `--accounting textbook`",
+            "`$accounting textbook` is for `zerowiz plan`: a run holds more than is told",
+            "drop `$accounting textbook`",
         )
 
 
@@ -31,10 +32,11 @@ def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
     Raises:
         UsageError: One does, and the script shows no such option of its own.
     """
+    own = {flags()[name] for name in _OWN_WORDS}
     words = script_args[: script_args.index("--")] if "--" in script_args else script_args
     for word in words:
         flag = word.partition("=")[0]
-        if flag in _OWN_WORDS and not facts.parser.find(flag):
+        if flag in own and not facts.parser.find(flag):
             raise UsageError(
                 f"`{flag}` stands after {facts.path} and would go to the script",
                 f"put `{flag}` before {facts.path}",

@@ -59,8 +59,8 @@ def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSetti
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
         raise UsageError(
-            f"`--integration {options.integration}` disagrees with the script, which is `{seen}`",
-            f"drop `--integration {options.integration}`",
+            f"`$integration {options.integration}` disagrees with the script, which is `{seen}`",
+            f"drop `$integration {options.integration}`",
         )
     settled = {
         "micro_batch": settings.micro_batch,
@@ -79,8 +79,8 @@ def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSetti
 def _wish(options: Options, own: UserConfig) -> Constraints:
     stage = int(options.stage) if options.stage not in {None, "auto"} else None
     return Constraints(
-        stage=by_config("--stage", options.config, stage, own.stage),
-        offload=by_config("--offload", options.config, options.offload, own.offload),
+        stage=by_config("$stage", options.config, stage, own.stage),
+        offload=by_config("$offload", options.config, options.offload, own.offload),
         allow_slow=options.allow_slow,
         force=options.force,
     )
@@ -114,7 +114,7 @@ def make_request(
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     reader = options.integration or (facts.integration if facts else None)
     own = _own_config(options, reader)
-    named = by_script("--model", options.model, settings.model) or ""
+    named = by_script("$model", options.model, settings.model) or ""
     workload = make_workload(options, settings, own, machine)
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
@@ -127,7 +127,7 @@ def make_request(
         targets = default_targets(read.model.architecture.family)
         workload = replace(workload, lora_target_modules=targets)
     budget = options.memory_budget
-    flag, said = "--optimizer-state-dtype", options.optimizer_state_dtype
+    flag, said = "$optimizer_state_dtype", options.optimizer_state_dtype
     state_dtype = by_config(flag, options.config, said, own.state_dtype)
     job = PlanInput(
         machine=machine,

@@ -50,7 +50,7 @@ def _must_say(question: Question) -> str:
     if question.key == "micro_batch":
         raise AnswerNeededError(
             "the script's micro-batch cannot be seen, and nobody can be asked",
-            "say it with `--micro-batch`",
+            "say it with `$micro_batch`",
         )
     return answer_or_default(question)
 

@@ -31,7 +31,7 @@ def trace_or_guess(
     name, config = named
     unknown = is_unknown(config)
     if trace and not can_trace():
-        raise PreflightError("`--trace` needs torch and transformers", _NEEDS)
+        raise PreflightError("`$trace` needs torch and transformers", _NEEDS)
     if trace is False or not can_trace():
         return _guess(text, named, _exact(trace))
     try:
@@ -66,7 +66,7 @@ def _exact(trace: bool | None) -> str:
     """How a model of an unknown family is counted exactly."""
     if not can_trace():
         return f"where torch and transformers are installed it is traced: {_NEEDS}"
-    return "without `--no-trace` it is traced" if trace is False else "it cannot be traced either"
+    return "without `$no_trace` it is traced" if trace is False else "it cannot be traced either"
 
 
 def _guess(text: str, named: Named, exact: str) -> ReadModel:

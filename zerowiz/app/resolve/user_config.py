@@ -40,7 +40,7 @@ def lint_own_config(
     whole = f"`{command}` says why, and what mends it"
     if errors and not options.force:
         first, *others = (show_found.in_short(str(path), each) for each in errors)
-        raise ConfigMistakeError(first, *others, whole, "`--force` launches all the same")
+        raise ConfigMistakeError(first, *others, whole, "`$force` launches all the same")
     noted = [each for each in findings if each.severity is not Severity.INFO]
     if noted and not options.quiet:
         for each in noted:

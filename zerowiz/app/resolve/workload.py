@@ -29,13 +29,13 @@ def _accumulation(
     solved = solve_accumulation(whole, micro_batch, ranks)
     if said not in {None, solved}:
         setting = settings.accumulation_steps
-        by = f"`--grad-accum {said}`" if setting is None else setting.said_by
-        change = "drop `--grad-accum`" if setting is None else setting.change_to(solved)
+        by = f"`$accumulation_steps {said}`" if setting is None else setting.said_by
+        change = "drop `$accumulation_steps`" if setting is None else setting.change_to(solved)
         raise UsageError(
-            f"`--global-batch {whole}` takes {solved} micro-steps of {micro_batch} x {ranks} GPUs,"
+            f"`$global_batch {whole}` takes {solved} micro-steps of {micro_batch} x {ranks} GPUs,"
             f" and {by} says {said}",
             change,
-            f"or drop `--global-batch {whole}`",
+            f"or drop `$global_batch {whole}`",
         )
     return solved
 
@@ -44,13 +44,13 @@ def _loss(options: Options, settings: ScriptSettings) -> Loss | None:
     """A Trainer's own loss can be computed in chunks, which none of its arguments say."""
     said = settings.loss
     chunked = options.loss is Loss.CHUNKED and said is not None and said.value is Loss.PLAIN
-    return by_script("--loss", options.loss, None if chunked else said)
+    return by_script("$loss", options.loss, None if chunked else said)
 
 
 def _said_modules(options: Options, settings: ScriptSettings) -> str | None:
     """The layers with adapters; the same names in another order are the same layers."""
     flag, own, said = (
-        "--lora-target-modules",
+        "$lora_target_modules",
         options.lora_target_modules,
         settings.lora_target_modules,
     )
@@ -74,36 +74,41 @@ def make_workload(
     """
     config, (own_batch, own_steps) = options.config, own.batch(machine.world_size)
     micro_batch = (
-        by_config("--micro-batch", config, options.micro_batch, own_batch, settings.micro_batch)
-        or 1
+        by_config("$micro_batch", config, options.micro_batch, own_batch, settings.micro_batch) or 1
     )
     steps = by_config(
-        "--grad-accum", config, options.accumulation_steps, own_steps, settings.accumulation_steps
+        "$accumulation_steps",
+        config,
+        options.accumulation_steps,
+        own_steps,
+        settings.accumulation_steps,
     )
     precision = by_config(
-        "--precision", config, options.precision, own.precision, settings.precision
+        "$precision", config, options.precision, own.precision, settings.precision
     )
-    optimizer = by_script("--optimizer", options.optimizer, settings.optimizer)
-    packing = by_script("--packing", options.packing, settings.packing)
+    optimizer = by_script("$optimizer", options.optimizer, settings.optimizer)
+    packing = by_script("$packing", options.packing, settings.packing)
     checkpointing = by_script(
-        "--gradient-checkpointing", options.gradient_checkpointing, settings.gradient_checkpointing
+        "$gradient_checkpointing", options.gradient_checkpointing, settings.gradient_checkpointing
     )
     return Workload(
         micro_batch=micro_batch,
-        sequence_tokens=by_script("--seq-len", options.sequence_tokens, settings.sequence_tokens)
+        sequence_tokens=by_script(
+            "$sequence_tokens", options.sequence_tokens, settings.sequence_tokens
+        )
         or 2048,
         accumulation_steps=_accumulation(options, steps, settings, micro_batch, machine.world_size),
         precision=precision or _fitting_precision(options, machine),
         torch_autocast=by_config(
-            "--torch-autocast", config, options.torch_autocast, own.torch_autocast
+            "$torch_autocast", config, options.torch_autocast, own.torch_autocast
         ),
         optimizer=optimizer or Optimizer.ADAMW,
-        method=by_script("--method", options.method, settings.method) or Method.FULL,
-        lora_rank=by_script("--lora-rank", options.lora_rank, settings.lora_rank)
+        method=by_script("$method", options.method, settings.method) or Method.FULL,
+        lora_rank=by_script("$lora_rank", options.lora_rank, settings.lora_rank)
         or Workload().lora_rank,
         lora_target_modules=parse_modules(_said_modules(options, settings)),
         gradient_checkpointing=bool(checkpointing),
-        attention=by_script("--attention", options.attention, settings.attention) or Attention.SDPA,
+        attention=by_script("$attention", options.attention, settings.attention) or Attention.SDPA,
         loss=_loss(options, settings) or Loss.PLAIN,
         packing=bool(packing),
         transformers_version=read_transformers_release(),

@@ -64,13 +64,14 @@ class PlanInput:
         known = FAMILIES.get(a.family)
         if known is not None and known.learned_positions and tokens > a.positions:
             raise UsageError(
-                f"`--seq-len {tokens}`: `{self.model.name}` has {a.positions} learned positions"
+                f"`$sequence_tokens {tokens}`: `{self.model.name}` has {a.positions}"
+                " learned positions"
             )
         told = self.accounting is Accounting.TEXTBOOK
         if told and self.workload.method is not Method.FULL:
             raise UsageError(
-                f"`--accounting textbook` knows no `--method {self.workload.method}`",
-                "drop `--accounting textbook` for what DeepSpeed really allocates",
+                f"`$accounting textbook` knows no `$method {self.workload.method}`",
+                "drop `$accounting textbook` for what DeepSpeed really allocates",
             )
         self._refuse_uncounted_step()
 
@@ -81,9 +82,9 @@ class PlanInput:
         decodes = family is not None and family.causal and not a.encoder_layers
         counted = decodes and self.own_trace is None
         asked = {
-            f"--loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
-            "--loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
-            "--packing": (w.packing, counted and family is not None and family.packable),
+            f"$loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
+            "$loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
+            "$packing": (w.packing, counted and family is not None and family.packable),
         }
         for words, (said, known) in asked.items():
             if said and not known:

@@ -114,8 +114,8 @@ def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
     )
     if not strategies:
         raise UsageError(
-            f"zerowiz has no strategy for `--stage {constraints.stage}` with"
-            f" `--offload {constraints.offload}`",
+            f"zerowiz has no strategy for `$stage {constraints.stage}` with"
+            f" `$offload {constraints.offload}`",
             "the optimizer goes to the host at stages 2 and 3, the parameters at stage 3 alone",
         )
     return strategies

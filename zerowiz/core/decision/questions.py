@@ -13,7 +13,7 @@ class Question:
     key: str
     """The option's name in Python: `micro_batch`."""
     flag: str
-    """How to answer on the command line."""
+    """How to answer on the command line: a setting's name after a dollar sign, or an argument."""
     text: str
     default: str | None = None
     """None: somebody has to say."""
@@ -34,7 +34,7 @@ class Question:
 QUESTIONS: tuple[Question, ...] = (
     Question(
         key="machine",
-        flag="--machine",
+        flag="$machine",
         text="No GPU is visible here. Plan for which machine? (such as 4xA100-40GB, or cpu)",
     ),
     Question(
@@ -45,26 +45,26 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         key="model",
-        flag="--model",
+        flag="$model",
         text="Which model? (a folder with config.json, a hub id, or a size like 7b)",
     ),
     Question(
         key="micro_batch",
-        flag="--micro-batch",
+        flag="$micro_batch",
         text="How many sequences per GPU at a time?",
         default="1",
         counts=True,
     ),
     Question(
         key="sequence_tokens",
-        flag="--seq-len",
+        flag="$sequence_tokens",
         text="How many tokens per sequence?",
         default="2048",
         counts=True,
     ),
     Question(
         key="gradient_checkpointing",
-        flag="--gradient-checkpointing",
+        flag="$gradient_checkpointing",
         text="Does the script use gradient checkpointing?",
         default="no",
         choices=("no", "yes"),

@@ -28,19 +28,19 @@ class Remedy:
 def _bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.FP32 and job.machine.takes_bf16:
         workload = replace(job.workload, precision=Precision.BF16)
-        yield {"--precision": "bf16"}, replace(job, workload=workload), constraints
+        yield {"precision": "bf16"}, replace(job, workload=workload), constraints
 
 
 def _checkpointing(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if not job.workload.gradient_checkpointing:
         workload = replace(job.workload, gradient_checkpointing=True)
-        yield {"--gradient-checkpointing": True}, replace(job, workload=workload), constraints
+        yield {"gradient_checkpointing": True}, replace(job, workload=workload), constraints
 
 
 def _bf16_states(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
         yield (
-            {"--optimizer-state-dtype": "bf16"},
+            {"optimizer_state_dtype": "bf16"},
             replace(job, state_dtype=StateDtype.BF16),
             constraints,
         )
@@ -57,7 +57,7 @@ def _micro_batch(job: PlanInput, constraints: Constraints) -> Iterator[Attempted
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
     for parts in range(2, batch + 1):
         if batch % parts == 0:
-            change = {"--micro-batch": batch // parts, "--grad-accum": steps * parts}
+            change = {"micro_batch": batch // parts, "accumulation_steps": steps * parts}
             workload = replace(
                 job.workload, micro_batch=batch // parts, accumulation_steps=steps * parts
             )
@@ -67,7 +67,7 @@ def _micro_batch(job: PlanInput, constraints: Constraints) -> Iterator[Attempted
 def _sequence(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     for tokens in _halves(job.workload.sequence_tokens, 256):
         workload = replace(job.workload, sequence_tokens=tokens)
-        yield {"--seq-len": tokens}, replace(job, workload=workload), constraints
+        yield {"sequence_tokens": tokens}, replace(job, workload=workload), constraints
 
 
 def _lean(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
@@ -85,12 +85,12 @@ def _lean(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
 
 def _offload(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if constraints.offload is not OffloadChoice.AUTO:
-        yield {"--offload": "auto"}, job, replace(constraints, offload=OffloadChoice.AUTO)
+        yield {"offload": "auto"}, job, replace(constraints, offload=OffloadChoice.AUTO)
 
 
 def _allow_slow(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
     if not constraints.allow_slow:
-        yield {"--allow-slow": True}, job, replace(constraints, allow_slow=True)
+        yield {"allow_slow": True}, job, replace(constraints, allow_slow=True)
 
 
 # What nodes are built with.
@@ -105,7 +105,7 @@ def _more_gpus(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
         if count > len(machine.gpus):
             wider = replace(job, machine=widen(machine, count))
             name = machine.gpus[-1].name.removeprefix("NVIDIA ")
-            yield {"--machine": f"{count}x{name}"}, wider, constraints
+            yield {"machine": f"{count}x{name}"}, wider, constraints
 
 
 def _adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
@@ -113,9 +113,9 @@ def _adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
         return
     for method in (Method.LORA, Method.QLORA):
         adapted = replace(job, workload=replace(job.workload, method=method))
-        yield {"--method": method.value}, adapted, constraints
+        yield {"method": method.value}, adapted, constraints
         for more, leaner, _ in _checkpointing(adapted, constraints):
-            yield {"--method": method.value, **more}, leaner, constraints
+            yield {"method": method.value, **more}, leaner, constraints
 
 
 # Sizes that people train, from the largest.
@@ -127,7 +127,7 @@ def _smaller_model(job: PlanInput, constraints: Constraints) -> Iterator[Attempt
     for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True):
         if params < job.model.params:
             model = model_from_size(name, int(params))
-            yield {"--model": name}, replace(job, model=model), constraints
+            yield {"model": name}, replace(job, model=model), constraints
 
 
 # The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
@@ -197,7 +197,7 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
     ]
     return tuple(
         Remedy(
-            change={"--stage": str(w.strategy.stage), "--offload": w.strategy.offload.value},
+            change={"stage": str(w.strategy.stage), "offload": w.strategy.offload.value},
             strategy=w.strategy.name,
             frees_bytes=max(0, decision.chosen.device_bytes - w.device_bytes),
         )

@@ -88,26 +88,26 @@ class Combination:
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
-        message="`--nvme-path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded"
+        message="`$nvme_path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded"
         " in host memory and writes nothing to the folder",
-        hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
+        hints=("`$stage 3 $offload all` offloads to NVMe", "drop `$nvme_path`"),
         outcome=Effect.IGNORED,
         source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
         is_asked=lambda a: a.on_nvme and a.offloaded and not a.sharded,
     ),
     Combination(
         name="nvme-without-offload",
-        message="`--nvme-path` with `{strategy}`, which offloads nothing",
-        hints=("`--stage 3 --offload all` offloads to NVMe", "drop `--nvme-path`"),
+        message="`$nvme_path` with `{strategy}`, which offloads nothing",
+        hints=("`$stage 3 $offload all` offloads to NVMe", "drop `$nvme_path`"),
         outcome=Effect.IGNORED,
         source="zero/offload_config.py: `device` is none",
         is_asked=lambda a: a.on_nvme and not a.offloaded,
     ),
     Combination(
         name="nvme-with-bf16-states",
-        message="`--nvme-path` with `--optimizer-state-dtype bf16`: DeepSpeed swaps states to NVMe"
+        message="`$nvme_path` with `$optimizer_state_dtype bf16`: DeepSpeed swaps states to NVMe"
         " in fp32 alone, and stops at the first step",
-        hints=("drop `--optimizer-state-dtype bf16`", "drop `--nvme-path`"),
+        hints=("drop `$optimizer_state_dtype bf16`", "drop `$nvme_path`"),
         outcome=Effect.RAISES,
         # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
         source="swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
@@ -116,9 +116,9 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-with-8-bit-adam",
-        message="`--nvme-path` with `--optimizer adamw_8bit`: DeepSpeed swaps its 8-bit states as"
+        message="`$nvme_path` with `$optimizer adamw_8bit`: DeepSpeed swaps its 8-bit states as"
         " if they were fp32, and the model diverges",
-        hints=("`--optimizer adamw` keeps fp32 states on NVMe", "drop `--nvme-path`"),
+        hints=("`$optimizer adamw` keeps fp32 states on NVMe", "drop `$nvme_path`"),
         outcome=Effect.DIFFERS,
         source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
         is_asked=lambda a: (
@@ -127,9 +127,9 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-parameters-with-hpz",
-        message="`--nvme-path` with `--hpz` and `{strategy}`: DeepSpeed makes hpZ's copy of the"
+        message="`$nvme_path` with `$hpz` and `{strategy}`: DeepSpeed makes hpZ's copy of the"
         " weights on a device named nvme, which torch does not have",
-        hints=("`--no-hpz`", "`--offload optimizer` keeps the weights off NVMe"),
+        hints=("`$no_hpz`", "`$offload optimizer` keeps the weights off NVMe"),
         outcome=Effect.RAISES,
         source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
         is_asked=lambda a: (
@@ -138,45 +138,45 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="hpz-below-stage-3",
-        message="`--hpz` with `{strategy}`: below stage 3 the weights are whole on each GPU",
-        hints=("`--stage 3` shards them", "drop `--hpz`"),
+        message="`$hpz` with `{strategy}`: below stage 3 the weights are whole on each GPU",
+        hints=("`$stage 3` shards them", "drop `$hpz`"),
         outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
         is_asked=lambda a: a.job.hpz is True and not a.sharded,
     ),
     Combination(
         name="quantized-weights-below-stage-3",
-        message="`--quantized-weights` with `{strategy}`: below stage 3 no weights are gathered",
-        hints=("`--stage 3` gathers them", "drop `--quantized-weights`"),
+        message="`$quantized_weights` with `{strategy}`: below stage 3 no weights are gathered",
+        hints=("`$stage 3` gathers them", "drop `$quantized_weights`"),
         outcome=Effect.IGNORED,
         source="zero/partition_parameters.py alone reads zero_quantized_weights",
         is_asked=lambda a: a.job.quantized_weights and not a.sharded,
     ),
     Combination(
         name="quantized-weights-with-autocast",
-        message="`--quantized-weights` with `--torch-autocast`: DeepSpeed takes one of the two",
-        hints=("`--precision bf16` gathers in int8 too", "drop `--quantized-weights`"),
+        message="`$quantized_weights` with `$torch_autocast`: DeepSpeed takes one of the two",
+        hints=("`$precision bf16` gathers in int8 too", "drop `$quantized_weights`"),
         outcome=Effect.RAISES,
         source="torch_autocast.py, _validate_auto_cast_settings",
         is_asked=lambda a: a.job.quantized_weights and a.job.workload.torch_autocast is not None,
     ),
     Combination(
         name="quantized-weights-on-cpu",
-        message="`--quantized-weights` on the CPU accelerator: DeepSpeed's quantizer is written"
+        message="`$quantized_weights` on the CPU accelerator: DeepSpeed's quantizer is written"
         " in CUDA",
-        hints=("drop `--quantized-weights`",),
+        hints=("drop `$quantized_weights`",),
         outcome=Effect.RAISES,
         source="zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py",
         is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
     ),
     Combination(
         name="fp16-autocast-with-zero",
-        message="`--torch-autocast fp16` with `{strategy}`: ZeRO clips gradients that still carry"
+        message="`$torch_autocast fp16` with `{strategy}`: ZeRO clips gradients that still carry"
         " the loss scale, so next to nothing of them is left",
         hints=(
-            "`--torch-autocast bf16` has no loss scale",
-            "`--precision fp16` scales and clips in the right order",
-            "`--stage 0` does, too",
+            "`$torch_autocast bf16` has no loss scale",
+            "`$precision fp16` scales and clips in the right order",
+            "`$stage 0` does, too",
         ),
         outcome=Effect.DIFFERS,
         # GradScaler scales the loss, but unscale_and_clip_grads divides by ZeRO's own scale, 1.
@@ -185,20 +185,20 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-without-zero",
-        message="`--optimizer-state-dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16"
+        message="`$optimizer_state_dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16"
         " at stages 1 to 3 only",
-        hints=("`--stage 1` is the first that does", "drop `--optimizer-state-dtype bf16`"),
+        hints=("`$stage 1` is the first that does", "drop `$optimizer_state_dtype bf16`"),
         outcome=Effect.RAISES,
         source="config.py, DeepSpeedConfig._do_error_check",
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
     ),
     Combination(
         name="8-bit-adam-by-name",
-        message="`--optimizer adamw_8bit`: DeepSpeed cannot build bitsandbytes' Adam, and the"
+        message="`$optimizer adamw_8bit`: DeepSpeed cannot build bitsandbytes' Adam, and the"
         " script brings no optimizer",
         hints=(
             "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
-            "drop `--optimizer adamw_8bit`",
+            "drop `$optimizer adamw_8bit`",
         ),
         outcome=Effect.RAISES,
         source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
@@ -210,10 +210,10 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-with-offload-and-own-optimizer",
-        message="`--optimizer-state-dtype bf16` with `{strategy}`: under offload DeepSpeed keeps"
+        message="`$optimizer_state_dtype bf16` with `{strategy}`: under offload DeepSpeed keeps"
         " states in bf16 for its own CPU Adam alone, and the script brings an optimizer",
         hints=(
-            "drop `--optimizer-state-dtype bf16`",
+            "drop `$optimizer_state_dtype bf16`",
             "take the optimizer out of the script: the config then names AdamW",
         ),
         outcome=Effect.RAISES,

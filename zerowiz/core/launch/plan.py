@@ -92,7 +92,7 @@ def refuse_slices(machine: Machine) -> None:
             f"GPU {', '.join(slices)}: DeepSpeed's launcher cannot name a MIG slice",
             "`zerowiz init` writes its config; start it by"
             " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`",
-            "or give the job whole GPUs: `--gpus`, `CUDA_VISIBLE_DEVICES`",
+            "or give the job whole GPUs: `$gpus`, `CUDA_VISIBLE_DEVICES`",
         )
 
 

@@ -138,11 +138,11 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
             raise ZerowizError(
                 f"`{first.host}` trains on {first.machine.accelerator},"
                 f" `{other.host}` on {other.machine.accelerator}",
-                "ask for one of them with `--accelerator`",
+                "ask for one of them with `$accelerator`",
             )
         own, others = len(slots_of(first.machine)), len(slots_of(other.machine))
         if own != others:
             raise ZerowizError(
                 f"`{first.host}` has {own} devices for the job, `{other.host}` has {others}",
-                "DeepSpeed needs the same count on every node: `--gpus` takes fewer",
+                "DeepSpeed needs the same count on every node: `$gpus` takes fewer",
             )

@@ -125,13 +125,13 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
     if bad:
         raise UsageError(
-            f"`--gpus {text}`: `{bad[0]}` is no GPU index",
-            "give indices as `nvidia-smi` shows them, such as `--gpus 0,2,3`",
+            f"`$gpus {text}`: `{bad[0]}` is no GPU index",
+            "give indices as `nvidia-smi` shows them, such as `$gpus 0,2,3`",
         )
     labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)
     twice = [label for position, label in enumerate(labels) if label in labels[:position]]
     if twice:
-        raise UsageError(f"`--gpus {text}` names GPU {twice[0]} twice")
+        raise UsageError(f"`$gpus {text}` names GPU {twice[0]} twice")
     return labels
 
 
@@ -156,13 +156,13 @@ def choose_gpus(
     absent = [label for label in labels if label not in by_label]
     if absent:
         raise UsageError(
-            f"`--gpus {asked}`: there is no usable GPU {absent[0]}",
+            f"`$gpus {asked}`: there is no usable GPU {absent[0]}",
             f"usable here are {', '.join(by_label)}",
         )
     hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
     if hidden:
         raise UsageError(
-            f"`--gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
+            f"`$gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
             f"unset `{VARIABLE}`, or choose within it",
         )
     return tuple(by_label[label] for label in labels)

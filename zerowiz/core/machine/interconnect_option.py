@@ -12,7 +12,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
-FLAG = "--interconnect"
+FLAG = "$interconnect"
 
 _ENTRY = re.compile(r"([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?", re.ASCII)
 

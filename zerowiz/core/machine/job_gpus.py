@@ -62,7 +62,7 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
     indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in passed))
     return picked.with_notes(
         f"GPU {indices} is split into MIG slices and left out;"
-        f" `--gpus {passed[0].label}` plans for one"
+        f" `$gpus {passed[0].label}` plans for one"
     )
 
 

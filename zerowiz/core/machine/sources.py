@@ -24,7 +24,7 @@ _RATES: Mapping[LinkClass, str] = {
     LinkClass.PCIE: "PCIe of the weakest pair: best generation x lanes in use, nominal",
 }
 
-STATED = "said with `--interconnect`"
+STATED = "said with `$interconnect`"
 
 
 def tell_sources(machine: Machine, said: Mapping[str, str]) -> dict[str, str]:

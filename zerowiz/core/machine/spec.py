@@ -99,7 +99,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     raise UsageError(
         f"`{name}` is not a GPU in the table",
         *_close_names(name, table),
-        "a GPU that is not in the table can be described in a file: `--machine FILE`",
+        "a GPU that is not in the table can be described in a file: `$machine FILE`",
     )
 
 
@@ -135,7 +135,7 @@ def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
     if not 1 <= count <= MOST_GPUS_PER_NODE:
         raise UsageError(
             f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
-            "several nodes are `--nodes N`, with the GPUs of one node here",
+            "several nodes are `$nodes N`, with the GPUs of one node here",
         )
     model = find_model(name, table)
     return Machine(

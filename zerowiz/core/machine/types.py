@@ -265,8 +265,8 @@ def with_gpus(machine: Machine, count: int) -> Machine:
     """
     if not 1 <= count <= len(machine.gpus):
         raise UsageError(
-            f"`--gpus-per-node {count}`: this machine has {len(machine.gpus)}",
-            f"`--machine {count}xNAME` plans for another one",
+            f"`$gpus_per_node {count}`: this machine has {len(machine.gpus)}",
+            f"`$machine {count}xNAME` plans for another one",
         )
     return pick_gpus(machine, machine.gpus[:count])
 

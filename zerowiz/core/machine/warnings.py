@@ -120,7 +120,7 @@ def _bound_task(machine: Machine) -> Iterator[str]:
         return
     given, planned = allocation.gpus_per_node, len(machine.gpus)
     if planned != given:
-        advice = ": choose yours with `--gpus`" if planned > given else ""
+        advice = ": choose yours with `$gpus`" if planned > given else ""
         yield (
             f"{allocation.scheduler} gives the job {given} GPUs on a node,"
             f" this plan is for {planned}{advice}"

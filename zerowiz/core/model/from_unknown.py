@@ -39,7 +39,7 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
 # transformers, modeling_{bert,gpt2,clip,opt,nemotron,apertus}.py: an MLP with one of these has two
 # matrices, where Llama's has three.
 _WITHOUT_GATE = frozenset({"gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2", "xielu"})
-_BY_SIZE = "give the size instead, such as `--model 7b`, to plan with a Llama of that size"
+_BY_SIZE = "give the size instead, such as `$model 7b`, to plan with a Llama of that size"
 
 
 def is_unknown(config: Config) -> bool:

@@ -81,7 +81,7 @@ def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
     Raises:
         UsageError: it is not in the table, or has a switch on that the table cannot count.
     """
-    by_size = "give the size instead, such as `--model 7b`, to plan with a Llama of that size"
+    by_size = "give the size instead, such as `$model 7b`, to plan with a Llama of that size"
     model_type = config.get("model_type")
     if isinstance(config.get("text_config"), dict):
         raise UsageError(

@@ -186,7 +186,7 @@ class Model(Struct, frozen=True, kw_only=True):
             targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
             named = ",".join(unmet) or ALL_LINEAR
             raise UsageError(
-                f"`--lora-target-modules {named}`: `{self.name}` has no such linear layer to adapt",
+                f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer to adapt",
                 f"it has {', '.join(targets) or 'none'}",
                 f"or `{ALL_LINEAR}`, for all of them",
             )

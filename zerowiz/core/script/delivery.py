@@ -79,7 +79,7 @@ def _by_flag(run: _Run, flag: str) -> Delivery:
     path = run.facts.path
     raise UsageError(
         f"two configs for {path}: `{given.words}` after the script, and `{run.config_path}`",
-        f"`--config {given.value}` before {path} runs your own file as it is",
+        f"`$config {given.value}` before {path} runs your own file as it is",
         f"without `{given.words}` the run takes `{run.config_path}`",
     )
 
@@ -103,7 +103,7 @@ def _by_literal(run: _Run) -> Delivery:
         f"{where} names `{literal}`, and the plan is `{run.config_path}`",
         f"write `{run.config_path}` in {where}",
         *_stage_hints(literal),
-        f"`--config {literal}` runs the script's own file as it is",
+        f"`$config {literal}` runs the script's own file as it is",
     )
 
 
@@ -111,8 +111,8 @@ def _stage_hints(literal: str) -> tuple[str, ...]:
     """The options that make zerowiz write a file of that name."""
     for strategy in STRATEGIES:
         if strategy.config_name == posixpath.normpath(literal):
-            offload = f" --offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
-            return (f"`--stage {strategy.stage}{offload}` writes `{literal}`",)
+            offload = f" $offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
+            return (f"`$stage {strategy.stage}{offload}` writes `{literal}`",)
     return ()
 
 

@@ -187,8 +187,8 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
     """
     if method is not Method.FULL and not facts.trains_adapters:
         raise UsageError(
-            f"`--method {method}` disagrees with {facts.path}, which does not import peft",
-            f"drop `--method {method}`: the script trains every parameter",
+            f"`$method {method}` disagrees with {facts.path}, which does not import peft",
+            f"drop `$method {method}`: the script trains every parameter",
         )
 
 

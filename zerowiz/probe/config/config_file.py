@@ -36,7 +36,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
         raise UsageError(f"config `{path}` holds no JSON object", _HINT)
     values = _values(root)
     if {"machine", "schema_version"} <= values.keys():
-        raise UsageError(f"`{path}` is a machine, not a config", f"say `--machine {path}`")
+        raise UsageError(f"`{path}` is a machine, not a config", f"say `$machine {path}`")
     return read_own_config(values)
 
 

@@ -16,8 +16,8 @@ from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.recording.world import World
 
 _PLAN_WITHOUT = (
-    "`--machine 8xH100-80GB` plans without a GPU, `--machine node.json` for a recorded node",
-    "`--accelerator cpu` plans for the CPU",
+    "`$machine 8xH100-80GB` plans without a GPU, `$machine node.json` for a recorded node",
+    "`$accelerator cpu` plans for the CPU",
 )
 
 # How a command is run inside a job, by scheduler.

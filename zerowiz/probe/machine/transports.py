@@ -72,7 +72,7 @@ def pick_transport(
             return transport
     raise PreflightError(
         "no `ssh` on PATH to ask the nodes with",
-        "install an SSH client, or plan with `--nodes N` for nodes like this one",
+        "install an SSH client, or plan with `$nodes N` for nodes like this one",
     )
 
 

@@ -16,7 +16,7 @@ from zerowiz.probe.model.safetensors import read_stored
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = (
-    "`--model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, or a size like `7b`"
+    "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, or a size like `7b`"
 )
 
 # huggingface_hub, utils/_validators.py, validate_repo_id.
@@ -47,7 +47,7 @@ def parse_config(where: str, content: bytes) -> Mapping[str, object]:
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
-            "fetch the file again if it was cut short, or plan with a size: `--model 7b`",
+            "fetch the file again if it was cut short, or plan with a size: `$model 7b`",
         ) from error
     if not isinstance(config, dict):
         raise UsageError(f"{where} holds no JSON object", _WANTED)
@@ -70,7 +70,7 @@ def _name(config_path: Path) -> str:
 
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
-    hint = f"plan with the model it adapts: `--model {base} --method lora`" if base else _WANTED
+    hint = f"plan with the model it adapts: `$model {base} $method lora`" if base else _WANTED
     return UsageError(f"`{path}` is an adapter, not a model", hint)
 
 
@@ -86,7 +86,7 @@ def _refuse_folder(folder: Path) -> UsageError:
     return UsageError(
         f"`{folder}` has no config.json",
         f"it holds {listed}{more}" if names else "it is empty",
-        f"did you mean `--model {nested[-1]}`?" if nested else _WANTED,
+        f"did you mean `$model {nested[-1]}`?" if nested else _WANTED,
     )
 
 
@@ -172,7 +172,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         ZerowizError: There is no such model.
     """
     if not text.strip():
-        raise UsageError("`--model` is empty", _WANTED)
+        raise UsageError("`$model` is empty", _WANTED)
     try:
         return _read(text, environ)
     except (OSError, RuntimeError) as error:

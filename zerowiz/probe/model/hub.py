@@ -17,7 +17,7 @@ _TIMEOUT_S = 10
 # The largest config.json on the Hub are some 100 kB (long `id2label` tables).
 _LARGEST_CONFIG_BYTES = 1 << 22
 
-ELSEWHERE = "give a folder with config.json, or a size such as `--model 7b`"
+ELSEWHERE = "give a folder with config.json, or a size such as `$model 7b`"
 
 
 class _Refusal(NamedTuple):

@@ -36,7 +36,7 @@ _FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
 _HURRIED_S = 5.0
 _MOST_NAMED = 5
 
-SHARED = "is the output folder on a file system that all nodes share? `--output-dir` names another"
+SHARED = "is the output folder on a file system that all nodes share? `$output_dir` names another"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +114,7 @@ def _refuse_other_call(job: Path, own: Join) -> None:
     if call is None or call.word != own.word:
         raise ZerowizError(
             f"another job has taken over `{job}`",
-            "give each job an output folder of its own: `--output-dir`",
+            "give each job an output folder of its own: `$output_dir`",
         )
 
 

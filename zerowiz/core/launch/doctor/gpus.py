@@ -42,7 +42,7 @@ def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             ACCELERATOR,
             f"`DS_ACCELERATOR={said}`, and the plan is for GPUs",
             "unset DS_ACCELERATOR",
-            "`--accelerator cpu` plans for the CPU",
+            "`$accelerator cpu` plans for the CPU",
         )
 
 
@@ -134,7 +134,7 @@ def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             yield found(
                 BUSY_GPU,
                 f"GPU {gpu.label} is in use by {names}",
-                f"`ps -fp {pids}` tells whose they are; `--gpus` takes others",
+                f"`ps -fp {pids}` tells whose they are; `$gpus` takes others",
             )
 
 
@@ -150,7 +150,7 @@ def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             SLOW_BY_CHOICE,
             f"bf16 on GPU {gpu.label} ({gpu.name}), which has no matrix units for it",
-            "fp16: `--precision fp16` where the script does not say otherwise",
+            "fp16: `$precision fp16` where the script does not say otherwise",
         )
 
 
@@ -175,7 +175,7 @@ def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding
                 HALF_PRECISION,
                 f"fp16 on GPU {gpu.label} ({gpu.name}), of compute capability"
                 f" {_dotted(capability)}",
-                "fp32: `--precision fp32` where the script does not say otherwise",
+                "fp32: `$precision fp32` where the script does not say otherwise",
                 *([f"or `export {variable}=1`"] if capability[0] == major else []),
             )
 

@@ -66,7 +66,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             NVME_FOLDER,
             f"`{folder.path}` cannot be written to",
-            f"sudo install -d -o $USER {folder.path}/$USER, and `--nvme-path {folder.path}/$USER`",
+            f"sudo install -d -o $USER {folder.path}/$USER, and `$nvme_path {folder.path}/$USER`",
         )
     elif folder.free_bytes is not None:
         offload = offload_to_nvme(planned.job.model, _rank(planned))
@@ -76,7 +76,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
                 NVME_FULL,
                 f"`{folder.path}` has {size(folder.free_bytes)}, and the ranks write"
                 f" {size(need_bytes)}",
-                "`--nvme-path` names another drive",
+                "`$nvme_path` names another drive",
                 severity=Severity.WARNING if folder.holds_states else Severity.ERROR,
             )
 
@@ -212,7 +212,7 @@ def _load(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         f"{len(machine.gpus)} ranks build the model at once: {size(load_bytes)} of host memory, of"
         f" which {size(all_bytes if never and all_bytes else free_bytes)}"
         f" {'is all there is' if never else 'is free'}",
-        "`--stage 3` builds it in shards",
+        "`$stage 3` builds it in shards",
         "build it on the GPU: `with torch.device(local_rank): ...`",
         severity=Severity.ERROR if never else Severity.WARNING,
     )

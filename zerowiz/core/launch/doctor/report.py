@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from zerowiz.core.flags import spell
 from zerowiz.core.launch.doctor.finding import PreflightFinding
 
 SCHEMA_VERSION = 1
@@ -17,9 +18,9 @@ def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[
                 "code": finding.rule.code,
                 "name": finding.rule.name,
                 "severity": finding.severity.value,
-                "what": finding.message,
+                "what": spell(finding.message),
                 "why": finding.rule.why,
-                "mends": list(finding.fixes),
+                "mends": [spell(each) for each in finding.fixes],
             }
             for finding in findings
         ],

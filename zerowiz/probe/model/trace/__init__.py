@@ -80,7 +80,7 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
         said = str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
             f"`{content.get('model_type')}` cannot be traced: {said}",
-            "give a size instead, such as `--model 7b`, to plan with a Llama of that size",
+            "give a size instead, such as `$model 7b`, to plan with a Llama of that size",
         ) from error
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 
