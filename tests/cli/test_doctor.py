@@ -252,7 +252,7 @@ def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
     first, other, fix, force = e.value.hints
     assert ("choose another", "pip install ninja") == (first, fix)
     assert other.startswith("there is no `ninja` (PF402")
-    assert "--force" in force
+    assert "$force" in force
 
 
 def test_what_may_go_well_stops_nothing() -> None:

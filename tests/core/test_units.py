@@ -68,7 +68,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     with pytest.raises(UsageError) as caught:
         solve_accumulation(global_batch, micro_batch=2, ranks=4)
     assert (
-        f"`--global-batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
+        f"`$global_batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
     )
     assert f"the nearest that are: {nearest}" == caught.value.hints[0]
 
@@ -76,9 +76,9 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
 @pytest.mark.parametrize(
     ("global_batch", "micro_batch", "nearest"),
     [
-        (100, 3, ("`--micro-batch 1`", "`--micro-batch 5`")),
-        (96, 5, ("`--micro-batch 4`", "`--micro-batch 6`")),
-        (8, 16, ("`--micro-batch 2`",)),
+        (100, 3, ("`$micro_batch 1`", "`$micro_batch 5`")),
+        (96, 5, ("`$micro_batch 4`", "`$micro_batch 6`")),
+        (8, 16, ("`$micro_batch 2`",)),
         (30, 2, ()),
     ],
 )

@@ -38,7 +38,7 @@ def test_every_reason_question_verdict_link_and_assumption_has_words() -> None:
 def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() -> None:
     for question in QUESTIONS:
         assert "?" in question.text
-        assert question.flag == question.flag.upper() or question.flag.startswith("--")
+        assert question.flag == question.flag.upper() or question.flag.startswith("$")
         assert None is question.problem(question.default or "x") or question.counts
 
 

@@ -298,7 +298,7 @@ def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> 
 
 def test_told_arithmetic_knows_no_adapters() -> None:
     told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
-    with pytest.raises(UsageError, match="knows no `--method lora`"):
+    with pytest.raises(UsageError, match="knows no `method lora`"):
         PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
 
 

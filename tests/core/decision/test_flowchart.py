@@ -132,7 +132,7 @@ def test_beside_a_tight_rung_the_next_that_fits_is_offered(
     below = FLOWCHART_STRATEGIES[FLOWCHART_STRATEGIES.index(tight) + 1 :]
     (remedy,) = find_remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
     assert offered.name == remedy.strategy
-    assert {"--stage": str(offered.stage), "--offload": offered.offload.value} == remedy.change
+    assert {"stage": str(offered.stage), "offload": offered.offload.value} == remedy.change
     assert NEED_BYTES[TIGHT] - NEED_BYTES[FITS] == remedy.frees_bytes
 
 
@@ -273,7 +273,7 @@ def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> Non
 def test_an_offload_that_deepspeed_does_not_have_is_refused(
     stage: int, offload: OffloadChoice
 ) -> None:
-    with pytest.raises(UsageError, match=rf"`--stage {stage}` with `--offload {offload}`"):
+    with pytest.raises(UsageError, match=rf"`stage {stage}` with `offload {offload}`"):
         walk({}, constraints=Constraints(stage=stage, offload=offload))
 
 

@@ -155,7 +155,7 @@ def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
     for strategy in FLOWCHART_STRATEGIES:
         decision = decide_again(decision, died(decision, strategy))
     assert chosen(decision) is None
-    assert any("--gradient-checkpointing" in remedy.change for remedy in find_remedies(decision))
+    assert any("gradient_checkpointing" in remedy.change for remedy in find_remedies(decision))
 
 
 def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:

@@ -39,8 +39,7 @@ def test_no_key_and_no_flag_is_used_twice() -> None:
 
 @each_question
 def test_a_question_ends_as_one_and_names_its_flag(question: Question) -> None:
-    spelled = f"--{question.key.replace('_', '-')}"
-    assert question.flag in {spelled, question.key.upper()}
+    assert question.flag in {f"${question.key}", question.key.upper()}
     assert "?" in question.text
 
 

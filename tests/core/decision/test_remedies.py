@@ -41,28 +41,28 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
     """What the person gets by typing the options."""
     job, constraints = decision.job, decision.constraints
     workload: Mapping[str, tuple[str, Any]] = {
-        "--gradient-checkpointing": ("gradient_checkpointing", bool),
-        "--micro-batch": ("micro_batch", int),
-        "--grad-accum": ("accumulation_steps", int),
-        "--seq-len": ("sequence_tokens", int),
-        "--method": ("method", Method),
+        "gradient_checkpointing": ("gradient_checkpointing", bool),
+        "micro_batch": ("micro_batch", int),
+        "accumulation_steps": ("accumulation_steps", int),
+        "sequence_tokens": ("sequence_tokens", int),
+        "method": ("method", Method),
     }
     for flag, value in change.items():
         if flag in workload:
             field, kind = workload[flag]
             job = replace(job, workload=replace(job.workload, **{field: kind(value)}))
-        elif flag == "--optimizer-state-dtype":
+        elif flag == "optimizer_state_dtype":
             job = replace(job, state_dtype=StateDtype(str(value)))
-        elif flag == "--machine":
+        elif flag == "machine":
             job = replace(job, machine=parse_spec(str(value), TABLE))
-        elif flag == "--model":
+        elif flag == "model":
             params = parse_size(str(value))
             assert params is not None
             job = replace(job, model=model_from_size(str(value), params))
-        elif flag == "--offload":
+        elif flag == "offload":
             constraints = replace(constraints, offload=OffloadChoice(str(value)))
         else:
-            assert {"--allow-slow": True} == {flag: value}
+            assert {"allow_slow": True} == {flag: value}
             constraints = replace(constraints, allow_slow=True)
     return job, constraints
 
@@ -99,7 +99,7 @@ def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> 
         led = decide(*apply(decision, remedy.change))
         assert led.chosen is not None
         # A lone GPU does not tell how others would be linked, so there the slow link is planned for.
-        guessed = len(decision.job.machine.gpus) == 1 and "--machine" in remedy.change
+        guessed = len(decision.job.machine.gpus) == 1 and "machine" in remedy.change
         running = {evaluated.strategy.name for evaluated in led.evaluated if evaluated.runs}
         assert remedy.strategy in (running if guessed else {led.chosen.strategy.name})
 
@@ -119,13 +119,13 @@ def flags(decision: Decision) -> list[str]:
 def test_what_is_done_already_is_no_remedy() -> None:
     job = PlanInput(machine=SLOW, model=SEVEN, workload=LEAN, state_dtype=StateDtype.BF16)
     decision = decide(job, Constraints(stage=2, offload=OffloadChoice.AUTO, allow_slow=True))
-    done = {"--gradient-checkpointing", "--optimizer-state-dtype", "--offload", "--allow-slow"}
+    done = {"gradient_checkpointing", "optimizer_state_dtype", "offload", "allow_slow"}
     assert decision.chosen is None
     assert not done & set(flags(decision))
 
 
 def test_fp16_is_not_offered_bf16_states() -> None:
-    assert "--optimizer-state-dtype" not in flags(REFUSED["fp16"])
+    assert "optimizer_state_dtype" not in flags(REFUSED["fp16"])
 
 
 def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
@@ -134,14 +134,14 @@ def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
         for remedy in find_remedies(REFUSED["slow zero3"])
         for flag in remedy.change
     }
-    assert "zero3" == rungs["--allow-slow"]
-    assert "zero3-offload" == rungs["--offload"]
+    assert "zero3" == rungs["allow_slow"]
+    assert "zero3-offload" == rungs["offload"]
 
 
 @pytest.mark.parametrize("case", ["four", "fp16", "stage 2"])
 def test_the_fewest_gpus_that_help_are_offered(case: str) -> None:
     decision = REFUSED[case]
-    (spec,) = [r.change["--machine"] for r in find_remedies(decision) if "--machine" in r.change]
+    (spec,) = [r.change["machine"] for r in find_remedies(decision) if "machine" in r.change]
     count = int(str(spec).partition("x")[0])
     fewer = [n for n in (2, 4, 8) if len(decision.job.machine.gpus) < n < count]
     assert count in {2, 4, 8}
@@ -157,9 +157,9 @@ def test_beside_a_persons_own_config_nothing_is_offered() -> None:
 
 def batches(decision: Decision) -> list[tuple[int, int]]:
     """Micro-batch and accumulation of the remedies that change these two alone."""
-    both = {"--micro-batch", "--grad-accum"}
+    both = {"micro_batch", "accumulation_steps"}
     found = [r.change for r in find_remedies(decision) if both == set(r.change)]
-    return [(int(c["--micro-batch"]), int(c["--grad-accum"])) for c in found]
+    return [(int(c["micro_batch"]), int(c["accumulation_steps"])) for c in found]
 
 
 def test_the_largest_batch_that_helps_is_offered() -> None:
@@ -179,7 +179,9 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
 def test_the_longest_sequence_that_helps_is_offered() -> None:
     decision = REFUSED["four"]
     (tokens,) = [
-        int(r.change["--seq-len"]) for r in find_remedies(decision) if "--seq-len" in r.change
+        int(r.change["sequence_tokens"])
+        for r in find_remedies(decision)
+        if "sequence_tokens" in r.change
     ]
     longer = replace(decision.job.workload, sequence_tokens=2 * tokens)
     assert decide(replace(decision.job, workload=longer), decision.constraints).chosen is None
@@ -187,13 +189,13 @@ def test_the_longest_sequence_that_helps_is_offered() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_more_gpus_of_a_cluster_are_not_offered(nodes: int) -> None:
-    assert "--gpus-per-node" not in flags(refused(with_nodes(SLOW, nodes), LONG))
+    assert "gpus_per_node" not in flags(refused(with_nodes(SLOW, nodes), LONG))
 
 
 def test_more_gpus_are_not_offered_to_a_cpu_job() -> None:
     gpus = tuple(replace(gpu, free_bytes=GB) for gpu in SLOW.gpus)
     cpu = replace(SLOW, accelerator=Accelerator.CPU, gpus=gpus)
-    assert "--gpus-per-node" not in flags(refused(cpu))
+    assert "gpus_per_node" not in flags(refused(cpu))
 
 
 def test_a_good_choice_needs_no_remedy() -> None:
@@ -206,7 +208,7 @@ def test_a_good_choice_needs_no_remedy() -> None:
 def test_what_frees_memory_says_how_much_on_the_same_rung() -> None:
     machine = parse_spec("4xA100-40GB", TABLE)
     decision = refused(machine, Workload(micro_batch=4), Constraints(stage=3))
-    remedy = next(r for r in find_remedies(decision) if "--gradient-checkpointing" in r.change)
+    remedy = next(r for r in find_remedies(decision) if "gradient_checkpointing" in r.change)
     changed = decide(*apply(decision, remedy.change)).chosen
     assert changed is not None
     before = decision.of(changed.strategy).device_bytes

@@ -177,5 +177,5 @@ def test_a_job_that_asks_for_nothing_special_is_never_refused(
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP32])
 def test_bf16_states_of_other_weights_are_refused_before(precision: Precision) -> None:
     job = replace(HALF, workload=Workload(precision=precision))
-    with pytest.raises(UsageError, match="needs `--precision bf16`"):
+    with pytest.raises(UsageError, match="needs `precision bf16`"):
         _ = job.counted_workload

@@ -239,5 +239,5 @@ def test_gpus_within_the_visible_ones_is_taken() -> None:
 def test_gpus_outside_the_visible_ones_is_refused_naming_both() -> None:
     with pytest.raises(UsageError) as caught:
         chosen("0,2", visible="2,3")
-    assert "`--gpus 0,2`" in caught.value.message
+    assert "`$gpus 0,2`" in caught.value.message
     assert "`CUDA_VISIBLE_DEVICES=2,3`" in caught.value.message

@@ -131,7 +131,7 @@ def test_an_unknown_name_is_refused_with_close_ones() -> None:
 def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError) as caught:
         parse("8xqqqq")
-    assert ("a GPU that is not in the table can be described in a file: `--machine FILE`",) == (
+    assert ("a GPU that is not in the table can be described in a file: `$machine FILE`",) == (
         caught.value.hints
     )
 

@@ -295,14 +295,14 @@ def test_an_unknown_module_is_refused_with_those_that_there_are() -> None:
     model = model_from_config("a", {"model_type": "phi3", **SMALL, "pad_token_id": 0})
     with pytest.raises(UsageError) as refused:
         model.lora_params(8, ("qkv_proj", "q_proj"))
-    said = "`--lora-target-modules q_proj`: `a` has no such linear layer to adapt"
+    said = "`$lora_target_modules q_proj`: `a` has no such linear layer to adapt"
     assert said == refused.value.message
     assert "it has qkv_proj, o_proj, gate_up_proj, down_proj" == refused.value.hints[0]
 
 
 def test_fused_experts_are_adapted_by_all_their_names_or_not_at_all() -> None:
     model = model_from_config("a", {"model_type": "mixtral", **SMALL, "num_key_value_heads": 6})
-    with pytest.raises(UsageError, match="`--lora-target-modules w1`"):
+    with pytest.raises(UsageError, match="`lora_target_modules w1`"):
         model.lora_params(8, ("q_proj", "w1"))
 
 

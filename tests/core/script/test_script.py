@@ -380,7 +380,7 @@ def test_a_second_config_is_an_error_that_names_both(
         deliver(facts, words, "ds_config_zero2.json")
     assert "mine.json" in caught.value.message
     assert "ds_config_zero2.json" in caught.value.message
-    assert "--config mine.json" in caught.value.hints[0]
+    assert "$config mine.json" in caught.value.hints[0]
 
 
 def test_a_literal_of_another_name_is_refused_with_the_stage_that_writes_it() -> None:
@@ -393,7 +393,7 @@ def test_a_literal_of_another_name_is_refused_with_the_stage_that_writes_it() ->
         caught.value.message
         == "train.py line 12 names `ds_config_zero3_offload.json`, and the plan is `ds_config_zero2.json`"
     )
-    assert "`--stage 3 --offload all` writes `ds_config_zero3_offload.json`" in caught.value.hints
+    assert "`$stage 3 $offload all` writes `ds_config_zero3_offload.json`" in caught.value.hints
 
 
 def test_the_same_name_in_another_folder_is_another_file() -> None:

@@ -182,7 +182,7 @@ def test_an_empty_folder_says_so(folder: Path, environ: dict[str, str]) -> None:
 def test_a_folder_of_checkpoints_offers_one(folder: Path, environ: dict[str, str]) -> None:
     (folder / "checkpoint-500").mkdir()
     (folder / "checkpoint-500" / "config.json").write_text(CONFIG)
-    expected = f"did you mean `--model {folder}/checkpoint-500`?"
+    expected = f"did you mean `$model {folder}/checkpoint-500`?"
     assert expected == refuse(str(folder), environ).hints[-1]
 
 
@@ -194,7 +194,7 @@ def test_an_adapter_names_the_model_it_adapts(
     (folder / "adapter_config.json").write_text(json.dumps(adapter))
     error = refuse(f"{folder}{suffix}", environ)
     assert f"`{folder}{suffix}` is an adapter, not a model" == error.message
-    assert "plan with the model it adapts: `--model Qwen/Qwen3-8B --method lora`" == error.hints[0]
+    assert "plan with the model it adapts: `$model Qwen/Qwen3-8B $method lora`" == error.hints[0]
 
 
 def test_a_path_too_long_to_exist_is_an_error_in_one_line(
@@ -246,7 +246,7 @@ def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
 
 @pytest.mark.parametrize("text", ["", " "])
 def test_an_empty_name_is_not_the_current_folder(text: str, environ: dict[str, str]) -> None:
-    assert "`--model` is empty" == refuse(text, environ).message
+    assert "`$model` is empty" == refuse(text, environ).message
 
 
 # The local cache
@@ -363,7 +363,7 @@ def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> No
 def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
     error = refuse("gpt2", {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert error.message.startswith("cannot reach http://127.0.0.1:9 for the config.json of `gpt2`")
-    assert "give a folder with config.json, or a size such as `--model 7b`" == error.hints[-1]
+    assert "give a folder with config.json, or a size such as `$model 7b`" == error.hints[-1]
 
 
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:

@@ -103,7 +103,7 @@ def test_one_copy_for_many_nodes_is_told_of_srun(environ: dict[str, str], told: 
     with pytest.raises(UsageError, match=told) as refused:
         read_place(environ)
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1" in refused.value.hints[0]
-    assert "--nodes 1" in refused.value.hints[1]
+    assert "$nodes 1" in refused.value.hints[1]
 
 
 @pytest.mark.parametrize(

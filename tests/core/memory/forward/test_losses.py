@@ -91,12 +91,12 @@ def test_all_losses_keep_the_same_blocks_but_ligers(loss: Loss) -> None:
 @pytest.mark.parametrize(
     ("model", "change", "words"),
     [
-        ("gpt2-medium", {"loss": Loss.LIGER}, "--loss liger"),
-        ("mixtral-8x7b", {"loss": Loss.LIGER}, "--loss liger"),
-        ("t5-base", {"loss": Loss.CHUNKED}, "--loss chunked"),
-        ("bert-base", {"loss": Loss.CHUNKED}, "--loss chunked"),
-        ("vit-base", {"packing": True}, "--packing"),
-        ("opt-1.3b", {"packing": True}, "--packing"),
+        ("gpt2-medium", {"loss": Loss.LIGER}, "loss liger"),
+        ("mixtral-8x7b", {"loss": Loss.LIGER}, "loss liger"),
+        ("t5-base", {"loss": Loss.CHUNKED}, "loss chunked"),
+        ("bert-base", {"loss": Loss.CHUNKED}, "loss chunked"),
+        ("vit-base", {"packing": True}, "packing"),
+        ("opt-1.3b", {"packing": True}, "packing"),
     ],
 )
 def test_a_step_that_is_not_counted_for_a_family_is_refused(

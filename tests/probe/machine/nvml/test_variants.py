@@ -105,7 +105,7 @@ ROWS = {
     "synthetic/a100-mig": Row(
         link_class=NONE,
         notes=(
-            "GPU 1 is split into MIG slices and left out; `--gpus 1:0` plans for one",
+            "GPU 1 is split into MIG slices and left out; `$gpus 1:0` plans for one",
             "GPU 0 is in use by a process (29185); a process (33724)",
         ),
     ),
