@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from cli.harness import clean_environ
@@ -19,8 +18,6 @@ COPIED = ("zerowiz", "templates", "tests", "docs", "README.md", "Makefile", "pyp
 PATIENCE_SECONDS = 120
 
 _PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
-# A word in capitals stands for a name that the reader chooses: `rules/FAMILY.py`.
-_CHOSEN = re.compile(r"\b[A-Z]{2,}\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,13 +25,13 @@ class Recipe:
     """A row of the table of recipes."""
 
     paths: tuple[str, ...]
-    """The files to touch, as patterns."""
+    """The files to touch; a folder stands for one of its modules."""
     tests: tuple[str, ...]
     """Those that fail until it is done."""
 
     def names(self, path: str) -> bool:
         """Whether the row says that this file is to be touched."""
-        return any(fnmatch(path, _CHOSEN.sub("*", pattern)) for pattern in self.paths)
+        return path in self.paths or f"{path.rpartition('/')[0]}/" in self.paths
 
 
 def recipe_of(name: str) -> Recipe:
