@@ -1,18 +1,25 @@
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 from msgspec.structs import fields
 
-from zerowiz.core.codec import decode_machine, encode_machine
+from zerowiz.core.codec import decode, decode_machine, encode_machine
+from zerowiz.core.decision.oom_history import History
+from zerowiz.core.launch.rendezvous import AttemptSpec, Join, RendezvousCall
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.measure.trial import Trial
+from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.probe.recording.files import FileAnswers
 
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)
@@ -149,3 +156,45 @@ def test_a_missing_key_is_said_to_be_missing() -> None:
 def test_a_machine_that_is_no_object_is_refused() -> None:
     with pytest.raises(UsageError, match="`machine` is 'h100', not an object"):
         decode_machine("h100")
+
+
+def test_null_is_the_default_also_where_the_type_has_no_null() -> None:
+    nulls: Any = {**copy.deepcopy(WHOLE), "nodes": None, "notes": None, "links": None}
+    nulls["gpus"][0] |= {"pcie": None, "fabric_ready": None}
+    said = {key: value for key, value in nulls.items() if value is not None}
+    assert decode_machine({**said, "gpus": WHOLE["gpus"]}) == decode_machine(nulls)
+
+
+def test_null_stays_where_a_mapping_holds_it() -> None:
+    answers = decode(FileAnswers, {"text": {"/proc/a": None}, "names": None}, "files")
+    assert FileAnswers(text={"/proc/a": None}) == answers
+
+
+READ = (Machine, Traced, History, Trial, FileAnswers, RendezvousCall, Join, AttemptSpec)
+each_read = pytest.mark.parametrize("kind", READ, ids=lambda kind: kind.__name__)
+
+
+def parts_of(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """A type and all that it is made of."""
+    yield kind
+    fields_in = getattr(kind, "fields", ())
+    inner = [*(field.type for field in fields_in), *getattr(kind, "types", ())]
+    inner += getattr(kind, "item_types", ())
+    inner += [getattr(kind, name) for name in ("item_type", "value_type") if hasattr(kind, name)]
+    for each in inner:
+        yield from parts_of(each)
+
+
+@each_read
+def test_a_whole_number_that_is_read_is_a_count(kind: type) -> None:
+    numbers = [p for p in parts_of(inspect.type_info(kind)) if isinstance(p, inspect.IntType)]
+    assert [0] * len(numbers) == [number.ge for number in numbers]
+
+
+@each_read
+def test_a_field_that_may_be_null_is_null_where_nothing_is_said(kind: type) -> None:
+    """`decode` leaves such a null to msgspec."""
+    structs = [p for p in parts_of(inspect.type_info(kind)) if isinstance(p, inspect.StructType)]
+    fields_in = [(struct.cls, field) for struct in structs for field in struct.fields]
+    nullable = [(c, f) for c, f in fields_in if inspect.NoneType() in getattr(f.type, "types", ())]
+    assert [] == [(cls, field.name) for cls, field in nullable if field.default is not None]

@@ -1,0 +1,71 @@
+"""Files that zerowiz wrote in November 2026, before msgspec read them, are still read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerowiz.app.ask.init_record import recall
+from zerowiz.app.options import Options
+from zerowiz.core.codec import encode
+from zerowiz.core.measure.trial import decode_trials
+from zerowiz.probe.config.cases import read_cases
+from zerowiz.probe.launch.init_record import parse_record
+from zerowiz.probe.launch.oom_history import read_history
+from zerowiz.probe.machine.machine_file import read_machine_file
+from zerowiz.probe.model.trace import read_cached
+
+SAVED = Path(__file__).parent
+
+
+def content_of(name: str) -> Any:
+    return json.loads((SAVED / name).read_text(encoding="utf-8"))
+
+
+def as_json(value: object) -> Any:
+    return json.loads(json.dumps(encode(value)))
+
+
+def kept(before: Any, now: Any) -> Any:
+    """What is encoded now, less the keys that were not known then."""
+    if isinstance(before, dict):
+        return {key: kept(each, now[key]) for key, each in before.items()}
+    if isinstance(before, list):
+        return [kept(*pair) for pair in zip(before, now, strict=True)]
+    return now
+
+
+@pytest.mark.parametrize("name", ["machine.json", "ds_config_zero2.plan.json"])
+def test_a_described_machine_is_read_as_it_was_written(name: str) -> None:
+    expected = {**content_of(name)["machine"], "source": "file"}
+    assert expected == kept(expected, as_json(read_machine_file(SAVED / name)))
+
+
+def test_a_trace_is_read_as_it_was_written() -> None:
+    expected = content_of("trace.json")
+    assert expected == kept(expected, as_json(read_cached(SAVED / "trace.json")))
+
+
+def test_a_history_is_read_as_it_was_written() -> None:
+    expected = content_of("ran_out.json")
+    assert expected == kept(expected, as_json(read_history(SAVED / "ran_out.json")))
+
+
+def test_cases_are_read_as_they_were() -> None:
+    expected = content_of("cases_as_read.json")
+    trials = decode_trials(read_cases(SAVED / "cases.json"))
+    assert expected == kept(expected, [as_json(trial) for trial in trials])
+
+
+def test_the_answers_of_the_wizard_are_read_as_they_were_given() -> None:
+    record = parse_record((SAVED / "init.json").read_text(encoding="utf-8"), "init.json")
+    expected = Options(
+        model="model",
+        trace=True,
+        machine="2xA100-40GB",
+        interconnect="pcie",
+        micro_batch=2,
+        stage="2",
+    )
+    assert expected == recall(Options(), record)
