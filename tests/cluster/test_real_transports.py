@@ -100,7 +100,7 @@ def ask(
     transport: Transport, hosts: Sequence[str], command: Sequence[str], *, deadline_s: float = 60
 ) -> list[NodeAnswer | NodeFailure]:
     argv = argv_for(transport, command, os.environ)
-    return ask_nodes(hosts, argv, at_once=8, deadline_s=deadline_s, told=lambda _: None)
+    return ask_nodes(hosts, argv, concurrency=8, deadline_s=deadline_s, on_answer=lambda _: None)
 
 
 def why(answer: NodeAnswer | NodeFailure) -> str:

@@ -21,7 +21,7 @@ from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
 transport = pick_transport(os.environ)
 argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60), os.environ)
-fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, at_once=3, deadline_s=60, told=lambda _: None))
+fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, concurrency=3, deadline_s=60, on_answer=lambda _: None))
 print(json.dumps({
     "transport": transport,
     "machine": encode_machine(fleet.machine),

@@ -37,7 +37,7 @@ from zerowiz.core.values import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
-from zerowiz.probe.machine.environment_kind import read_surroundings
+from zerowiz.probe.machine.environment_kind import read_launch_environment
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import sentences, show
 from zerowiz.ui.ask import can_ask, confirm
@@ -138,7 +138,7 @@ def _is_supervised(asked: bool | None, machine: Machine, *, escalate: bool) -> b
     if asked is not None or escalate:
         return asked is not False
     scheduler = None if machine.allocation is None else machine.allocation.scheduler
-    return why_supervised(read_surroundings(os.environ, HostFiles()), scheduler) is not None
+    return why_supervised(read_launch_environment(os.environ, HostFiles()), scheduler) is not None
 
 
 def _walk(decision: Decision, _cures: Sequence[Remedy], stream: TextIO) -> None:

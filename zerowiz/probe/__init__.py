@@ -1,1 +1,1 @@
-"""Reads the world: NVML, the host, model folders, scripts, templates."""
+"""Reads NVML, the host, model folders, configs and scripts; changes none of them."""

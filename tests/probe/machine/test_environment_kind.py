@@ -11,13 +11,13 @@ import pytest
 from cli.harness import clean_environ
 from fake_host import build_host
 
-from zerowiz.probe.machine.environment_kind import read_surroundings
+from zerowiz.probe.machine.environment_kind import read_launch_environment
 
 SEE = """
 from pathlib import Path
 from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.machine.environment_kind import read_surroundings
-print(read_surroundings({}, HostFiles(root=Path("/nowhere"))))
+from zerowiz.probe.machine.environment_kind import read_launch_environment
+print(read_launch_environment({}, HostFiles(root=Path("/nowhere"))))
 """
 
 
@@ -80,11 +80,11 @@ def test_nohup_is_seen_though_the_terminal_is_there() -> None:
 def test_a_container_shows_itself(
     files: Mapping[str, str], environ: Mapping[str, str], expected: str | None, tmp_path: Path
 ) -> None:
-    assert expected == read_surroundings(environ, build_host(tmp_path, files)).container
+    assert expected == read_launch_environment(environ, build_host(tmp_path, files)).container
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"), [({}, False), ({"CI": ""}, False), ({"CI": "1"}, True)]
 )
 def test_ci_says_so(environ: Mapping[str, str], expected: bool, tmp_path: Path) -> None:
-    assert expected is read_surroundings(environ, build_host(tmp_path, {})).runs_ci
+    assert expected is read_launch_environment(environ, build_host(tmp_path, {})).runs_ci

@@ -67,8 +67,12 @@ def shell(host: str) -> tuple[str, ...]:
     return ("sh", "-c", NODES[host.partition("-")[0]])
 
 
-def ask(*hosts: str, at_once: int = 8, deadline_s: float = 20) -> list[NodeAnswer | NodeFailure]:
-    return ask_nodes(hosts, shell, at_once=at_once, deadline_s=deadline_s, told=lambda _: None)
+def ask(
+    *hosts: str, concurrency: int = 8, deadline_s: float = 20
+) -> list[NodeAnswer | NodeFailure]:
+    return ask_nodes(
+        hosts, shell, concurrency=concurrency, deadline_s=deadline_s, on_answer=lambda _: None
+    )
 
 
 @no_child_left
@@ -113,24 +117,26 @@ def test_a_node_that_prints_for_ever_is_ended() -> None:
 
 @no_child_left
 def test_a_node_whose_turn_does_not_come_is_told_so() -> None:
-    answers = ask("late", "good", at_once=1, deadline_s=0.5)
+    answers = ask("late", "good", concurrency=1, deadline_s=0.5)
     assert NodeFailure(host="good", why="its turn did not come within 0.5 s") == answers[1]
 
 
 @no_child_left
 def test_each_host_is_told_once_when_it_is_done() -> None:
-    told: list[str] = []
+    answered: list[str] = []
     hosts = ["late-1", "good-1", "late-2", "failing-1", "good-2"]
-    ask_nodes(hosts, shell, at_once=4, deadline_s=1, told=told.append)
-    assert sorted(hosts) == sorted(told)
-    assert {"late-1", "late-2"} == set(told[-2:])
+    ask_nodes(hosts, shell, concurrency=4, deadline_s=1, on_answer=answered.append)
+    assert sorted(hosts) == sorted(answered)
+    assert {"late-1", "late-2"} == set(answered[-2:])
 
 
 @no_child_left
 def test_no_more_are_asked_at_once_than_allowed(tmp_path: Path) -> None:
     count = 'touch $$.on; ls *.on | wc -l >> most; sleep 0.1; rm $$.on; echo "{}"'
     hosts = [f"n{i}" for i in range(12)]
-    ask_nodes(hosts, lambda _: ("sh", "-c", count), at_once=3, deadline_s=20, told=lambda _: None)
+    ask_nodes(
+        hosts, lambda _: ("sh", "-c", count), concurrency=3, deadline_s=20, on_answer=lambda _: None
+    )
     seen = [int(line) for line in (tmp_path / "most").read_text(encoding="utf-8").split()]
     assert (12, 3) == (len(seen), max(seen))
 
@@ -141,7 +147,7 @@ def test_three_hundred_hosts_do_not_exhaust_the_open_files() -> None:
     hosts = [f"good-{i}" for i in range(300)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        answers = ask(*hosts, at_once=64, deadline_s=60)
+        answers = ask(*hosts, concurrency=64, deadline_s=60)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [NodeAnswer(host=host, machine=MACHINE) for host in hosts] == answers
@@ -149,7 +155,7 @@ def test_three_hundred_hosts_do_not_exhaust_the_open_files() -> None:
 
 def test_a_transport_that_is_not_there_is_a_failure_of_each_host() -> None:
     answers = ask_nodes(
-        ["n1"], lambda _: ("/no/ssh", "n1"), at_once=1, deadline_s=5, told=lambda _: None
+        ["n1"], lambda _: ("/no/ssh", "n1"), concurrency=1, deadline_s=5, on_answer=lambda _: None
     )
     why = "cannot start `/no/ssh` here: no such file or directory"
     assert [NodeFailure(host="n1", why=why)] == answers
@@ -162,7 +168,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from zerowiz.probe.machine.fleet import ask_nodes
 ask_nodes(
     ["a", "b"], lambda _: ("sh", "-c", {NODES["stubborn"]!r}),
-    at_once=2, deadline_s=100, told=lambda _: None,
+    concurrency=2, deadline_s=100, on_answer=lambda _: None,
 )
 """
 

@@ -311,7 +311,7 @@ VALUES = st.text(max_size=12) | st.from_regex(r"[0-9a-z:,(x)\-/ ]{0,12}", fullma
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
-    st.sampled_from([row.marks[0] for row in SCHEDULERS]),
+    st.sampled_from([row.job_variables[0] for row in SCHEDULERS]),
     st.dictionaries(st.sampled_from(VARIABLES), VALUES),
 )
 def test_rubbish_is_unknown_and_never_an_error(mark: str, environ: dict[str, str]) -> None:

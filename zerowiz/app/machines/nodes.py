@@ -36,7 +36,9 @@ def read_fleet(
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
     with counting("asking nodes", len(hosts), sys.stderr) as told:
-        answers = ask_nodes(hosts, argv, at_once=_AT_ONCE, deadline_s=deadline_s, told=told)
+        answers = ask_nodes(
+            hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=told
+        )
     return merge_nodes(answers, slots)
 
 

@@ -1,4 +1,4 @@
-"""See the host as DeepSpeed's CPU accelerator does: ranks that share its memory."""
+"""Describe this host for DeepSpeed's CPU accelerator: ranks that share the host's memory."""
 
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -10,7 +10,7 @@ def cpu_machine(ranks: int, host: Host) -> Machine:
     """A machine without GPUs, where each rank has an equal share of the host's memory.
 
     Raises:
-        UsageError: There is no rank.
+        UsageError: `ranks` is below 1.
     """
     if ranks < 1:
         raise UsageError(f"a CPU job has at least one rank, not {ranks}")

@@ -1,4 +1,4 @@
-"""See what a launch was started from: a person's terminal, `nohup`, CI, a container."""
+"""Find out what a launch was started from: a terminal, `nohup`, CI, a container."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from zerowiz.core.launch.supervision import LaunchEnvironment
 from zerowiz.probe.recording.files import Files
 
-# Docker and Podman leave these files in every container; podman(1) and systemd-nspawn(1) set
-# `container`, Kubernetes the address of its API.
+# Docker and Podman make these files in every container; podman(1) and systemd-nspawn(1) set the
+# variable `container`, Kubernetes that of its API's address.
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 
-def read_surroundings(environ: Mapping[str, str], files: Files) -> LaunchEnvironment:
+def read_launch_environment(environ: Mapping[str, str], files: Files) -> LaunchEnvironment:
     """What this process was started from."""
     return LaunchEnvironment(
         in_foreground=_is_in_foreground(),
@@ -25,7 +25,7 @@ def read_surroundings(environ: Mapping[str, str], files: Files) -> LaunchEnviron
 
 
 def _is_in_foreground() -> bool:
-    """Whether keys pressed at a terminal reach this process, and its words are seen there."""
+    """Whether this process reads its input from a terminal, and writes its messages to one."""
     try:
         owner = os.tcgetpgrp(sys.stdin.fileno())
     except (OSError, ValueError):
@@ -34,6 +34,6 @@ def _is_in_foreground() -> bool:
 
 
 def _find_container(environ: Mapping[str, str], files: Files) -> str | None:
-    shown = any(files.real(path) is not None for path in _CONTAINER_FILES)
-    said = any(environ.get(name) for name in _CONTAINER_VARIABLES)
-    return "container" if shown or said else None
+    by_file = any(files.real(path) is not None for path in _CONTAINER_FILES)
+    by_variable = any(environ.get(name) for name in _CONTAINER_VARIABLES)
+    return "container" if by_file or by_variable else None

@@ -1,4 +1,4 @@
-"""Ask every node of a cluster what it has, many at once."""
+"""Ask every node of a cluster for its machine, several nodes concurrently."""
 
 import json
 import os
@@ -18,16 +18,20 @@ from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 
-_TICK_S = 0.02
-# What a child may take to end by itself: srun then ends its step on the node.
+_POLL_S = 0.02
+# For a child to end by itself after SIGTERM: srun then ends its step on the node.
 _GRACE_S = 2.0
-# A node of 8 GPUs says 30 kB; a login shell that prints for ever must not fill the disk.
+# A node of 8 GPUs answers with 30 kB; a login shell that prints without end must not fill the disk.
 _OUTPUT_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Child:
-    """A command that asks one host. Files, not pipes: a process it leaves behind blocks nobody."""
+    """A command that asks one host.
+
+    It writes to files, not to pipes: a process that it leaves behind cannot hold a file open so
+    that we wait for it.
+    """
 
     host: str
     process: subprocess.Popen[bytes]
@@ -35,22 +39,22 @@ class _Child:
     stderr: IO[bytes]
 
     def has_ended(self) -> bool:
-        """Whether it ended; it is not yet reaped, so its number is still its own."""
+        """Whether it has ended; it is not reaped yet, so no other process has its pid."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
-    def says_too_much(self) -> bool:
-        """Whether it printed what cannot be a machine."""
+    def prints_too_much(self) -> bool:
+        """Whether it printed more than a description of a machine can take."""
         return any(os.fstat(f.fileno()).st_size > _OUTPUT_BYTES for f in (self.stdout, self.stderr))
 
     def signal(self, number: signal.Signals) -> None:
-        """To its whole group, also to what it left behind in it."""
+        """Signal its whole process group, with the processes that it left behind there."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
     def close(self) -> tuple[int, str, str]:
-        """End what is left of it; the exit status and the two texts."""
+        """Kill what is left of it; the exit status, its stdout and its stderr."""
         self.signal(signal.SIGKILL)
         return (self.process.wait(), _read(self.stdout), _read(self.stderr))
 
@@ -73,13 +77,13 @@ def _start(host: str, argv: Sequence[str]) -> _Child:
 
 
 def _end(children: Sequence[_Child]) -> None:
-    """Ask all of them to end, then end them."""
+    """Ask all of them to end, then kill them."""
     try:
         for child in children:
             child.signal(signal.SIGTERM)
         ends_at = time.monotonic() + _GRACE_S
         while time.monotonic() < ends_at and not all(child.has_ended() for child in children):
-            time.sleep(_TICK_S)
+            time.sleep(_POLL_S)
     finally:
         for child in children:
             child.close()
@@ -89,57 +93,58 @@ def ask_nodes(
     hosts: Sequence[str],
     argv_for: Callable[[str], Sequence[str]],
     *,
-    at_once: int,
+    concurrency: int,
     deadline_s: float,
-    told: Callable[[str], None],
+    on_answer: Callable[[str], None],
 ) -> list[NodeAnswer | NodeFailure]:
-    """What every host says of itself, or why it does not; in the order of the hosts.
+    """The answer of every host, or why there is none, in the order of the hosts.
 
-    No process of it is left here, however it ends: by the deadline, by Ctrl-C.
+    However it ends, also at the deadline or by Ctrl-C, no process of it is left on this host.
 
     Args:
         hosts: Each once.
-        argv_for: The command line here that asks a host.
-        at_once: How many are asked at the same time; each takes one process and two open files.
-        deadline_s: For all of them together.
-        told: Called with each host that is done.
+        argv_for: The command line that asks a host.
+        concurrency: How many hosts are asked at the same time; each takes one process and two open
+            files.
+        deadline_s: For all hosts together.
+        on_answer: Called with each host that has answered or failed.
     """
-    asking = _Asking(waiting=deque(hosts), argv_for=argv_for, told=told)
+    queries = _Queries(waiting=deque(hosts), argv_for=argv_for, on_answer=on_answer)
     ends_at = time.monotonic() + deadline_s
     try:
-        while asking.step(at_once) and time.monotonic() < ends_at:
-            time.sleep(_TICK_S)
+        while queries.step(concurrency) and time.monotonic() < ends_at:
+            time.sleep(_POLL_S)
     finally:
-        _end(asking.running)
-    for child in asking.running:
-        asking.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
-    for host in asking.waiting:
-        asking.done(NodeFailure(host=host, why=f"its turn did not come within {deadline_s:g} s"))
-    return [asking.answers[host] for host in hosts]
+        _end(queries.in_flight)
+    for child in queries.in_flight:
+        queries.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
+    for host in queries.waiting:
+        queries.done(NodeFailure(host=host, why=f"its turn did not come within {deadline_s:g} s"))
+    return [queries.answers[host] for host in hosts]
 
 
 @dataclass(kw_only=True, slots=True)
-class _Asking:
-    """How far the asking is."""
+class _Queries:
+    """The hosts that wait, those that are being asked, and the answers so far."""
 
     waiting: deque[str]
     argv_for: Callable[[str], Sequence[str]]
-    told: Callable[[str], None]
-    running: list[_Child] = field(default_factory=list)
+    on_answer: Callable[[str], None]
+    in_flight: list[_Child] = field(default_factory=list)
     answers: dict[str, NodeAnswer | NodeFailure] = field(default_factory=dict)
 
-    def step(self, at_once: int) -> bool:
-        """Take in what is done, start what there is room for; whether anything is left."""
-        for child in [c for c in self.running if c.says_too_much() or c.has_ended()]:
+    def step(self, concurrency: int) -> bool:
+        """Collect the answers that are there, and ask further hosts; whether any are left."""
+        for child in [c for c in self.in_flight if c.prints_too_much() or c.has_ended()]:
             self._take(child)
-        while self.waiting and len(self.running) < at_once:
+        while self.waiting and len(self.in_flight) < concurrency:
             self._start(self.waiting.popleft())
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.in_flight)
 
     def _take(self, child: _Child) -> None:
-        too_much = child.says_too_much()
+        too_much = child.prints_too_much()
         status, stdout, stderr = child.close()
-        self.running.remove(child)
+        self.in_flight.remove(child)
         if too_much:
             why = f"it printed more than {_OUTPUT_BYTES} bytes"
             self.done(NodeFailure(host=child.host, why=why))
@@ -149,21 +154,19 @@ class _Asking:
     def _start(self, host: str) -> None:
         argv = self.argv_for(host)
         try:
-            self.running.append(_start(host, argv))
+            self.in_flight.append(_start(host, argv))
         except OSError as error:
             why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
             self.done(NodeFailure(host=host, why=why))
 
     def done(self, answer: NodeAnswer | NodeFailure) -> None:
         self.answers[answer.host] = answer
-        self.told(answer.host)
+        self.on_answer(answer.host)
 
 
-# Answers.
-
-# As `zerowiz machine --json` begins; login shells print what they like before it.
+# How the output of `zerowiz machine --json` begins; login shells may print other text before it.
 _OBJECT = re.compile(r'\{\s*"schema_version"')
-# What `timeout`, a shell or Python say of a program or a module that is not there.
+# The messages of `timeout`, a shell or Python about a missing program or module.
 _MISSING = re.compile(
     r"(/[^\s'`\u2018\u2019:]+)['\u2019]?: "
     r"(?:No module named zerowiz|No such file or directory|Permission denied|[Cc]ommand not found)"
@@ -172,19 +175,19 @@ _MISSING = re.compile(
 # timeout(1): the same, and 124 when the time ran out, 137 when it had to kill.
 _NOT_RUN = (126, 127)
 _TIMED_OUT = (124, 137)
-# The transport's own last word on a command that failed; the command said why before.
+# The transport's own last line about a command that failed; the command's reason stands above it.
 _EPILOGUE = re.compile(r"pdsh@|srun: error: .*: Exited with exit code|srun: Terminating|slurmstepd")
 _SHOWN = 200
 
 
 def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer | NodeFailure:
-    """What a host's command said, banners of login shells left aside.
+    """The answer in the output of a host's command, without the banners of login shells.
 
     Args:
-        host: Which was asked.
+        host: The host that was asked.
         status: The exit status of the command; below 0 the signal that ended it.
-        stdout: Holds the JSON object of `zerowiz machine --json`, when all is well.
-        stderr: Says why not, else.
+        stdout: Holds the JSON object of `zerowiz machine --json` if it succeeded.
+        stderr: Holds the reason if it failed.
     """
     try:
         content = next(_objects(stdout), None)
@@ -206,14 +209,14 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
 
 
 def _reason(status: int, stdout: str, stderr: str) -> str:
-    """One line of what went wrong there."""
+    """One line about what went wrong on the node."""
     missing = _MISSING.findall(stderr)
     if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
         return f"zerowiz is not installed at `{missing[-1]}` there"
-    said = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    if errors or (said and status != 0):
-        return (errors or said)[-1]
+    lines = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if errors or (lines and status != 0):
+        return (errors or lines)[-1]
     if status in _TIMED_OUT:
         return "zerowiz ran past its time there"
     if status != 0:
@@ -223,6 +226,6 @@ def _reason(status: int, stdout: str, stderr: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines that say something, without what would move the cursor of a terminal."""
+    """The lines that are not empty, without characters that would control a terminal."""
     lines = ("".join(filter(str.isprintable, line)).strip() for line in text.splitlines())
     return [line[:_SHOWN].rstrip(".") for line in lines if line]

@@ -1,4 +1,4 @@
-"""Read how much memory, cores and disk this host, or the container around us, can still give."""
+"""Read the memory, cores and disk of this host, within the limits of its cgroups and scheduler."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,19 +18,20 @@ _V1_UNLIMITED_BYTES = 0x7FFF_FFFF_FFFF_0000
 
 _NODES = "sys/devices/system/node"
 
-# Linux, mm/show_mem.c, si_mem_available: free pages, file cache and reclaimable slab. What a node
-# without cores holds of these is in MemAvailable, but is no memory of the host.
+# Linux, mm/show_mem.c, si_mem_available: free pages, file cache and reclaimable slab. MemAvailable
+# counts those of a NUMA node without cores too, which is no memory of the host.
 _FREEABLE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Cgroup:
-    """Where one version of cgroups says how much memory and how many cores there are."""
+    """The files in which one version of cgroups has its limits of memory and cores."""
 
     name: str
     controllers: tuple[str, str]
     """Of memory and of cores, as /proc/self/cgroup names them."""
     mounts: tuple[str, str]
+    """Of memory and of cores."""
     limit: str
     usage: str
     reclaimable: str
@@ -65,22 +66,22 @@ _CGROUPS = (
 def read_host(
     files: Files, *, scheduler_bytes: int | None = None, scheduler: str | None = None
 ) -> Host:
-    """What this host could still give a new process.
+    """The resources that a new process could still get on this host.
 
     Args:
         files: The files of the host.
         scheduler_bytes: The memory that a scheduler gave the job on this node.
-        scheduler: Its name.
+        scheduler: The scheduler's name.
     """
     cgroups = parse_cgroup_paths(_read(files, "proc/self/cgroup"))
     nodes = _read_list(files, f"{_NODES}/has_cpu")
     total_bytes, free_bytes = _read_memory(files)
-    rooms = [(room, name) for name, room in _read_rooms(files, cgroups)]
+    limits = _read_cgroup_limits(files, cgroups)
     if scheduler_bytes is not None:
-        rooms.append((scheduler_bytes, scheduler or "scheduler"))
+        limits.append((scheduler_bytes, scheduler or "scheduler"))
     available = None
     if free_bytes is not None:
-        available = min([(free_bytes, "MemAvailable"), *rooms], key=lambda room: room[0])
+        available = min([(free_bytes, "MemAvailable"), *limits], key=lambda limit: limit[0])
     shm = files.space("dev/shm")
     return Host(
         total_bytes=total_bytes,
@@ -95,7 +96,7 @@ def read_host(
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """The sizes in /proc/meminfo, or in that of one NUMA node, in bytes."""
+    """The sizes in /proc/meminfo, or in the `meminfo` of one NUMA node, in bytes."""
     return {key: 1024 * int(size) for key, size in _MEMINFO_LINE.findall(text)}
 
 
@@ -114,28 +115,28 @@ def parse_cgroup_paths(text: str) -> dict[str, str]:
 
 
 def parse_limit(text: str) -> int | None:
-    """The bytes in memory.max or memory.limit_in_bytes; `None` when there is no limit."""
+    """The bytes in memory.max or memory.limit_in_bytes; `None` where there is no limit."""
     size_bytes = _parse_size(text)
     return None if size_bytes is None or size_bytes >= _V1_UNLIMITED_BYTES else size_bytes
 
 
 def parse_stat(text: str, key: str) -> int:
-    """One number of memory.stat; 0 when it is not there."""
+    """One number of memory.stat; 0 where the key is missing."""
     match = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def parse_quota(text: str) -> int | None:
-    """The whole cores in `QUOTA PERIOD`, at least one; `None` when there is no quota.
+    """The whole cores in `QUOTA PERIOD`, at least one; `None` where there is no quota.
 
-    No quota is `max` in version 2, and -1 in version 1.
+    Without a quota the kernel writes `max` in version 2, and -1 in version 1.
     """
     match = re.fullmatch(r"(\d+)\s+([1-9]\d*)", text.strip(), re.ASCII)
     return max(1, int(match[1]) // int(match[2])) if match else None
 
 
 def parse_memlock(text: str) -> int | None:
-    """The soft limit of locked memory in /proc/self/limits."""
+    """The bytes of the soft limit of locked memory in /proc/self/limits; `None` without one."""
     match = _MEMLOCK_LINE.search(text)
     if match is None:
         return None
@@ -143,7 +144,7 @@ def parse_memlock(text: str) -> int | None:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """The numbers of a list as the kernel writes it, `0-3,8`; none when it is not one."""
+    """The numbers of a list as the kernel writes it, `0-3,8`; empty for any other text."""
     parts = [_LIST_PART.fullmatch(part) for part in text.strip().split(",")]
     ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
     return frozenset().union(*ranges) if len(ranges) == len(parts) else frozenset()
@@ -152,43 +153,45 @@ def parse_list(text: str) -> frozenset[int]:
 def _read_memory(files: Files) -> tuple[int | None, int | None]:
     """Total and available memory, less that of NUMA nodes without cores.
 
-    The memory of a Grace machine's GPUs is such a node each, and /proc/meminfo counts it.
+    On a Grace machine the memory of each GPU is such a node, and /proc/meminfo counts it.
     """
     sizes = parse_meminfo(_read(files, "proc/meminfo"))
     total_bytes, free_bytes = sizes.get("MemTotal"), sizes.get("MemAvailable")
     others = [
         parse_meminfo(_read(files, f"{_NODES}/node{node}/meminfo"))
-        for node in _list_coreless(files)
+        for node in _list_nodes_without_cores(files)
     ]
-    foreign_bytes = sum(node.get("MemTotal", 0) for node in others)
-    foreign_free_bytes = sum(node.get(key, 0) for node in others for key in _FREEABLE)
+    not_host_bytes = sum(node.get("MemTotal", 0) for node in others)
+    not_host_free_bytes = sum(node.get(key, 0) for node in others for key in _FREEABLE)
     return (
-        None if total_bytes is None else total_bytes - foreign_bytes,
-        None if free_bytes is None else max(0, free_bytes - foreign_free_bytes),
+        None if total_bytes is None else total_bytes - not_host_bytes,
+        None if free_bytes is None else max(0, free_bytes - not_host_free_bytes),
     )
 
 
-def _list_coreless(files: Files) -> list[int]:
+def _list_nodes_without_cores(files: Files) -> list[int]:
     """The NUMA nodes with memory and without cores."""
     with_cores = _read_list(files, f"{_NODES}/has_cpu")
     with_memory = _read_list(files, f"{_NODES}/has_memory")
     return sorted(with_memory - with_cores) if with_cores else []
 
 
-def _read_rooms(files: Files, paths: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """What is left of memory in each cgroup around this process, and what bounds it."""
+def _read_cgroup_limits(files: Files, paths: dict[str, str]) -> list[tuple[int, str]]:
+    """The bytes that each cgroup of this process still allows, with the version's name."""
+    limits = []
     for cgroup in _CGROUPS:
         for folder in _list_folders(cgroup.mounts[0], paths.get(cgroup.controllers[0])):
             limit_bytes = parse_limit(_read(files, f"{folder}/{cgroup.limit}"))
             if limit_bytes is not None:
                 used_bytes = _parse_size(_read(files, f"{folder}/{cgroup.usage}")) or 0
                 stat = _read(files, f"{folder}/memory.stat")
-                held_bytes = max(0, used_bytes - parse_stat(stat, cgroup.reclaimable))
-                yield cgroup.name, max(0, limit_bytes - held_bytes)
+                kept_bytes = max(0, used_bytes - parse_stat(stat, cgroup.reclaimable))
+                limits.append((max(0, limit_bytes - kept_bytes), cgroup.name))
+    return limits
 
 
 def _read_cores(files: Files, paths: dict[str, str]) -> int | None:
-    """The cores of this process's affinity that are online, and at most its cgroups' quota."""
+    """The online cores in this process's affinity mask, and no more than its cgroups' quota."""
     match = _AFFINITY_LINE.search(_read(files, "proc/self/status"))
     allowed = parse_list(match[1]) if match else frozenset()
     # Linux, sched_getaffinity: the mask may name cores that could be plugged in, but are not.
@@ -204,8 +207,8 @@ def _read_cores(files: Files, paths: dict[str, str]) -> int | None:
 def _list_folders(mount: str, path: str | None) -> Iterator[str]:
     """The folder of a cgroup, and those of its parents.
 
-    A container may see its own cgroup as the root of the mount, under a path of the host's, or
-    one that climbs out of its namespace (`/../..`); folders that are not there answer nothing.
+    A container may see its own cgroup as the root of the mount, under a path of the host, or under
+    a path that leaves its namespace (`/../..`). Some of the folders may be missing.
     """
     if path is not None:
         inside = [part for part in path.split("/") if part not in ("", ".", "..")]
@@ -225,7 +228,7 @@ def _read_disk(files: Files) -> Disk | None:
 
 
 def _is_nvme(drives: Sequence[str]) -> bool | None:
-    """Whether all drives are NVMe; a virtual one (a loop, memory) has none under it."""
+    """Whether all drives are NVMe; `None` for a virtual device (a loop, memory) without drives."""
     if not drives or any(_is_virtual(drive) for drive in drives):
         return None
     return all("/nvme" in drive for drive in drives)
@@ -236,15 +239,15 @@ def _is_virtual(device: str) -> bool:
 
 
 def _list_drives(files: Files, device: str) -> list[str]:
-    """The drives under a block device, through device mapper and RAID (md) on top of them.
+    """The drives under a block device, also below device mapper and RAID (md).
 
-    Major 0 (overlay, NFS) is no block device, and has no entry.
+    Major 0 (overlay, NFS) is no block device, and has no entry in /sys/dev/block.
     """
     found = files.real(f"sys/dev/block/{device}")
     layers = [] if found is None else [found]
     drives: list[str] = []
-    for layer in layers:  # grows while it is walked
-        # A partition of a RAID lies in the folder of the RAID, which has the slaves.
+    for layer in layers:  # the loop appends to the list
+        # The folder of a RAID's partition lies in that of the RAID, which has the slaves.
         homes = (layer, layer.rpartition("/")[0]) if _is_virtual(layer) else ()
         links = [f"{home}/slaves/{name}" for home in homes for name in _slaves(files, home)]
         below = [files.real(link) or link for link in links]

@@ -1,4 +1,4 @@
-"""Read a machine that was saved before, on this host or on another."""
+"""Read a machine from a file, which was saved on this host or on another."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,16 @@ def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
 
 
 def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Machine:
-    """The machine in the text of a machine file; the name is for the errors."""
+    """The machine in the text of a machine file.
+
+    Args:
+        text: The content of the file.
+        name: What errors call the file.
+        gpus: As in `read_machine_file`.
+
+    Raises:
+        UsageError: It holds no machine that this version knows.
+    """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

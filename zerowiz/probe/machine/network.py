@@ -1,6 +1,6 @@
-"""Read the network adapters of this node from /sys, and why a job here cannot use some of them.
+"""Read this node's network adapters from /sys, and why NCCL cannot use some of them.
 
-What counts is what NCCL could use between nodes: RDMA devices first, else a socket.
+Between nodes NCCL uses RDMA devices where it can, else a socket.
 """
 
 import re
@@ -45,13 +45,15 @@ _ADDRESS_IN_NAME = re.compile(r"(?<=x)[0-9a-f]{12,}$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _NameList:
-    """The adapters that a variable of NCCL names, by its own rules (parseStringList, matchIf)."""
+    """The adapters that a variable of NCCL names, by NCCL's rules (parseStringList, matchIf)."""
 
     variable: str
     entries: tuple[tuple[str, int | None], ...] = ()
-    """Names, or how they begin, each with a port or for all ports."""
+    """A name or a prefix, with a port; None for all ports."""
     exact: bool = False
+    """Whether the entries are whole names."""
     excludes: bool = False
+    """Whether the entries are the adapters that NCCL must not use."""
 
     def allows(self, name: str, port: int | None = None) -> bool:
         """Whether NCCL may use this adapter, or this port of it."""
@@ -64,14 +66,14 @@ class _NameList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rules:
-    """What the environment forbids NCCL."""
+    """Which adapters the environment lets NCCL use."""
 
     hcas: _NameList
     sockets: _NameList
     no_verbs: str | None
-    """The assignment that keeps NCCL from InfiniBand and RoCE."""
+    """The assignment by which NCCL does not use InfiniBand and RoCE."""
     no_rdma: str | None
-    """The assignment that keeps it from all RDMA."""
+    """The assignment by which NCCL uses no RDMA at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,23 +82,24 @@ class _Port:
 
     kind: NetworkKind
     bytes_per_s: int | None = None
-    """`None` as well while it is not active: it then tells no true rate."""
+    """`None` also for an inactive port, which reports a wrong rate."""
     unusable: str | None = None
+    """Why NCCL cannot use it."""
 
 
 def read_network(files: Files, environ: Mapping[str, str]) -> Network:
-    """The way from this node to others, with every adapter that was seen."""
+    """The network between this node and others, with every adapter that was found."""
     rules = read_rules(environ)
     return join_nics((*_read_rdma(files, rules), *_read_sockets(files, rules)))
 
 
 def read_rules(environ: Mapping[str, str]) -> _Rules:
-    """What NCCL's own variables leave of the network."""
+    """The rules in NCCL's environment variables."""
     sockets = environ.get("NCCL_SOCKET_IFNAME", "")
     off, net = environ.get("NCCL_IB_DISABLE", ""), environ.get("NCCL_NET", "")
     return _Rules(
         hcas=parse_name_list("NCCL_IB_HCA", environ.get("NCCL_IB_HCA", "")),
-        # NCCL, ncclFindInterfaces: a value of one character counts as none.
+        # NCCL, ncclFindInterfaces: it ignores a value of one character.
         sockets=parse_name_list("NCCL_SOCKET_IFNAME", sockets if len(sockets) > 1 else ""),
         no_verbs=f"`NCCL_IB_DISABLE={off}`" if _is_true(off) else None,
         no_rdma=f"`NCCL_NET={net}`" if net.lower() == "socket" else None,
@@ -119,23 +122,23 @@ def parse_name_list(variable: str, text: str) -> _NameList:
 
 
 def parse_rate(text: str) -> int | None:
-    """Bytes/s of a port's rate; `None` when it tells none.
+    """Bytes/s of a port's rate; `None` where it has none.
 
-    A bond (`mlx5_bond_0`) tells the rate of one of its links, which is what one connection gets.
+    A bond (`mlx5_bond_0`) has the rate of one of its links, which is what one connection gets.
     """
     match = _RATE.match(text)
     return int(float(match[1]) * 125_000_000) or None if match else None
 
 
 def parse_speed(text: str) -> int | None:
-    """Bytes/s of an interface's speed, which is in Mb/s; `None` when it is not known."""
+    """Bytes/s of an interface's speed, which is in Mb/s; `None` where it is not known."""
     if not re.fullmatch(r"\d{1,10}\s*", text, re.ASCII) or int(text) in _UNKNOWN_SPEEDS:
         return None
     return int(text) * 125_000
 
 
 def _parse_port(text: str) -> int:
-    """As C's atoi: what is no number is port 0, which no adapter has."""
+    """The number as C's atoi reads it; other text is port 0, which no adapter has."""
     match = re.match(r"\d{1,5}", text, re.ASCII)
     return int(match[0]) if match else 0
 
@@ -146,18 +149,18 @@ def _is_true(text: str) -> bool:
 
 
 def _read_rdma(files: Files, rules: _Rules) -> Iterator[Nic]:
-    doors = _read_doors(files)
+    verbs_files = _read_verbs_files(files)
     for name in files.names(_RDMA):
-        yield _read_device(files, name, doors.get(name), rules)
+        yield _read_device(files, name, verbs_files.get(name), rules)
 
 
-def _read_doors(files: Files) -> dict[str, str]:
-    """The file in /dev/infiniband that opens each device."""
-    owners = {door: _read(files, f"{_VERBS}/{door}/ibdev") for door in files.names(_VERBS)}
-    return {owner: f"dev/infiniband/{door}" for door, owner in owners.items() if owner}
+def _read_verbs_files(files: Files) -> dict[str, str]:
+    """The file in /dev/infiniband that opens each device, by the device's name."""
+    devices = {verbs: _read(files, f"{_VERBS}/{verbs}/ibdev") for verbs in files.names(_VERBS)}
+    return {device: f"dev/infiniband/{verbs}" for verbs, device in devices.items() if device}
 
 
-def _read_device(files: Files, name: str, door: str | None, rules: _Rules) -> Nic:
+def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules) -> Nic:
     folder = f"{_RDMA}/{name}"
     is_efa = (files.real(f"{folder}/device/driver") or "").rpartition("/")[2] == "efa"
     ports = [
@@ -173,25 +176,27 @@ def _read_device(files: Files, name: str, door: str | None, rules: _Rules) -> Ni
         name=hide_address(name),
         kind=kind,
         bytes_per_s=sum(rates) or None,
-        unusable=_check_device(files, name, door) or same[0].unusable or _check_rules(rules, kind),
+        unusable=_check_device(files, name, verbs_file)
+        or same[0].unusable
+        or _check_rules(rules, kind),
         numa_node=parse_numa_node(files.text(f"{folder}/device/numa_node")),
     )
 
 
-def _check_device(files: Files, name: str, door: str | None) -> str | None:
-    """Why nothing here could use this RDMA device."""
-    # Linux, drivers/infiniband/sw/rxe: `parent` names the interface under a soft-RoCE device,
-    # which on old kernels shows that interface's PCI device as its own.
+def _check_device(files: Files, name: str, verbs_file: str | None) -> str | None:
+    """Why no process here could use this RDMA device."""
+    # Linux, drivers/infiniband/sw/rxe: `parent` names the interface under a soft-RoCE device. On
+    # old kernels such a device shows the interface's PCI device as its own.
     soft = files.text(f"{_RDMA}/{name}/parent") is not None
     if soft or "/pci" not in (files.real(f"{_RDMA}/{name}/device") or ""):
         return "RDMA in software, without a PCI device"
-    if door is None or files.real(door) is None:
+    if verbs_file is None or files.real(verbs_file) is None:
         return "no `/dev/infiniband/uverbs*` for it here"
-    return None if files.opens(door) else f"no permission to open `/{door}`"
+    return None if files.opens(verbs_file) else f"no permission to open `/{verbs_file}`"
 
 
 def _check_rules(rules: _Rules, kind: NetworkKind) -> str | None:
-    """Why NCCL may not use RDMA of this kind; EFA comes with a plugin, not with verbs."""
+    """Why NCCL may not use RDMA of this kind; EFA uses a plugin of NCCL instead of verbs."""
     return rules.no_rdma or (None if kind is NetworkKind.EFA else rules.no_verbs)
 
 
@@ -216,7 +221,7 @@ def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameL
 
 
 def _check_roce(files: Files, name: str, port: str) -> str | None:
-    """Why an Ethernet port carries no RoCE: a GID of type `RoCE v2` (or `IB/RoCE v1`) does."""
+    """Why an Ethernet port carries no RoCE; it needs a GID of type `RoCE v2` or `IB/RoCE v1`."""
     if _read(files, f"{_RDMA}/{name}/node_type") == _IWARP:
         return "it speaks iWARP, not RoCE"
     types = f"{_RDMA}/{name}/ports/{port}/gid_attrs/types"
@@ -225,7 +230,7 @@ def _check_roce(files: Files, name: str, port: str) -> str | None:
 
 
 def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
-    """Adapters that carry TCP: those of hardware, and bonds of them."""
+    """The adapters that carry TCP: those of hardware, and bonds of them."""
     names = [name for name in files.names(_NET) if _is_adapter(files, name)]
     for name in names:
         yield Nic(
@@ -238,7 +243,7 @@ def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
 
 
 def _is_adapter(files: Files, name: str) -> bool:
-    """Whether hardware is behind an interface; bridges, veth, docker0 and lo have none."""
+    """Whether an interface belongs to hardware; bridges, veth, docker0 and lo do not."""
     if _read(files, f"{_NET}/{name}/type") not in _SOCKET_TYPES:
         return False
     is_bond = bool(files.names(f"{_NET}/{name}/bonding"))

@@ -1,4 +1,4 @@
-"""Read where a GPU sits on the PCI bus: its NUMA node, and the narrowest link on the way to it."""
+"""Read a GPU's place on the PCI bus: its NUMA node, and the slowest link to its host bridge."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def read_numa_node(files: Files, bus_id: str) -> int | None:
 
 
 def read_class(files: Files, bus_id: str) -> str | None:
-    """The PCI class of any device, such as `0x068000`; `None` when nobody tells.
+    """The PCI class of any device, such as `0x068000`; `None` where it is not known.
 
     Args:
         files: The files of the host.
@@ -43,10 +43,10 @@ def read_class(files: Files, bus_id: str) -> str | None:
 
 
 def read_upstream_bytes_per_s(files: Files, bus_id: str) -> int | None:
-    """The rate, one way, of the narrowest link between a GPU and its host bridge.
+    """The rate of the slowest link between a GPU and its host bridge, in one direction.
 
-    The links of root ports and of switches' ports, each as fast as the slower of its two ends
-    can be; `None` when no bridge tells (virtual machines).
+    These are the links of root ports and of switches' ports; each is as fast as the slower of its
+    two ends. `None` where no bridge shows its link (virtual machines).
 
     Args:
         files: The files of the host.
@@ -64,19 +64,19 @@ def read_upstream_bytes_per_s(files: Files, bus_id: str) -> int | None:
 
 
 def parse_bus_id(bus_id: str) -> str | None:
-    """How /sys writes an address of NVML's: `0000:1a:00.0`."""
+    """NVML's PCI address as /sys writes it: `0000:1a:00.0`."""
     match = _BUS_ID.fullmatch(bus_id.strip())
     return f"{int(match[1], 16):04x}:{match[2].lower()}" if match else None
 
 
 def parse_numa_node(text: str | None) -> int | None:
-    """The number in a device's `numa_node`; -1 is a device of no node."""
+    """The number in a device's `numa_node`; `None` for -1, which is no node."""
     match = _NUMBER.fullmatch(text or "")
     return int(match[1]) if match else None
 
 
 def parse_link(speed: str | None, lanes: str | None) -> int | None:
-    """Bytes/s, one way, of a link with this speed and this many lanes."""
+    """Bytes/s in one direction of a link with this speed and this many lanes."""
     rate = _SPEED.match(speed or "")
     lane = PCIE_LANE_BYTES_PER_S.get(_GENERATIONS.get(float(rate[1]), 0)) if rate else None
     count = _NUMBER.fullmatch(lanes or "")
@@ -84,9 +84,12 @@ def parse_link(speed: str | None, lanes: str | None) -> int | None:
 
 
 def list_bridges(path: str) -> list[str]:
-    """The folders of the bridges above a device, whose own folder this is, nearest first.
+    """The folders of the bridges above a device, nearest first.
 
-    A switch is a port up and a port down: two bridges, and each tells of the link outside.
+    A switch is two bridges, its upstream port and its downstream port; each shows the link outside.
+
+    Args:
+        path: The device's own folder.
     """
     parts = path.split("/")[:-1]
     ends = [end for end, part in enumerate(parts, start=1) if parse_bus_id(part)]

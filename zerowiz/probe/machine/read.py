@@ -20,7 +20,7 @@ _PLAN_WITHOUT = (
     "`$accelerator cpu` plans for the CPU",
 )
 
-# How a command is run inside a job, by scheduler.
+# The command that runs something inside a job, by scheduler.
 _INSIDE = {
     "SLURM": "srun --gpus=1 zerowiz machine",
     "PBS": "qsub -I -l select=1:ngpus=1",
@@ -52,7 +52,7 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
 
 
 def _inside_a_job(world: World) -> tuple[str, ...]:
-    """What to do on a login node: the scheduler is here, and no GPU."""
+    """A hint for a login node, which has a scheduler and no GPU."""
     scheduler = scheduler_here(world.files, world.environ)
     if scheduler is None:
         return ()
@@ -62,7 +62,7 @@ def _inside_a_job(world: World) -> tuple[str, ...]:
 
 
 def read_here(world: World) -> Host:
-    """The host, within what a scheduler gave the job."""
+    """The host, within the limits of the job's scheduler."""
     return _read_host(world, read_allocation(world.environ, world.files))
 
 
@@ -94,16 +94,16 @@ def _join(reading: GpuReading, world: World) -> Machine:
 
 
 def _complete(gpu: Gpu, host: Host) -> Gpu:
-    """A GPU with what NVML does not tell: the table's NVLinks, the host's memory."""
+    """A GPU with what NVML does not report: the table's NVLinks, the host's memory."""
     models = [model for model in match_models(gpu.name, read_gpu_table()) if model.nvlink_gpus]
     if models:
         gpu = replace(gpu, expected_nvlinks=models[0].nvlink_links)
     if gpu.numa_node is None and host.numa_nodes == 1:
-        # Virtual machines do not tell; with one node there is no question.
+        # Virtual machines do not report it; on a host with one node it can be no other.
         gpu = replace(gpu, numa_node=0)
     if not gpu.shares_host_memory:
         return gpu
-    # MemAvailable, not MemFree: the page cache gives way to the GPU.
+    # MemAvailable, not MemFree: the kernel frees the page cache for the GPU.
     return replace(
         gpu,
         total_bytes=host.total_bytes,

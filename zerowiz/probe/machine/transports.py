@@ -1,4 +1,4 @@
-"""Say how a command reaches another node: the table of SSH, pdsh and SLURM."""
+"""Make the command line that runs a command on another node, by SSH, pdsh or SLURM."""
 
 import math
 import re
@@ -19,22 +19,22 @@ class Transport(StrEnum):
     SRUN = "srun"
 
 
-# A node that is down should not hold up one that waits its turn.
+# A node that is down must not delay the ones that wait.
 _CONNECT_S = 10
 
 
 def _ssh(host: str, command: Sequence[str], _environ: Mapping[str, str]) -> tuple[str, ...]:
-    # A master that ControlPersist leaves behind would outlive the question.
+    # A master process of ControlPersist would outlive this call.
     options = ("BatchMode=yes", f"ConnectTimeout={_CONNECT_S}", "ControlMaster=no")
     words = tuple(word for option in options for word in ("-o", option))
     return ("ssh", *words, "--", host, shlex.join(command))
 
 
 def _pdsh(host: str, command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    # PDSH_RCMD_TYPE is the person's word; without it some builds of pdsh take rsh.
+    # PDSH_RCMD_TYPE is the user's choice; without it some builds of pdsh use rsh.
     kind = environ.get("PDSH_RCMD_TYPE") or "ssh"
     words = ("pdsh", "-N", "-S", "-R", kind, "-t", f"{_CONNECT_S}", "-w", host)
-    # pdsh(1): it puts the host for `%h`, also inside quotes; `%%` stands for itself.
+    # pdsh(1): it replaces `%h` by the host, also inside quotes; `%%` is a `%`.
     return (*words, shlex.join(command).replace("%", "%%"))
 
 
@@ -50,17 +50,17 @@ _ARGV: Mapping[Transport, Callable[[str, Sequence[str], Mapping[str, str]], tupl
     Transport.SRUN: _srun,
 }
 
-# Names, addresses and `user@host`; no option, and none of the lists of pdsh and srun.
+# Names, addresses and `user@host`; neither options nor the lists of pdsh and srun.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%-]*")
 
 
 def pick_transport(
     environ: Mapping[str, str], which: Callable[[str], str | None] = shutil.which
 ) -> Transport:
-    """SLURM's own inside its job, `pdsh` where the person has set it up, else `ssh`.
+    """`srun` inside a job of SLURM, `pdsh` where the user has configured it, else `ssh`.
 
     Raises:
-        PreflightError: None of them is there.
+        PreflightError: None of them is installed.
     """
     wanted = (
         (Transport.SRUN, "SLURM_JOB_ID" in environ),
@@ -79,13 +79,13 @@ def pick_transport(
 def node_command(
     words: Sequence[str] = (), *, limit_s: float, python: str = sys.executable
 ) -> tuple[str, ...]:
-    """What a node runs: the zerowiz of this interpreter, as the nodes share its path.
+    """The command for a node: the zerowiz of this interpreter, whose path the nodes share.
 
-    It ends itself, also where nobody is left to end it: a process of `ssh` outlives the call.
+    It ends by itself after a time limit, because a process that `ssh` started outlives the call.
 
     Args:
         words: More options of `zerowiz machine`.
-        limit_s: After which it gives up.
+        limit_s: The time limit.
         python: The interpreter.
     """
     limit = ("timeout", "-k", "5", f"{math.ceil(limit_s)}")
@@ -95,9 +95,9 @@ def node_command(
 def argv_for(
     transport: Transport, command: Sequence[str], environ: Mapping[str, str]
 ) -> Callable[[str], Sequence[str]]:
-    """The command line here that runs a command on a host.
+    """A function that makes the command line for a host.
 
-    The call raises UsageError for what cannot be a host.
+    It raises UsageError for a text that cannot be a host.
     """
 
     def argv(host: str) -> Sequence[str]:

@@ -1,1 +1,1 @@
-"""Records what the probes read, and plays it back."""
+"""Records every answer that the probes got, and replays it."""

@@ -1,4 +1,4 @@
-"""Read files of a host, live or as they were recorded: the one door to /proc, /sys and disks."""
+"""Read files of a host, live or recorded; every access to /proc, /sys and disks is here."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ from msgspec import Struct, field
 from zerowiz.core.values import Count
 
 FOLDER = "{folder}"
-"""The path that stands for the folder of the job, so that no recording tells where it lies."""
+"""Stands for the path of the job's folder, which a recording must not contain."""
 
 
 class Space(Struct, frozen=True, kw_only=True):
-    """The room on the file system under a path."""
+    """The size of the file system that holds a path."""
 
     total_bytes: Count
     free_bytes: Count
@@ -26,16 +26,16 @@ class Files(Protocol):
     """What the probes ask of a host. Paths start at its root, without a slash: `proc/meminfo`."""
 
     def text(self, path: str) -> str | None:
-        """The content of a file; `None` when it is not there or cannot be read."""
+        """The content of a file; `None` where it is missing or cannot be read."""
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """What a folder holds, sorted; nothing when it is not there or cannot be read."""
+        """The names in a folder, sorted; empty where it is missing or cannot be read."""
 
     def real(self, path: str) -> str | None:
-        """The path with every symbolic link resolved; `None` when nothing is there."""
+        """The path with every symbolic link resolved; `None` where it is missing."""
 
     def space(self, path: str) -> Space | None:
-        """The room where a path lies; `None` when nothing is there."""
+        """The size of the file system under a path; `None` where the path is missing."""
 
     def opens(self, path: str) -> bool:
         """Whether this process may read and write a file."""
@@ -45,9 +45,9 @@ class HostFiles(Struct, frozen=True, kw_only=True):
     """The files of this host."""
 
     root: Path = Path("/")
-    """Another one stands for a whole host in a folder."""
+    """The host's root; tests build a whole host in a folder."""
     folder: Path = Path()
-    """What `FOLDER` means."""
+    """The path that `FOLDER` stands for."""
 
     def _path(self, path: str) -> Path:
         return self.folder if path == FOLDER else self.root / path
@@ -93,7 +93,7 @@ class HostFiles(Struct, frozen=True, kw_only=True):
 
 
 class FileAnswers(Struct, frozen=True, kw_only=True):
-    """Every answer that a probe got from Files, by path: what a recording holds of a host."""
+    """Every answer that a probe got from Files, by path: the host's part of a recording."""
 
     text: dict[str, str | None] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class FileAnswers(Struct, frozen=True, kw_only=True):
 
 
 class FilesLog(Struct, frozen=True, kw_only=True):
-    """Files that remember each answer."""
+    """Files that log each answer."""
 
     files: Files
     answers: FileAnswers = field(default_factory=FileAnswers)
@@ -130,7 +130,7 @@ class FilesLog(Struct, frozen=True, kw_only=True):
 
 
 class RecordedFiles(Struct, frozen=True, kw_only=True):
-    """The files of a recorded host: what was not asked then is not there now."""
+    """The files of a recorded host; a path that was not asked for at that time is missing."""
 
     answers: FileAnswers
 

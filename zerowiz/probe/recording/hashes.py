@@ -1,4 +1,4 @@
-"""Put a hash in the place of what tells whose machine it is: the same for the same."""
+"""Replace identifiers of a machine by hashes; equal identifiers get equal hashes."""
 
 import hashlib
 import re
@@ -6,13 +6,13 @@ import uuid
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
-# systemd.net-naming-scheme(7) and rdma-core's rdma_rename(8): adapters that are named by their
+# systemd.net-naming-scheme(7) and rdma-core's rdma_rename(8): adapters that are named after their
 # MAC address or GUID, `enx...`, `ibx...`, `rocex...`.
 _ADDRESS_NAME = re.compile(r"\b([a-z]+)x([0-9a-f]{12,40})\b")
 
 
 def hash_uuids(text: str) -> str:
-    """The text with every UUID replaced by one made of its hash: the same for the same."""
+    """The text with every UUID replaced by a UUID made of its hash."""
     return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
 
 
@@ -26,5 +26,5 @@ def _hash_uuid(text: str) -> str:
 
 
 def hash_bytes(content: bytes) -> bytes:
-    """16 bytes, as many as a UUID has."""
+    """The first 16 bytes of the SHA-256, as many as a UUID has."""
     return hashlib.sha256(content).digest()[:16]

@@ -1,4 +1,4 @@
-"""Record every answer that a machine gave, and give the same answers again."""
+"""Record every answer of a machine to a file, and read such a file back as a World."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from zerowiz.probe.recording.world import World
 
 SCHEMA_VERSION = 2
 
-# The objects that are written one key a line, and those inside them.
+# The objects that are written with one key to a line, and the objects in them.
 _EXPANDED: Mapping[str, Any] = {
     "nvml": {},
     "files": {part.name: {} for part in structs.fields(FileAnswers)},
@@ -25,14 +25,14 @@ _EXPANDED: Mapping[str, Any] = {
 
 
 class EnvironLog(Mapping[str, str]):
-    """An environment that remembers each variable that was looked up and is set."""
+    """An environment that logs each variable that was looked up and is set."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.seen: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
-        """The variable, which is remembered."""
+        """The variable's value, which is logged."""
         value = self._environ[name]
         self.seen[name] = value
         return value
@@ -42,16 +42,16 @@ class EnvironLog(Mapping[str, str]):
         return iter(self._environ)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The count of all variables."""
         return len(self._environ)
 
 
 class Recorder:
-    """This host as a world whose answers are kept.
+    """This host as a World that logs its answers.
 
     Args:
         environ: The environment.
-        folder: Whose file system is looked at.
+        folder: The job's folder, whose file system is read.
         root: As of `HostFiles`.
     """
 
@@ -62,7 +62,11 @@ class Recorder:
         self.world = World(files=self._files, environ=self._environ, log=self._calls)
 
     def write(self, version: str) -> str:
-        """The recording as the text of a file; what tells whose machine it is is taken out."""
+        """The text of the recording's file, without identifiers of the machine and its users.
+
+        Args:
+            version: The release of zerowiz.
+        """
         uuids = tuple(
             answer["ok"]
             for call, answer in self._calls.items()
@@ -81,12 +85,12 @@ class Recorder:
 
 
 def render_recording(content: Mapping[str, Any]) -> str:
-    """JSON with one answer a line, so that two recordings can be compared."""
+    """JSON with one answer to a line, so that two recordings can be compared."""
     return _expand(content, _EXPANDED) + "\n"
 
 
 def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> str:  # noqa: ANN401
-    """An object with one key a line, and the objects below it that are named in `inside`."""
+    """An object with one key to a line, and so the objects in it that `inside` names."""
     if inside is None or not value:
         return json.dumps(value)
     deeper = indent + " "
@@ -98,10 +102,14 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
 
 
 def decode_recording(content: Mapping[str, Any], name: str) -> World:
-    """The world that a recording holds; the name is for the errors.
+    """The World that a recording holds.
+
+    Args:
+        content: The JSON object of the file.
+        name: What errors call the file.
 
     Raises:
-        UsageError: A part is missing or is something else.
+        UsageError: A part is missing or has another type.
     """
     for key in ("nvml", "environ", "files"):
         if not isinstance(content.get(key), dict):

@@ -1,4 +1,4 @@
-"""Take out of a recording what tells whose machine it is: UUIDs, host names, job names."""
+"""Remove from a recording what identifies its machine and users: UUIDs, names of hosts and jobs."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,20 +11,20 @@ from zerowiz.probe.recording.hashes import hash_addresses, hash_bytes, hash_uuid
 
 _CGROUPS = "proc/self/cgroup"
 _CGROUP_MOUNT = "sys/fs/cgroup/"
-# Levels that name nobody: the way up, and the mounts of version 1.
+# Levels of a cgroup's path that identify nothing: the parent, and the mounts of version 1.
 _PUBLIC_LEVELS = ("..", "memory", "cpu")
 
-# Of the files that also tell other things, the lines that are read.
+# Of files with other content too, only the lines that are read.
 _LINES: Mapping[str, re.Pattern[str]] = {
     "proc/self/status": re.compile(r"^Cpus_allowed_list:.*\n?", re.MULTILINE),
     "proc/self/limits": re.compile(r"^Max locked memory.*\n?", re.MULTILINE),
     "proc/meminfo": re.compile(r"^(?:MemTotal|MemFree|MemAvailable):.*\n?", re.MULTILINE),
 }
 
-# Everything that a plan rests on; the rest (folders of PATH) stays at home.
+# Paths that a plan depends on; the others (folders of PATH) are not recorded.
 _PATHS = re.compile(r"proc/meminfo|proc/(?:self|\d+)/\w+|sys/.+|dev/shm|dev/infiniband/\w+|\{\w+\}")
 
-# Variables that list host names, and those that are names themselves.
+# Variables that list host names, that name a file of host names, and that are names themselves.
 _HOST_LISTS = ("LSB_MCPU_HOSTS", "LSB_HOSTS")
 _HOST_FILES = ("PBS_NODEFILE",)
 _NAMES = (
@@ -33,7 +33,7 @@ _NAMES = (
     *("TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"),
 )
 
-# Variables that settle something; what else was looked up names folders and hosts.
+# Variables that a plan depends on; the others that were looked up name folders and hosts.
 _KEPT = re.compile(
     r"CUDA_\w+|NCCL_\w+|DS_ACCELERATOR|PET_\w+|(LOCAL_)?WORLD_SIZE|OMPI_COMM_WORLD_\w*SIZE|PMI_SIZE"
     r"|SLURM_(JOB_NUM_NODES|NNODES|GPUS\w*|JOB_GPUS|STEP_GPUS|TASKS_PER_NODE|MEM_\w+"
@@ -41,14 +41,14 @@ _KEPT = re.compile(
     r"|LSB_(MCPU_HOSTS|HOSTS|DJOB_NUMPROC)|" + "|".join(_NAMES)
 )
 
-# An entry of CUDA_VISIBLE_DEVICES that means to be a UUID, and is read as something else.
+# An entry of CUDA_VISIBLE_DEVICES that looks like a UUID to a person, but not to CUDA.
 _NO_UUID = re.compile(r"(?:GPU|MIG)-.*", re.IGNORECASE | re.DOTALL)
 
 Rename = Callable[[str], str]
 
 
 def scrub_calls(calls: Mapping[str, Any]) -> dict[str, Any]:
-    """NVML's answers with hashed UUIDs, the NVLink domain's among them."""
+    """NVML's answers with hashed UUIDs, also that of the NVLink domain."""
     return {call: _scrub_answer(answer) for call, answer in calls.items()}
 
 
@@ -67,10 +67,10 @@ def _scrub_answer(answer: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[str, str]:
-    """The variables that were read, without names.
+    """The variables that a plan depends on, without names.
 
     Args:
-        environ: The variables.
+        environ: The variables that were looked up.
         uuids: Of all GPUs and slices, to complete a prefix before it is hashed.
     """
     hosts = _number(word for key in _HOST_LISTS for word in _words(environ.get(key, "")))
@@ -92,20 +92,25 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _number(words: Iterator[str]) -> dict[str, str]:
-    return {word: f"host-{place}" for place, word in enumerate(dict.fromkeys(words))}
+    return {word: f"host-{number}" for number, word in enumerate(dict.fromkeys(words))}
 
 
 def _complete(entry: str, uuids: tuple[str, ...]) -> str:
-    """A prefix as the whole UUID, hashed; one that means no GPU says so."""
+    """A prefix as the whole UUID, hashed; `unknown` for one that no GPU has."""
     if not entry.startswith(("GPU-", "MIG-")):
         return _NO_UUID.sub("unknown", entry)
-    known = [Gpu(index=place, name="", uuid=each) for place, each in enumerate(uuids)]
-    meant = [gpu.uuid for gpu in visible_gpus(entry, known)]
-    return hash_uuids(meant[0] or "") if meant else f"{entry[:4]}unknown"
+    known = [Gpu(index=index, name="", uuid=each) for index, each in enumerate(uuids)]
+    matching = [gpu.uuid for gpu in visible_gpus(entry, known)]
+    return hash_uuids(matching[0] or "") if matching else f"{entry[:4]}unknown"
 
 
 def scrub_files(files: FileAnswers, environ: Mapping[str, str]) -> FileAnswers:
-    """What was read of the host, without names in it and in the paths."""
+    """What was read of the host, without names in the contents and the paths.
+
+    Args:
+        files: Every answer of the host.
+        environ: The variables that were looked up; some name files of host names.
+    """
     rename = _rename_levels(files.text.get(_CGROUPS) or "")
     lists = {environ[name].lstrip("/"): name for name in _HOST_FILES if name in environ}
 
@@ -156,7 +161,7 @@ def _scrub_hosts(text: str | None) -> str | None:
 
 
 def _rename_levels(cgroups: str) -> Rename:
-    """Paths with the levels of this process's cgroup, which name users and pods, numbered."""
+    """A function that numbers the levels of this process's cgroup, which name users and pods."""
     paths = [_split_cgroup(line)[-1] for line in cgroups.splitlines()]
     levels = dict.fromkeys(part for path in paths for part in path.split("/") if part)
     numbers = {part: f"level-{n}" for n, part in enumerate(levels) if part not in _PUBLIC_LEVELS}

@@ -1,13 +1,13 @@
-"""Record NVML at its C function table, and answer from the record there.
+"""Record NVML at its C function table, and replay the recording there.
 
-pynvml looks every C function up by name on one object and passes ctypes values by reference. A
-`CallLog` on that object writes each call down with what came back, a `Replay` fills the same
-ctypes values from such a log. So a recording is read by the very code that reads a driver, and
-pynvml's struct versions, two-phase lists and error classes are in between both times.
+pynvml looks up every C function by name on one object, and passes ctypes values by reference. A
+`CallLog` in place of that object logs each call with its outputs. A `Replay` fills the same ctypes
+values from such a log. So the same code reads a recording and a driver, with pynvml's struct
+versions, two-phase lists and error classes.
 
-A log maps a call, as `nvmlDeviceGetNvLinkState(gpu0, 3)`, to `{"ok": VALUE}` or to
-`{"err": CODE}`; handles have names, a struct is an object without its zeros, several outputs are
-a list.
+A log maps a call, such as `nvmlDeviceGetNvLinkState(gpu0, 3)`, to `{"ok": VALUE}` or to
+`{"err": CODE}`. Handles have names, a struct is an object without the fields that are zero, and
+several outputs are a list.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from typing import Any
 from zerowiz.errors import UsageError
 
 Calls = MutableMapping[str, Any]
-"""NVML calls and their answers: what a recording holds of the driver."""
+"""NVML calls and their answers: the driver's part of a recording."""
 
 _SUCCESS, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 0, 7, 13
 
@@ -31,11 +31,11 @@ UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class BrokenAnswerError(UsageError):
-    """A recorded answer that no driver gives: it does not fit the call."""
+    """A recorded answer that no driver gives, because it does not fit the call."""
 
 
 class _Handles:
-    """Names of the opaque pointers that stand for GPUs and slices, both ways."""
+    """The names of the opaque pointers to GPUs and slices, in both directions."""
 
     def __init__(self) -> None:
         self.name_of: dict[int, str] = {}
@@ -63,7 +63,10 @@ def _is_output(arg: object) -> bool:
 
 
 def _inputs(args: Sequence[Any], handles: _Handles) -> list[str]:
-    """What tells one call of a function from another; the length of a buffer does not."""
+    """The inputs of a call, which distinguish it from other calls of the same function.
+
+    The length of a buffer is not one of them.
+    """
     words: list[str] = []
     after_buffer = False
     for arg in args:
@@ -80,17 +83,17 @@ def _name_call(symbol: str, words: Sequence[str]) -> str:
 
 
 def _name_handle(words: Sequence[str]) -> str:
-    """The handle that a look-up by these inputs gives: `gpu3`, or `gpu3.mig1` of a GPU."""
+    """The name of the handle that a call with these inputs returns: `gpu3`, `gpu3.mig1`."""
     return f"gpu{words[0]}" if len(words) == 1 else f"{words[0]}.mig{words[1]}"
 
 
 def _targets(args: Sequence[Any]) -> list[Any]:
-    """The ctypes values that the outputs of a call live in."""
+    """The ctypes values that a call writes its outputs to."""
     return [getattr(arg, "_obj", arg) for arg in args if _is_output(arg)]
 
 
 def _is_list(args: Sequence[Any]) -> bool:
-    """Whether a call has two phases: it asks for a count, then for so many structs."""
+    """Whether a call has two phases: the first asks for a count, the second for so many structs."""
     if len(args) < 2:  # noqa: PLR2004 - a count and a buffer
         return False
     count, last = args[-2:]
@@ -103,7 +106,7 @@ def _is_list(args: Sequence[Any]) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, ctypes.Structure):
-        # pynvml's own attribute look-up decodes texts, and raises on what is none.
+        # pynvml's own attribute look-up decodes texts, and raises where bytes are no text.
         raw = {
             name: _plain(ctypes.Structure.__getattribute__(value, name))
             for name, *_ in value._fields_
@@ -137,7 +140,7 @@ def _fill_field(target: ctypes.Structure, name: str, value: Any) -> None:
 
 
 def _fill_union(item: Any, number: Any) -> int:
-    """A field value in the widest member that holds it."""
+    """Write a field value to the widest member of the union that holds it."""
     if not math.isfinite(number):
         raise ValueError(number)
     signed = "sllVal" if number < 0 else "ullVal"
@@ -148,14 +151,14 @@ def _fill_union(item: Any, number: Any) -> int:
     return _SUCCESS
 
 
-def _check_kept(held: object, value: object) -> None:
-    """Refuse what ctypes cut to its size without a word."""
-    if held != value:
+def _check_kept(kept: object, value: object) -> None:
+    """Raise where ctypes silently truncated a value."""
+    if kept != value:
         raise ValueError(value)
 
 
 def _code(answer: Any) -> int:
-    """What `err` says: not success, and no other than a C function can return."""
+    """The code of `err`: not success, and within the range of a C function's return value."""
     if not isinstance(answer, int) or not 0 < answer < 2**31:
         raise ValueError(answer)
     return answer
@@ -166,11 +169,11 @@ def _unplain(value: Any) -> Any:
 
 
 class CallLog:
-    """A function table that asks the real one, and writes every call down.
+    """A function table that calls the real one, and logs every call.
 
     Args:
         library: The driver's library, or another table.
-        calls: The log that is written.
+        calls: The log that is written to.
     """
 
     def __init__(self, library: object, calls: Calls) -> None:
@@ -223,10 +226,10 @@ class CallLog:
 
 
 class Replay:
-    """A function table that answers from a log; what is not there is a function not found.
+    """A function table that answers from a log; a call without an entry is "function not found".
 
     Args:
-        calls: What `CallLog` wrote, or a person.
+        calls: A log that a `CallLog` or a person wrote.
     """
 
     def __init__(self, calls: Mapping[str, Any]) -> None:
@@ -257,7 +260,7 @@ class Replay:
         return _SUCCESS
 
     def _give(self, call: str, fill: Callable[[Any], int]) -> int:
-        """The code of a recorded call; its outputs, if any, are filled."""
+        """The return code of a recorded call, whose outputs are filled."""
         answer = self._calls.get(call, {"err": _FUNCTION_NOT_FOUND})
         try:
             return _code(answer["err"]) if "err" in answer else fill(answer["ok"])

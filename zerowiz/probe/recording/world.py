@@ -1,4 +1,4 @@
-"""Name what the probes read: this host, or the recording of one."""
+"""The sources that the probes read: this host, or the recording of one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +14,6 @@ class World:
     files: Files
     environ: Mapping[str, str]
     replay: Calls | None = None
-    """NVML calls to answer from; `None` asks the driver of this host."""
+    """Recorded NVML calls; `None` asks the driver of this host."""
     log: Calls | None = None
-    """Where the driver's answers are written down; `None` keeps nothing."""
+    """Where the driver's answers are logged; `None` logs nothing."""

@@ -1,4 +1,4 @@
-"""Read the GPUs of a machine from NVML; the one package that knows pynvml."""
+"""Read the GPUs of a machine from NVML. No other package imports pynvml."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ __all__ = ["GpuReading", "NoDriverError", "read_gpus"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuReading:
-    """All that NVML tells of a machine."""
+    """All that NVML reports of a machine."""
 
     gpus: tuple[Gpu, ...]
-    """Every GPU that can be used; one in MIG mode stands there as its slices."""
+    """Every GPU that can be used; for one in MIG mode, its slices."""
     left_out: tuple[LeftOutGpu, ...]
     links: tuple[PairLink, ...]
     """Of every pair of whole GPUs."""
@@ -30,11 +30,11 @@ class GpuReading:
 
 
 def read_gpus(world: World) -> GpuReading:
-    """Every GPU of the machine, whatever a job may see of them.
+    """Every GPU of the machine, also those that the job does not see.
 
     Raises:
         NoDriverError: NVML does not start.
-        PreflightError: The GPUs cannot even be counted.
+        PreflightError: NVML cannot count the GPUs.
     """
     with open_session(world.replay, world.log) as session:
         count = session.ask(calls.count)
@@ -43,7 +43,7 @@ def read_gpus(world: World) -> GpuReading:
         devices, left_out = list_devices(session, world.files, count)
         ports = read_ports(session, world.files, devices)
         return GpuReading(
-            gpus=tuple(gpu for pair in zip(devices, ports, strict=True) for gpu in _as_used(*pair)),
+            gpus=tuple(gpu for pair in zip(devices, ports, strict=True) for gpu in _usable(*pair)),
             left_out=left_out,
             links=read_links(session, devices, ports),
             driver_version=session.maybe(calls.driver_version),
@@ -51,7 +51,7 @@ def read_gpus(world: World) -> GpuReading:
         )
 
 
-def _as_used(device: Device, ports: Ports) -> tuple[Gpu, ...]:
-    """What a job can name of a GPU: itself, or its slices."""
+def _usable(device: Device, ports: Ports) -> tuple[Gpu, ...]:
+    """What a job can use of a GPU: the GPU itself, or its slices."""
     nvlinks = None if ports.nvlinks is None else len(ports.nvlinks)
     return device.slices or (replace(device.gpu, nvlinks=nvlinks),)

@@ -1,4 +1,7 @@
-"""Turn one NVML answer each into plain values; every function takes pynvml first."""
+"""Turn the answer of one NVML function each into plain values.
+
+The first argument of every function is pynvml.
+"""
 
 import ctypes
 from dataclasses import dataclass
@@ -35,12 +38,12 @@ def cuda_version(nvml: ModuleType) -> tuple[int, int]:
 
 
 def count(nvml: ModuleType) -> int:
-    """All GPUs, also those that may not be opened."""
+    """The count of GPUs, also of those that may not be opened."""
     return int(nvml.nvmlDeviceGetCount())
 
 
 def handle(nvml: ModuleType, index: int) -> object:
-    """NVML's handle of a GPU; here a lost one is met first."""
+    """NVML's handle of a GPU; this is the first call that fails for a lost one."""
     return nvml.nvmlDeviceGetHandleByIndex(index)
 
 
@@ -50,18 +53,18 @@ def name(nvml: ModuleType, gpu: object) -> str:
 
 
 def uuid(nvml: ModuleType, gpu: object) -> str:
-    """`GPU-...`, of a slice `MIG-...`."""
+    """`GPU-...`, or `MIG-...` for a slice."""
     return str(nvml.nvmlDeviceGetUUID(gpu))
 
 
 def bus_id(nvml: ModuleType, gpu: object) -> str:
-    """PCI address with a domain of eight digits."""
+    """The PCI address, with a domain of eight digits."""
     return str(nvml.nvmlDeviceGetPciInfo(gpu).busId)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuMemory:
-    """A GPU's memory, and the call that told it."""
+    """A GPU's memory, and the NVML function that reported it."""
 
     total_bytes: int
     free_bytes: int
@@ -70,7 +73,7 @@ class GpuMemory:
 
 
 def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
-    """With what the driver reserves; from driver R510 on."""
+    """The memory with what the driver reserves; from driver R510 on."""
     memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
     return GpuMemory(
         total_bytes=int(memory.total),
@@ -81,7 +84,10 @@ def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
 
 
 def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
-    """Without it: before R510 the total leaves it out, later the used bytes hold it."""
+    """The memory without what the driver reserves.
+
+    Before R510 the total does not count that part; later the used bytes do.
+    """
     memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
     return GpuMemory(
         total_bytes=int(memory.total),
@@ -92,7 +98,7 @@ def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
 
 
 def compute_capability(nvml: ModuleType, gpu: object) -> tuple[int, int]:
-    """CUDA's own, such as 9 and 0."""
+    """CUDA's compute capability, such as 9 and 0."""
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
     return int(major), int(minor)
 
@@ -110,43 +116,43 @@ def mig_is_on(nvml: ModuleType, gpu: object) -> bool:
 
 
 def most_slices(nvml: ModuleType, gpu: object) -> int:
-    """How many MIG slices it could have; slices are numbered below that, with gaps."""
+    """How many MIG slices it could have; the numbers of slices are below that, with gaps."""
     return int(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
 
 
-def slice_handle(nvml: ModuleType, gpu: object, place: int) -> object:
+def slice_handle(nvml: ModuleType, gpu: object, index: int) -> object:
     """NVML's handle of a MIG slice."""
-    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
 
 
 def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
-    """Who holds memory of it; in a container the pids may be the host's."""
+    """The processes that hold memory of it; in a container the pids may be the host's."""
     found = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
     return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in found)
 
 
 def max_generation(nvml: ModuleType, gpu: object) -> int:
-    """PCIe generation that GPU and slot could run at."""
+    """The PCIe generation that both GPU and slot support."""
     return int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
 
 
 def current_generation(nvml: ModuleType, gpu: object) -> int:
-    """PCIe generation now; it drops while the GPU idles."""
+    """The PCIe generation now; it is lower while the GPU idles."""
     return int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu))
 
 
 def max_lanes(nvml: ModuleType, gpu: object) -> int:
-    """PCIe lanes that GPU and slot could use."""
+    """The PCIe lanes that both GPU and slot support."""
     return int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
 
 
 def current_lanes(nvml: ModuleType, gpu: object) -> int:
-    """PCIe lanes in use."""
+    """The PCIe lanes in use."""
     return int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu))
 
 
 def field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
-    """One field value: it carries its own return code and says where in the union it lies."""
+    """One field value, which has its own return code and names its member of the union."""
     [value] = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
     if value.nvmlReturn != nvml.NVML_SUCCESS:
         raise nvml.NVMLError(value.nvmlReturn)
@@ -154,32 +160,32 @@ def field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
 
 
 def link_is_active(nvml: ModuleType, gpu: object, link: int) -> bool:
-    """Whether an NVLink is up; the call of drivers that do not answer the field."""
+    """Whether an NVLink is active; for drivers that do not have the field."""
     return bool(nvml.nvmlDeviceGetNvLinkState(gpu, link))
 
 
 def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
-    """Whether peers may use an NVLink; NCCL passes over one that they may not."""
+    """Whether peers may use an NVLink; NCCL ignores one that they may not."""
     return bool(nvml.nvmlDeviceGetNvLinkCapability(gpu, link, _CAP_P2P))
 
 
 def remote_type(nvml: ModuleType, gpu: object, link: int) -> int:
-    """What hangs at the other end of an NVLink."""
+    """The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
     return int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link))
 
 
 def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
-    """PCI address at the other end of an NVLink."""
+    """The PCI address of the device at the other end of an NVLink."""
     return str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId)
 
 
 def common_ancestor(nvml: ModuleType, gpu: object, peer: object) -> int:
-    """Where the PCIe ways of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
+    """The level at which the PCIe paths of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
     return int(nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, peer))
 
 
 def p2p_status(nvml: ModuleType, gpu: object, peer: object, kind: int) -> int:
-    """Whether two GPUs can do this to each other (`nvmlGpuP2PStatus_t`)."""
+    """Whether two GPUs can use this kind of peer-to-peer access (`nvmlGpuP2PStatus_t`)."""
     return int(nvml.nvmlDeviceGetP2PStatus(gpu, peer, kind))
 
 
@@ -189,11 +195,11 @@ class Fabric:
 
     is_ready: bool
     clique: str | None
-    """The cluster's UUID and the clique in it; `None` when the domain is one node alone."""
+    """The cluster's UUID and the clique in it; `None` where the domain is a single node."""
 
 
 def fabric(nvml: ModuleType, gpu: object) -> Fabric:
-    """Its state; GPUs before Hopper have none."""
+    """The state of the fabric; GPUs before Hopper have none."""
     if not hasattr(nvml, "c_nvmlGpuFabricInfo_v2_t"):  # nvidia-ml-py before 13.580
         raise nvml.NVMLError(Code.FUNCTION_NOT_FOUND)
     info = nvml.c_nvmlGpuFabricInfo_v2_t()

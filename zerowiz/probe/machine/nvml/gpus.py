@@ -1,4 +1,4 @@
-"""Read every GPU that NVML lists: what it is, what it has free, how it is plugged in."""
+"""Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zerowiz.probe.machine.nvml.session import Code, Session, Unavailable
 from zerowiz.probe.machine.pci import read_numa_node, read_upstream_bytes_per_s
 from zerowiz.probe.recording.files import Files
 
-# A GPU that answers its handle, its name or its memory so cannot be used, by us or by anyone.
+# No process can use a GPU whose handle, name or memory NVML answers with one of these.
 _UNUSABLE = (Code.NO_PERMISSION, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.UNKNOWN)
 
 _EXPLANATIONS: Mapping[int, str] = {
@@ -29,7 +29,7 @@ class Device:
     gpu: Gpu
     handle: object
     slices: tuple[Gpu, ...] = ()
-    """Of a GPU in MIG mode, which no job can use as a whole."""
+    """The slices of a GPU in MIG mode, which no job can use as a whole."""
 
 
 def list_devices(
@@ -44,7 +44,7 @@ def list_devices(
         if isinstance(device, Unavailable):
             left_out.append(LeftOutGpu(index=index, why=_explain(device)))
             if device.code == Code.FUNCTION_NOT_FOUND:
-                break  # nor is there one for the others
+                break  # the function is missing for the other GPUs too
             continue
         ordinal += 1
         if device.gpu.mig_mode and not device.slices:
@@ -55,8 +55,8 @@ def list_devices(
 
 
 def _explain(why: Unavailable) -> str:
-    said = f"NVML answers `{why.name}`"
-    return said if why.code is None else _EXPLANATIONS.get(why.code, said)
+    answer = f"NVML answers `{why.name}`"
+    return answer if why.code is None else _EXPLANATIONS.get(why.code, answer)
 
 
 def _read_device(session: Session, files: Files, index: int, ordinal: int) -> Device | Unavailable:
@@ -97,7 +97,10 @@ def _read_memory(session: Session, handle: object) -> calls.GpuMemory | Unavaila
 
 
 def _with_memory(gpu: Gpu, memory: calls.GpuMemory | Unavailable) -> Gpu:
-    """The GPU with its sizes; one that has no memory of its own says so, or tells a total of 0."""
+    """The GPU with its sizes.
+
+    NVML answers "not supported" or a total of 0 for a GPU that has no memory of its own.
+    """
     if isinstance(memory, Unavailable):
         return replace(gpu, shares_host_memory=memory.code == Code.NOT_SUPPORTED)
     if not memory.total_bytes:
@@ -133,15 +136,15 @@ def _name_of(files: Files, pid: int) -> str | None:
 
 def _read_slices(session: Session, handle: object, whole: Gpu) -> Iterator[Gpu]:
     """The MIG slices of a GPU; their numbers have gaps."""
-    for place in range(session.maybe(calls.most_slices, handle) or 0):
-        part = session.ask(calls.slice_handle, handle, place)
+    for index in range(session.maybe(calls.most_slices, handle) or 0):
+        part = session.ask(calls.slice_handle, handle, index)
         if isinstance(part, Unavailable):
             if part.code == Code.FUNCTION_NOT_FOUND:
                 break
             continue
         gpu = replace(
             whole,
-            mig_slice=place,
+            mig_slice=index,
             name=session.maybe(calls.name, part) or whole.name,
             uuid=session.maybe(calls.uuid, part),
             total_bytes=None,

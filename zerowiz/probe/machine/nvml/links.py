@@ -1,4 +1,4 @@
-"""Read what NVLinks each GPU has, and how each pair of GPUs reaches each other."""
+"""Read the NVLinks of each GPU, and the link of each pair of GPUs."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -21,7 +21,7 @@ from zerowiz.probe.machine.nvml.session import Code, Session, Unavailable
 from zerowiz.probe.machine.pci import read_class
 from zerowiz.probe.recording.files import Files
 
-# nvml.h, NVML_NVLINK_MAX_LINKS as of R590; a link that is not there ends the walk.
+# nvml.h, NVML_NVLINK_MAX_LINKS as of R590; the first missing link ends the loop.
 _MOST_LINKS = 36
 
 _BYTES_PER_MB = 1_000_000
@@ -31,7 +31,7 @@ _BRIDGE_CLASS = "0x0680"
 
 
 def read_ports(session: Session, files: Files, devices: Sequence[Device]) -> tuple[Ports, ...]:
-    """What each GPU is plugged into."""
+    """The NVLinks of each GPU, with the device at the other end."""
     peers = frozenset(device.gpu.bus_id for device in devices)
     return tuple(_read_device_ports(session, files, device, peers) for device in devices)
 
@@ -39,7 +39,7 @@ def read_ports(session: Session, files: Files, devices: Sequence[Device]) -> tup
 def _read_device_ports(
     session: Session, files: Files, device: Device, peers: frozenset[str | None]
 ) -> Ports:
-    """As `read_ports`; a GPU in MIG mode has no NVLink that a job can use."""
+    """The NVLinks of one GPU; in MIG mode it has none that a job can use."""
     nvlinks: tuple[NvLink, ...] | None = ()
     if not device.gpu.mig_mode:
         active = _list_active(session, device.handle)
@@ -65,7 +65,7 @@ def _read_end(session: Session, handle: object, link: int) -> NvLink:
 
 
 def _typed(link: NvLink, files: Files, peers: frozenset[str | None]) -> NvLink:
-    """The far end with its type where a driver (before R470) tells only its PCI address."""
+    """The link with the type of its other end; drivers before R470 have only the PCI address."""
     if link.remote_type is not None or link.to_switch or link.remote_bus_id in peers:
         return link
     pci_class = read_class(files, link.remote_bus_id or "")
@@ -74,7 +74,7 @@ def _typed(link: NvLink, files: Files, peers: frozenset[str | None]) -> NvLink:
 
 
 def _list_active(session: Session, handle: object) -> list[int] | None:
-    """The NVLinks of a GPU that peers can use; `None` when NVML could not say."""
+    """The NVLinks of a GPU that peers can use; `None` where NVML does not know."""
     count = session.ask(calls.field, handle, calls.FIELD_LINK_COUNT, 0)
     if isinstance(count, Unavailable):
         if count.code == Code.NOT_SUPPORTED:
@@ -94,7 +94,7 @@ def _list_active(session: Session, handle: object) -> list[int] | None:
 
 
 def _read_link_state(session: Session, handle: object, link: int) -> bool | Unavailable:
-    """Whether a link is active; newer GPUs answer the field, older ones the call."""
+    """Whether a link is active; newer GPUs have the field, older ones the function."""
     state = session.ask(calls.field, handle, calls.FIELD_LINK_STATE, link)
     if isinstance(state, Unavailable):
         return session.ask(calls.link_is_active, handle, link)
@@ -126,7 +126,7 @@ def _ask_pair(session: Session, handle: object, peer: object) -> PairAnswers:
 
 
 def _join_p2p(read: int | None, write: int | None) -> str | None:
-    """Peers need both directions, as NCCL does; the first that is not OK is named."""
+    """The status of reads, or that of writes where reads are OK; NCCL needs both."""
     if read is None or write is None:
         return None
     words = [P2P_WORDS.get(status, P2P_WORDS[6]) for status in (read, write)]

@@ -1,4 +1,4 @@
-"""Open NVML and ask it: every answer is a value, or says why there is none."""
+"""Open NVML, and turn its errors into values: every answer is a value or an Unavailable."""
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
-# What init answers, what it means, what to do.
+# By the return code of init: what it means, and what to do.
 _INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
     Code.LIBRARY_NOT_FOUND: (
         "no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine",
@@ -70,14 +70,14 @@ class Session:
     refusals: tuple[type[Exception], ...]
 
     def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
-        """What `read` makes of pynvml's answer, as plain values, or why there is none."""
+        """The value that `read` makes of pynvml's answer, or why there is none."""
         try:
             return read(self.nvml, *args)
         except self.refusals as error:
             return Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
 
     def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
-        """As `ask`, when it does not matter why there is no value."""
+        """As `ask`, but `None` where there is no value, whatever the reason."""
         answer = self.ask(read, *args)
         return None if isinstance(answer, Unavailable) else answer
 
@@ -86,19 +86,19 @@ class NoDriverError(PreflightError):
     """NVML does not start: there is no driver, or it does not work."""
 
     is_absent = False
-    """Whether there is no driver at work, as where there is no GPU."""
+    """Whether no driver is installed or loaded, as on a host without a GPU."""
 
 
 @contextmanager
 def open_session(replay: Calls | None = None, log: Calls | None = None) -> Iterator[Session]:
-    """NVML, for the length of the context.
+    """NVML, from init to shutdown.
 
     Args:
         replay: Recorded calls to answer from; `None` asks the driver.
-        log: Where every call and its answer is written down.
+        log: Where every call and its answer is logged.
 
     Raises:
-        NoDriverError: It does not start; with what to do.
+        NoDriverError: NVML does not start; its hints say what to do.
     """
     import pynvml
 
@@ -121,18 +121,19 @@ def open_session(replay: Calls | None = None, log: Calls | None = None) -> Itera
 
 @contextmanager
 def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
-    """Put a function table where pynvml looks its C functions up."""
+    """Replace the function table in which pynvml looks up its C functions."""
     if table is None:
         yield
         return
-    # Two names that every pynvml has had (nvidia-ml-py 7.352 to 13.615); there is no other door.
+    # pynvml has no public way to do this. Every release has had these two names (nvidia-ml-py 7.352
+    # to 13.615).
     names = vars(pynvml)
-    held = {name: names[name] for name in ("nvmlLib", "_nvmlGetFunctionPointer_cache")}
+    before = {name: names[name] for name in ("nvmlLib", "_nvmlGetFunctionPointer_cache")}
     names.update(nvmlLib=table, _nvmlGetFunctionPointer_cache={})
     try:
         yield
     finally:
-        names.update(held)
+        names.update(before)
 
 
 def _init(pynvml: ModuleType) -> int:
@@ -144,8 +145,8 @@ def _init(pynvml: ModuleType) -> int:
 
 
 def _init_failure(code: int) -> NoDriverError:
-    unforeseen = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
-    message, hints = _INIT_FAILURES.get(code, unforeseen)
+    other = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
+    message, hints = _INIT_FAILURES.get(code, other)
     failure = NoDriverError(message, *hints)
     failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
     return failure
