@@ -13,9 +13,10 @@ from typing import Annotated, get_args
 from zerowiz.core import settings
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.settings import SettingRow, read_row, row_of
+from zerowiz.core.settings import SettingRow, read_row
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
+    SETTINGS,
     Accounting,
     Attention,
     Integration,
@@ -24,7 +25,6 @@ from zerowiz.core.workload import (
     Optimizer,
     Precision,
     StateDtype,
-    Workload,
 )
 from zerowiz.errors import UsageError
 
@@ -37,9 +37,9 @@ class Options:
     """What the person said; None where nobody said anything."""
 
     model: Annotated[str | None, settings.MODEL] = None
-    method: Annotated[Method | None, row_of(Workload, "method")] = None
-    lora_rank: Annotated[int | None, row_of(Workload, "lora_rank")] = None
-    lora_target_modules: Annotated[str | None, row_of(Workload, "lora_target_modules")] = None
+    method: Annotated[Method | None, SETTINGS["method"]] = None
+    lora_rank: Annotated[int | None, SETTINGS["lora_rank"]] = None
+    lora_target_modules: Annotated[str | None, SETTINGS["lora_target_modules"]] = None
     trace: Annotated[bool | None, settings.TRACE] = None
     machine: Annotated[str | None, settings.MACHINE] = None
     accelerator: Annotated[Accelerator | None, settings.ACCELERATOR] = None
@@ -49,22 +49,18 @@ class Options:
     hostfile: Annotated[Path | None, settings.HOSTFILE] = None
     interconnect: Annotated[str | None, settings.INTERCONNECT] = None
     memory_budget: Annotated[str | None, settings.MEMORY_BUDGET] = None
-    micro_batch: Annotated[int | None, row_of(Workload, "micro_batch")] = None
-    sequence_tokens: Annotated[int | None, row_of(Workload, "sequence_tokens")] = None
-    accumulation_steps: Annotated[int | None, row_of(Workload, "accumulation_steps")] = None
+    micro_batch: Annotated[int | None, SETTINGS["micro_batch"]] = None
+    sequence_tokens: Annotated[int | None, SETTINGS["sequence_tokens"]] = None
+    accumulation_steps: Annotated[int | None, SETTINGS["accumulation_steps"]] = None
     global_batch: Annotated[int | None, settings.GLOBAL_BATCH] = None
-    precision: Annotated[Precision | None, row_of(Workload, "precision")] = None
-    torch_autocast: Annotated[Precision | None, row_of(Workload, "torch_autocast")] = None
-    optimizer: Annotated[Optimizer | None, row_of(Workload, "optimizer")] = None
-    optimizer_state_dtype: Annotated[
-        StateDtype | None, row_of(Workload, "optimizer_state_dtype")
-    ] = None
-    gradient_checkpointing: Annotated[bool | None, row_of(Workload, "gradient_checkpointing")] = (
-        None
-    )
-    attention: Annotated[Attention | None, row_of(Workload, "attention")] = None
-    loss: Annotated[Loss | None, row_of(Workload, "loss")] = None
-    packing: Annotated[bool | None, row_of(Workload, "packing")] = None
+    precision: Annotated[Precision | None, SETTINGS["precision"]] = None
+    torch_autocast: Annotated[Precision | None, SETTINGS["torch_autocast"]] = None
+    optimizer: Annotated[Optimizer | None, SETTINGS["optimizer"]] = None
+    optimizer_state_dtype: Annotated[StateDtype | None, SETTINGS["optimizer_state_dtype"]] = None
+    gradient_checkpointing: Annotated[bool | None, SETTINGS["gradient_checkpointing"]] = None
+    attention: Annotated[Attention | None, SETTINGS["attention"]] = None
+    loss: Annotated[Loss | None, SETTINGS["loss"]] = None
+    packing: Annotated[bool | None, SETTINGS["packing"]] = None
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
     nvme_path: Annotated[Path | None, settings.NVME_PATH] = None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from zerowiz.core import settings
-from zerowiz.core.settings import SettingRow, read_rows
-from zerowiz.core.workload import Workload
+from zerowiz.core.settings import SettingRow
+from zerowiz.core.workload import SETTINGS
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")
 
@@ -28,7 +28,7 @@ def spell(text: str) -> str:
 @cache
 def flags() -> Mapping[str, str]:
     """The spelling of each setting by its name; `no_hpz` is the one that switches it off."""
-    rows = {**read_rows(Workload), **_other_rows()}
+    rows = {**SETTINGS, **_other_rows()}
     off = {f"no_{name}": row.off for name, row in rows.items() if row.off}
     return {**{name: row.on for name, row in rows.items()}, **off}
 

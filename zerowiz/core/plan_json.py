@@ -11,7 +11,6 @@ from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.flags import flags
 from zerowiz.core.memory.ledger import Where
 from zerowiz.core.memory.rank_sizes import trainable_params
-from zerowiz.core.workload import Method
 
 SCHEMA_VERSION = 1
 
@@ -27,23 +26,14 @@ def _model(job: PlanInput) -> dict[str, object]:
 
 
 def _workload(job: PlanInput) -> dict[str, object]:
-    w = job.workload
-    return {
-        "micro_batch": w.micro_batch,
-        "sequence_tokens": w.sequence_tokens,
-        "accumulation_steps": w.accumulation_steps,
-        "global_batch": w.micro_batch * w.accumulation_steps * job.machine.world_size,
-        "precision": w.precision.value,
-        "torch_autocast": None if w.torch_autocast is None else w.torch_autocast.value,
-        "optimizer": w.optimizer.value,
+    """The settings in the order of their fields; the global batch stands after what it is of."""
+    w, content = job.workload, dict[str, object]()
+    for name, value in w.settings().items():
+        content[name] = value
+        if name == "accumulation_steps":
+            content["global_batch"] = w.micro_batch * w.accumulation_steps * job.machine.world_size
+    return content | {
         "optimizer_state_dtype": job.state_format,
-        "method": w.method.value,
-        "lora_rank": None if w.method is Method.FULL else w.lora_rank,
-        "lora_target_modules": None if w.method is Method.FULL else w.lora_targets,
-        "gradient_checkpointing": w.gradient_checkpointing,
-        "attention": w.attention.value,
-        "loss": w.loss.value,
-        "packing": w.packing,
         "accounting": job.accounting.value,
     }
 

@@ -30,7 +30,11 @@ class SettingRow:
     short: str | None = None
     """A second spelling of one letter: `-y`."""
     assumed: str | None = None
-    """How a plan says that nobody said it: `micro-batch {value}`; None where it says nothing."""
+    """How a plan says that it rests on the default: `micro-batch {value}`; None: it does not."""
+    assumed_always: bool = False
+    """Whether a plan says so of any job, or only where a script decides it and does not show it."""
+    of_adapters: bool = False
+    """Whether it means something only where adapters train."""
 
     @property
     def key(self) -> str:
@@ -46,21 +50,6 @@ class SettingRow:
     def off(self) -> str:
         """The spelling that switches it off; empty where there is none."""
         return self.flag.partition("/")[2]
-
-
-def row_of(kind: type, name: str) -> SettingRow:
-    """The row in the annotation of a field.
-
-    Args:
-        kind: The class that has the field.
-        name: Of the field.
-
-    Example:
-        >>> from zerowiz.core.workload import Workload
-        >>> row_of(Workload, "micro_batch").flag
-        '--micro-batch'
-    """
-    return read_row(kind.__annotations__[name])
 
 
 def read_rows(kind: type) -> dict[str, SettingRow]:

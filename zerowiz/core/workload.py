@@ -1,11 +1,12 @@
 """Describe what one optimizer step trains, and in which number formats."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Struct
 
-from zerowiz.core.settings import Panel, SettingRow
+from zerowiz.core.settings import Panel, SettingRow, read_rows
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
@@ -114,6 +115,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Sequences per GPU at a time",
             panel=Panel.JOB,
             assumed="micro-batch {value}",
+            assumed_always=True,
         ),
     ] = 1
     """Sequences per GPU in one forward pass."""
@@ -124,6 +126,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Tokens per sequence",
             panel=Panel.JOB,
             assumed="{value} tokens a sequence",
+            assumed_always=True,
         ),
     ] = 2048
     accumulation_steps: Annotated[
@@ -139,7 +142,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     precision: Annotated[
         Precision,
         SettingRow(
-            flag="--precision", help="Weights and gradients", panel=Panel.JOB, assumed="{value}"
+            flag="--precision",
+            help="Weights and gradients",
+            panel=Panel.JOB,
+            assumed="{value}",
+            assumed_always=True,
         ),
     ] = Precision.BF16
     torch_autocast: Annotated[
@@ -184,6 +191,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Rank of the adapters",
             panel=Panel.MODEL,
             assumed="adapters of rank {value}",
+            of_adapters=True,
         ),
     ] = 16
     lora_target_modules: Annotated[
@@ -193,6 +201,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Layers with adapters: all-linear, or q_proj,v_proj",
             panel=Panel.MODEL,
             assumed="adapters on {value}",
+            of_adapters=True,
         ),
     ] = ()
     """Which linear layers have adapters, by peft's names; none named: all of them."""
@@ -203,6 +212,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Recompute activations in backward",
             panel=Panel.JOB,
             assumed="no gradient checkpointing",
+            assumed_always=True,
         ),
     ] = False
     attention: Annotated[
@@ -260,3 +270,21 @@ class Workload(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Tokens of one micro-step on one rank."""
         return self.micro_batch * self.sequence_tokens
+
+    def settings(self) -> dict[str, object]:
+        """Each setting as JSON and people read it; None for one that this method does not have.
+
+        Example:
+            >>> Workload(micro_batch=4).settings()["micro_batch"]
+            4
+        """
+        adapters = self.method is not Method.FULL
+        shown = {
+            name: getattr(self, name) if adapters or not row.of_adapters else None
+            for name, row in SETTINGS.items()
+        }
+        return shown | ({"lora_target_modules": self.lora_targets} if adapters else {})
+
+
+SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)
+"""The row of each setting of a training step, in the order of the fields."""

@@ -9,11 +9,20 @@ from zerowiz.errors import UsageError
 T = TypeVar("T")
 
 
-def by_script(flag: str, option: T | None, setting: Setting[T] | None) -> T | None:
-    """The option or the script's setting; one that contradicts the other is an error."""
+def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | None:
+    """The option or the script's setting.
+
+    Args:
+        name: Of the setting.
+        option: By the option.
+        setting: By the script.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
     if option is None or setting is None or option == setting.value:
         return setting.value if setting is not None else option
-    words = f"{flag} {option}" if not isinstance(option, bool) else flag
+    words = f"${name} {option}" if not isinstance(option, bool) else f"${name}"
     raise UsageError(
         f"`{words}` disagrees with the script: {setting.said_by} says {setting.value}",
         setting.change_to(option),
@@ -22,27 +31,30 @@ def by_script(flag: str, option: T | None, setting: Setting[T] | None) -> T | No
 
 
 def by_config(
-    flag: str,
+    name: str,
     config: Path | None,
     option: T | None,
     own: T | None,
     setting: Setting[T] | None = None,
 ) -> T | None:
-    """What option, script and the person's own config say; none may contradict another.
+    """What option, script and the user's own config say.
 
     Args:
-        flag: The option.
-        config: The person's own.
+        name: Of the setting.
+        config: The user's own.
         option: By the option.
         own: By the config.
         setting: By the script.
+
+    Raises:
+        UsageError: One contradicts another.
     """
-    said = by_script(flag, option, setting)
+    said = by_script(name, option, setting)
     if said is None or own is None or said == own:
         return said if own is None else own
-    drop = (f"drop `{flag} {said}`",) if option is not None else ()
+    drop = (f"drop `${name} {said}`",) if option is not None else ()
     if setting is None:
-        raise UsageError(f"`{flag} {said}` disagrees with `{config}`, which says {own}", *drop)
+        raise UsageError(f"`${name} {said}` disagrees with `{config}`, which says {own}", *drop)
     raise UsageError(
         f"the script disagrees with `{config}`: {setting.said_by} says {said}, the config {own}",
         "; ".join((setting.change_to(own), *drop)),

@@ -1,63 +1,32 @@
-"""Say what nobody said and a plan rests on."""
+"""Say which defaults a plan rests on."""
 
 from collections.abc import Iterator
 
-from zerowiz.app.options import Options
-from zerowiz.core.decision.evaluate import PlanInput
-from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.script import ScriptSettings
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.settings import SettingRow
+from zerowiz.core.workload import SETTINGS, Workload
 
 
-def assumptions(
-    options: Options, settings: ScriptSettings, own: UserConfig, job: PlanInput
+def defaults_used(
+    workload: Workload, said: frozenset[str], settings: ScriptSettings
 ) -> tuple[str, ...]:
-    """What nobody said and the plan rests on."""
-    w = job.workload
-    clauses = {
-        f"micro-batch {w.micro_batch} (`$micro_batch`)": (
-            options.micro_batch,
-            settings.micro_batch or own.micro_batch or own.train_batch_size,
-        ),
-        f"{w.sequence_tokens} tokens a sequence (`$sequence_tokens`)": (
-            options.sequence_tokens,
-            settings.sequence_tokens,
-        ),
-        f"{w.precision} (`$precision`)": (
-            options.precision,
-            settings.precision or own.precision,
-        ),
-        "no gradient checkpointing (`$gradient_checkpointing`)": (
-            options.gradient_checkpointing,
-            settings.gradient_checkpointing,
-        ),
-    }
-    always = [clause for clause, said in clauses.items() if said == (None, None)]
+    """What nobody decided and the plan rests on, one clause each.
+
+    Args:
+        workload: What the plan is for.
+        said: The settings that somebody decided.
+        settings: What the script shows, and what it decides without showing it.
+    """
+    always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
+    unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
     ignored = (f"no effect of `{b.code}` in line {b.line}" for b in settings.uncounted)
-    return (*always, *_assumed_of_script(options, settings, own, w), *ignored)
+    return (*_clauses(always, workload, said), *_clauses(unseen, workload, said), *ignored)
 
 
-def _assumed_of_script(
-    options: Options, settings: ScriptSettings, own: UserConfig, w: Workload
+def _clauses(
+    rows: dict[str, SettingRow], workload: Workload, said: frozenset[str]
 ) -> Iterator[str]:
-    """The same of what only a script decides, and this one does not show."""
-    adapters = w.method is not Method.FULL
-    clauses = {
-        "accumulation_steps": (
-            options.accumulation_steps or options.global_batch or own.accumulation_steps,
-            f"accumulation {w.accumulation_steps} (`$accumulation_steps`)",
-        ),
-        "optimizer": (options.optimizer, f"{w.optimizer} (`$optimizer`)"),
-        "method": (options.method, "every parameter trains (`$method`)"),
-        "lora_rank": (
-            options.lora_rank or not adapters,
-            f"adapters of rank {w.lora_rank} (`$lora_rank`)",
-        ),
-        "lora_target_modules": (
-            options.lora_target_modules or not adapters,
-            f"adapters on {w.lora_targets} (`$lora_target_modules`)",
-        ),
-    }
-    return (
-        clause for key, (said, clause) in clauses.items() if key in settings.unseen and not said
-    )
+    shown = workload.settings()
+    for name, row in rows.items():
+        if row.assumed is not None and name not in said and shown[name] is not None:
+            yield f"{row.assumed.format(value=shown[name])} (`${name}`)"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config, by_script
-from zerowiz.app.resolve.defaults_used import assumptions
+from zerowiz.app.resolve.defaults_used import defaults_used
 from zerowiz.app.resolve.model import ReadModel, read_and_trace
-from zerowiz.app.resolve.workload import make_workload
+from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.dsconfig.user_config import UserConfig
@@ -79,8 +79,8 @@ def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSetti
 def _wish(options: Options, own: UserConfig) -> Constraints:
     stage = int(options.stage) if options.stage not in {None, "auto"} else None
     return Constraints(
-        stage=by_config("$stage", options.config, stage, own.stage),
-        offload=by_config("$offload", options.config, options.offload, own.offload),
+        stage=by_config("stage", options.config, stage, own.stage),
+        offload=by_config("offload", options.config, options.offload, own.offload),
         allow_slow=options.allow_slow,
         force=options.force,
     )
@@ -114,8 +114,9 @@ def make_request(
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     reader = options.integration or (facts.integration if facts else None)
     own = _own_config(options, reader)
-    named = by_script("$model", options.model, settings.model) or ""
-    workload = make_workload(options, settings, own, machine)
+    named = by_script("model", options.model, settings.model) or ""
+    resolved = resolve_workload(options, settings, own, machine)
+    workload = resolved.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     read = (
@@ -127,7 +128,7 @@ def make_request(
         targets = default_targets(read.model.architecture.family)
         workload = replace(workload, lora_target_modules=targets)
     budget = options.memory_budget
-    flag, said = "$optimizer_state_dtype", options.optimizer_state_dtype
+    flag, said = "optimizer_state_dtype", options.optimizer_state_dtype
     state_dtype = by_config(flag, options.config, said, own.state_dtype)
     job = PlanInput(
         machine=machine,
@@ -149,7 +150,7 @@ def make_request(
         job=job,
         constraints=_wish(options, own),
         handover=_handover(options, facts, settings),
-        assumed=assumptions(options, settings, own, job),
+        assumed=defaults_used(job.workload, resolved.said, settings),
         unfused_adam=_unfused_adam(facts),
         falls_back=_falls_back(job),
         traced=read.notes,
