@@ -22,7 +22,7 @@ from zerowiz.app.resolve.script import find_script, read_reachable
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
-from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.refused import (
     NO_DEEPSPEED,
     NO_MACHINE,
@@ -35,7 +35,7 @@ from zerowiz.core.launch.doctor.report import encode_findings
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.rule import Rule
+from zerowiz.core.rule import Rule, errors_of
 from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
 from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, ExitCode, UsageError, ZerowizError
@@ -94,11 +94,11 @@ def doctor(
     if options.as_json:
         sys.stdout.write(json.dumps(encode_findings(findings, __version__), indent=2) + "\n")
     elif options.quiet:
-        show_found.findings(failures(findings), sys.stdout)
+        show_found.findings(errors_of(findings), sys.stdout)
     else:
         show_found.findings(findings, sys.stdout)
         show_found.summary(findings, sys.stdout)
-    if failures(findings):
+    if errors_of(findings):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 

@@ -1,8 +1,9 @@
-"""Describe what a check looks for: its code, how much it matters, and why."""
+"""Describe what `check` and `doctor` share: rules, their severity, and findings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 
 class Severity(StrEnum):
@@ -33,6 +34,24 @@ class Rule:
     """What happens if nobody fixes it."""
     when: str = ""
     """In which cases it is found; the guide of `doctor` lists it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a check found; each command adds fields of its own."""
+
+    rule: Rule
+    severity: Severity
+    message: str
+    """What was seen, in one line."""
+
+
+AnyFinding = TypeVar("AnyFinding", bound=Finding)
+
+
+def errors_of(findings: Iterable[AnyFinding]) -> tuple[AnyFinding, ...]:
+    """The findings that are errors."""
+    return tuple(each for each in findings if each.severity is Severity.ERROR)
 
 
 def rules_of(modules: Iterable[object]) -> tuple[Rule, ...]:

@@ -1,25 +1,18 @@
 """Show what was found in configs."""
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Severity, errors_of
 from zerowiz.ui.fold import fold
 from zerowiz.ui.show import note
+from zerowiz.ui.units import severities
 
 # ECMA-48, section 8.3.117: red, yellow, cyan.
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
-
-# Singular and plural.
-_WORDS = {
-    Severity.ERROR: ("error", "errors"),
-    Severity.WARNING: ("warning", "warnings"),
-    Severity.INFO: ("piece of advice", "pieces of advice"),
-}
 
 _HANG = "    "
 
@@ -40,8 +33,7 @@ def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
 def errors(found: Sequence[FileReport], stream: TextIO) -> None:
     """The errors alone, with nothing around them."""
     for report in found:
-        wrong = [f for f in report.findings if f.severity is Severity.ERROR]
-        _report(report.path, wrong, stream)
+        _report(report.path, errors_of(report.findings), stream)
 
 
 def not_fixed(path: str, stream: TextIO) -> None:
@@ -97,10 +89,10 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def _count(found: Sequence[FileReport], version: str) -> str:
-    counts = Counter(finding.severity for report in found for finding in report.findings)
+    all_severities = (finding.severity for report in found for finding in report.findings)
+    counts = severities(all_severities, ("piece of advice", "pieces of advice"))
     if not counts:
         return "no findings"
-    said = [f"{counts[s]} {_WORDS[s][counts[s] > 1]}" for s in Severity if counts[s]]
     files = sum(bool(report.findings) for report in found)
     where = f" in {files} of {len(found)} files" if len(found) > 1 else ""
-    return f"{', '.join(said)}{where}, for DeepSpeed {version}"
+    return f"{counts}{where}, for DeepSpeed {version}"

@@ -1,19 +1,13 @@
 """Show what stands in a job's way."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import errors_of
 from zerowiz.ui.table import say
+from zerowiz.ui.units import severities
 
-# Singular and plural.
-_WORDS = {
-    Severity.ERROR: ("error", "errors"),
-    Severity.WARNING: ("warning", "warnings"),
-    Severity.INFO: ("remark", "remarks"),
-}
 _HANG = "    "
 
 
@@ -36,13 +30,11 @@ def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
 
 def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
     """How many there are, and what that means for a launch."""
-    counts = Counter(finding.severity for finding in found)
-    if not counts:
+    if not found:
         say(stream, "nothing stands in the way")
         return
-    told = ", ".join(f"{counts[s]} {_WORDS[s][counts[s] > 1]}" for s in Severity if counts[s])
-    ends = "" if counts[Severity.ERROR] else ": nothing that surely ends the job"
-    say(stream, f"{told}{ends}")
+    counts = severities((finding.severity for finding in found), ("remark", "remarks"))
+    say(stream, counts if errors_of(found) else f"{counts}: nothing that surely ends the job")
 
 
 def in_short(finding: PreflightFinding) -> str:

@@ -1,6 +1,10 @@
-"""Write sizes as people read them; GiB lives only here."""
+"""Write sizes and counts as people read them; GiB lives only here."""
+
+from collections import Counter
+from collections.abc import Iterable
 
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.rule import Severity
 
 
 def gib(size_bytes: int | None) -> str:
@@ -55,6 +59,26 @@ def count(params: int) -> str:
         if params >= size:
             return f"{params / size:.3g} {unit}"
     return str(params)
+
+
+def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
+    """How many of each there are: `2 errors, 1 warning`; empty where there is none.
+
+    Args:
+        found: Of every finding.
+        advice: One finding of the mildest severity in words, and several.
+    """
+    one_and_more = {
+        Severity.ERROR: ("error", "errors"),
+        Severity.WARNING: ("warning", "warnings"),
+        Severity.INFO: advice,
+    }
+    counts = Counter(found)
+    return ", ".join(
+        f"{counts[severity]} {one if counts[severity] == 1 else more}"
+        for severity, (one, more) in one_and_more.items()
+        if counts[severity]
+    )
 
 
 def gpus(machine: Machine) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 from zerowiz.app.decide.decision import Plan
 from zerowiz.core.dsconfig.write import write_config
 from zerowiz.core.launch.doctor.examine import examine
-from zerowiz.core.launch.doctor.finding import PreflightFinding, failures
+from zerowiz.core.launch.doctor.finding import PreflightFinding
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import list_ops
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.outcome.resume import output_folder
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import Severity, errors_of
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer
@@ -112,7 +112,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
     Raises:
         PreflightError: Something does; its fixes are the hints.
     """
-    errors = failures(findings)
+    errors = errors_of(findings)
     if errors and not force:
         first, *others = errors
         raise PreflightError(

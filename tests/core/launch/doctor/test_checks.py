@@ -36,14 +36,14 @@ from zerowiz.core.launch.doctor.facts import (
     Toolchain,
     Torch,
 )
-from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, size
+from zerowiz.core.launch.doctor.finding import PreflightFinding, size
 from zerowiz.core.launch.doctor.host import checkpoint_bytes
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
 from zerowiz.core.launch.doctor.report import encode_findings
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.rule import Severity, rules_of
+from zerowiz.core.rule import Severity, errors_of, rules_of
 from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
@@ -143,7 +143,7 @@ def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
     name: str, planned: PlannedJob | None
 ) -> None:
     lacking = PreflightFacts(installed=install(**{name: Package(present=False)}))
-    (finding,) = failures(look(H200, lacking, planned))
+    (finding,) = errors_of(look(H200, lacking, planned))
     assert f"`{name}` is not installed" in finding.message
     assert [] == codes(
         H200, PreflightFacts(installed=install(**{name: Package(present=None)})), planned
@@ -167,18 +167,18 @@ def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
 def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str]) -> None:
     facts = PreflightFacts(installed=install(deepspeed=Package(present=True, version=version)))
     assert expected == codes(facts=facts)
-    assert () == failures(look(facts=facts))
+    assert () == errors_of(look(facts=facts))
 
 
 def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
     script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
-    (finding,) = failures(look(facts=PreflightFacts(installed=install(), script=script)))
+    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert "copy the folder `portable_checkpoint`" in finding.fixes[0]
 
 
 def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
     script = Script(path="train.py", missing=(Import(name="datasets", line=3),))
-    (finding,) = failures(look(facts=PreflightFacts(installed=install(), script=script)))
+    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert "train.py line 3 imports `datasets`, which is not installed" == finding.message
 
 
@@ -448,7 +448,7 @@ def test_the_nvme_folder_must_be_there_and_hold_the_states(
 def test_states_of_an_earlier_job_are_written_over() -> None:
     folder = Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB, holds_states=True)
     planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
-    assert () == failures(look(H200, PreflightFacts(nvme=folder, locks_any_amount=True), planned))
+    assert () == errors_of(look(H200, PreflightFacts(nvme=folder, locks_any_amount=True), planned))
     assert ["nvme-full"] == codes(H200, PreflightFacts(nvme=folder, locks_any_amount=True), planned)
 
 
@@ -512,7 +512,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
 ) -> None:
     facts = PreflightFacts(checkpoints=Folder(path="out", free_bytes=free_bytes))
     assert expected == codes(H200, facts, plan())
-    assert () == failures(look(H200, facts, plan()))
+    assert () == errors_of(look(H200, facts, plan()))
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_a_variable_that_works_against_the_machine_is_told_and_ends_nothing(
 ) -> None:
     found = look(machine, environ={variable: value})
     assert expected == [each.rule.name for each in found if each.rule.name != "busy-gpu"]
-    assert () == failures(found)
+    assert () == errors_of(found)
 
 
 def test_the_json_of_a_finding() -> None:

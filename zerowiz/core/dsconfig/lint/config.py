@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
 from zerowiz.core.dsconfig.user_config import TRUTHS
 from zerowiz.core.rule import Rule, Severity
@@ -58,15 +58,8 @@ class Entry:
     ) -> ConfigFinding:
         """A finding at the key."""
         place = self.member.key.place
-        return ConfigFinding(
-            rule=rule,
-            severity=severity or rule.severity,
-            key=self.path,
-            line=place.line,
-            column=place.column,
-            message=message,
-            fix=fix,
-            edits=edits,
+        return found_at(
+            place, rule, message, key=self.path, severity=severity, fix=fix, edits=edits
         )
 
 
@@ -162,15 +155,7 @@ class Config:
         self, rule: Rule, message: str, *, fix: str, severity: Severity | None = None
     ) -> ConfigFinding:
         """A finding about the whole config."""
-        return ConfigFinding(
-            rule=rule,
-            severity=severity or rule.severity,
-            key="",
-            line=self.root.place.line,
-            column=self.root.place.column,
-            message=message,
-            fix=fix,
-        )
+        return found_at(self.root.place, rule, message, severity=severity, fix=fix)
 
 
 def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:

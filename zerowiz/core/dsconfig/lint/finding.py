@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.dsconfig.hjson_tokens import Span
+from zerowiz.core.rule import Finding, Rule, Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,17 +16,37 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigFinding:
+class ConfigFinding(Finding):
     """One mistake in one file."""
 
-    rule: Rule
-    severity: Severity
-    key: str
+    key: str = ""
     """Dotted path of the key that it is about; empty for the whole file."""
     line: int
     column: int
-    message: str
     fix: str | None = None
     """What to do, in words."""
     edits: tuple[Edit, ...] = ()
     """What `--fix` does, where that is safe."""
+
+
+def found_at(
+    place: Span,
+    rule: Rule,
+    message: str,
+    *,
+    key: str = "",
+    severity: Severity | None = None,
+    fix: str | None = None,
+    edits: tuple[Edit, ...] = (),
+) -> ConfigFinding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return ConfigFinding(
+        rule=rule,
+        severity=severity or rule.severity,
+        key=key,
+        line=place.line,
+        column=place.column,
+        message=message,
+        fix=fix,
+        edits=edits,
+    )

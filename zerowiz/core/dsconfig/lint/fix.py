@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import errors_of
 
 # A fix can make room for another: a renamed key turns out to have a wrong value. More rounds than
 # a key can have mistakes mean that one fix undoes another.
@@ -60,7 +60,7 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
             break
         changed = apply_edits(text, [edit for finding in chosen for edit in finding.edits])
         found = check(changed)
-        if _errors(found) > _errors(findings):
+        if len(errors_of(found)) > len(errors_of(findings)):
             break
         text, findings, fixed = changed, found, (*fixed, *chosen)
     return FixedText(text=text, findings=findings, fixed=fixed)
@@ -83,7 +83,3 @@ def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
 
 def _span(edit: Edit) -> tuple[int, int]:
     return edit.start, edit.end
-
-
-def _errors(findings: Sequence[ConfigFinding]) -> int:
-    return sum(finding.severity is Severity.ERROR for finding in findings)

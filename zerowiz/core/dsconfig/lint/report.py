@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.rule import Severity
+from zerowiz.core.rule import errors_of
 
 SCHEMA_VERSION = 1
 
@@ -20,7 +20,7 @@ class FileReport:
     @property
     def failed(self) -> bool:
         """Whether any finding is an error."""
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
+        return bool(errors_of(self.findings))
 
 
 def encode_reports(reports: Sequence[FileReport]) -> dict[str, object]:

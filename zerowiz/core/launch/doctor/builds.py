@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from zerowiz.core.launch.doctor.facts import Toolchain
-from zerowiz.core.launch.doctor.finding import PreflightFinding, failures, found
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.launch.doctor.ops import Op
-from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.rule import Rule, Severity, errors_of
 from zerowiz.core.values import replace
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
@@ -304,7 +304,7 @@ def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if planned is None:
         return
     surely = replace(planned, ops=tuple(op for op in planned.ops if not op.likely))
-    ends_it = {finding.rule for finding in failures(_examine(replace(inputs, planned=surely)))}
+    ends_it = {finding.rule for finding in errors_of(_examine(replace(inputs, planned=surely)))}
     for finding in _examine(inputs):
         doubted = finding.severity is Severity.ERROR and finding.rule not in ends_it
         yield replace(finding, severity=Severity.WARNING) if doubted else finding

@@ -1,19 +1,14 @@
 """Describe what stands in a job's way: what was seen, why it matters, and what fixes it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.rule import Finding, Rule, Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightFinding:
+class PreflightFinding(Finding):
     """One obstacle."""
 
-    rule: Rule
-    severity: Severity
-    message: str
-    """What was seen, in one line."""
     fixes: tuple[str, ...] = ()
     """Commands and lines that fix it; one of them is enough."""
 
@@ -31,8 +26,3 @@ def size(size_bytes: int) -> str:
     """A size in a sentence: `3.1 GiB`, `64 MiB`."""
     whole = size_bytes >= 2**30
     return f"{size_bytes / 2**30:.1f} GiB" if whole else f"{size_bytes / 2**20:.0f} MiB"
-
-
-def failures(findings: Iterable[PreflightFinding]) -> tuple[PreflightFinding, ...]:
-    """Those that surely end the job."""
-    return tuple(each for each in findings if each.severity is Severity.ERROR)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from zerowiz.core.dsconfig.hjson import Node, repeated
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
 from zerowiz.core.dsconfig.lint.config import Config, shown
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
 from zerowiz.core.rule import Rule, Severity
 
 UNREADABLE = Rule(
@@ -21,7 +21,6 @@ def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Con
     return ConfigFinding(
         rule=UNREADABLE,
         severity=severity,
-        key="",
         line=fault.line,
         column=fault.column,
         message=fault.reason,
@@ -39,14 +38,7 @@ NOT_AN_OBJECT = Rule(
 
 def not_an_object(root: Node) -> ConfigFinding:
     """What is found of an array or a lone scalar."""
-    return ConfigFinding(
-        rule=NOT_AN_OBJECT,
-        severity=NOT_AN_OBJECT.severity,
-        key="",
-        line=root.place.line,
-        column=root.place.column,
-        message="a config is an object, `{...}`",
-    )
+    return found_at(root.place, NOT_AN_OBJECT, "a config is an object, `{...}`")
 
 
 DUPLICATE_KEY = Rule(
@@ -64,13 +56,11 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     paths = {id(entry.member): entry for entry in config.entries}
     for earlier, member in repeated(config.root):
         entry = paths.get(id(member))
-        place = member.key.place
-        yield ConfigFinding(
-            rule=DUPLICATE_KEY,
-            severity=severity,
+        yield found_at(
+            member.key.place,
+            DUPLICATE_KEY,
+            f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
             key=entry.path if entry else member.key.name,
-            line=place.line,
-            column=place.column,
-            message=f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
+            severity=severity,
             fix="drop one of them",
         )
