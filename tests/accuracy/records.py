@@ -22,7 +22,7 @@ from measured.traces import kept_two_ways, predict_guessed, predict_traced, stan
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import measured_phases, predict_phases
-from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"

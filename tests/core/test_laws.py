@@ -18,10 +18,9 @@ from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import fit_buffers
-from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Estimate, Phase, Where
-from zerowiz.core.memory.rank_sizes import rank_sizes, trainable_params
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.ledger import MemoryKind, Phase
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
@@ -36,7 +35,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Part, Strategy
+from zerowiz.core.strategy import Part
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
@@ -200,39 +199,41 @@ def jobs(draw: st.DrawFn) -> PlanInput:
     )
 
 
-def predict(model: Model, workload: Workload, ranks: int, strategy: Strategy) -> Estimate:
+def predict(model: Model, workload: Workload, ranks: int, strategy: StrategyRow) -> Estimate:
     """One rank, with buffers as they would be fitted."""
-    return estimate(model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0])
+    return estimate(model, fitted(model, workload, ranks, strategy))
+
+
+def fitted(model: Model, workload: Workload, ranks: int, strategy: StrategyRow) -> RankSizes:
+    buffers, *_ = fit_buffers(model, model.params, strategy)
+    return rank_sizes(model, workload, ranks, strategy, buffers)
 
 
 def hold(
-    model: Model, workload: Workload, ranks: int, strategy: Strategy
-) -> Iterator[tuple[str, Where, int]]:
+    model: Model, workload: Workload, ranks: int, strategy: StrategyRow
+) -> Iterator[tuple[str, MemoryKind, int]]:
     """Part, place and bytes of every line of every moment, not only of those that peak.
 
     While it is built and sharded a quantized model stands on the GPU whole, also at stage 3.
     """
-    rank = rank_sizes(
-        model, workload, ranks, strategy, fit_buffers(model, model.params, strategy)[0]
-    )
-    for phase, moments in WRAPPERS[strategy.stage, rank.offloaded](rank).items():
+    rank = fitted(model, workload, ranks, strategy)
+    for phase, moments in rank.strategy.moments(rank).items():
         if phase in {Phase.MODEL, Phase.INIT}:
             continue
-        yield from ((part, Where.GPU, size) for moment in moments for part, size, _ in moment)
-    for line in predict(model, workload, ranks, strategy).lines:
-        if line.where is Where.HOST:
-            yield line.part, line.where, line.size_bytes
+        yield from ((part, MemoryKind.GPU, size) for moment in moments for part, size, _ in moment)
+    for moment in predict(model, workload, ranks, strategy).peaks(MemoryKind.HOST).values():
+        yield from ((kind, MemoryKind.HOST, size_bytes) for kind, size_bytes, _ in moment)
 
 
 def states(
-    model: Model, workload: Workload, ranks: int, strategy: Strategy, *wheres: Where
+    model: Model, workload: Workload, ranks: int, strategy: StrategyRow, *wheres: MemoryKind
 ) -> Counter[Part]:
     """Model states by part: what is held of each when most of it is."""
-    most: Counter[tuple[str, Where]] = Counter()
+    most: Counter[tuple[str, MemoryKind]] = Counter()
     for part, where, size_bytes in hold(model, workload, ranks, strategy):
         most |= Counter({(part, where): size_bytes})
     total: Counter[Part] = Counter()
-    whole = most["gradients", Where.GPU]
+    whole = most["gradients", MemoryKind.GPU]
     for (part, where), size_bytes in most.items():
         # ZeRO-1's share is a view of the whole for a moment, not a second copy of the state.
         counted = part in STATES and where in wheres
@@ -298,7 +299,7 @@ def test_each_rung_asks_the_gpu_for_no_more_model_states_than_the_one_above_it(
     assume(workload.precision is not Precision.FP32 or workload.optimizer in STATEFUL)
     assume(ranks >= FEWEST_RANKS.get(workload.optimizer, 2))
     sizes = [
-        states(model, workload, ranks, strategy, Where.GPU).total()
+        states(model, workload, ranks, strategy, MemoryKind.GPU).total()
         for strategy in (DDP, ZERO1, ZERO2, ZERO3)
     ]
     assert sorted(sizes, reverse=True) == sizes
@@ -314,23 +315,23 @@ OFFLOADS = [
 @pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
 @given(step=steps(), ranks=WORLDS)
 def test_an_offload_rung_asks_the_gpu_for_no_more_model_states_than_its_own_stage(
-    plain: Strategy, offloaded: Strategy, step: tuple[Model, Workload], ranks: int
+    plain: StrategyRow, offloaded: StrategyRow, step: tuple[Model, Workload], ranks: int
 ) -> None:
     model, workload = step
-    before, after = (states(model, workload, ranks, s, Where.GPU) for s in (plain, offloaded))
+    before, after = (states(model, workload, ranks, s, MemoryKind.GPU) for s in (plain, offloaded))
     assert after <= before
 
 
 @pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
 @given(step=steps(), ranks=WORLDS)
 def test_offload_moves_bytes_and_destroys_none(
-    plain: Strategy, offloaded: Strategy, step: tuple[Model, Workload], ranks: int
+    plain: StrategyRow, offloaded: StrategyRow, step: tuple[Model, Workload], ranks: int
 ) -> None:
     """Of gradients a rank owes its share; a tensor on its border is never whole on the host."""
     model, workload = step
     trainable = trainable_params(model, workload)
     assume(trainable >= LEAST_SHARE * ranks)
-    before, after = (states(model, workload, ranks, s, *Where) for s in (plain, offloaded))
+    before, after = (states(model, workload, ranks, s, *MemoryKind) for s in (plain, offloaded))
     before[Part.GRADIENTS] = workload.precision.size_bytes * -(-trainable // ranks)
     assert after >= before
 
@@ -338,11 +339,11 @@ def test_offload_moves_bytes_and_destroys_none(
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(step=steps(), ranks=WORLDS)
 def test_a_wider_world_never_raises_a_ranks_share(
-    strategy: Strategy, step: tuple[Model, Workload], ranks: int
+    strategy: StrategyRow, step: tuple[Model, Workload], ranks: int
 ) -> None:
     model, workload = step
     narrow, wide = (
-        states(model, workload, count, strategy, Where.GPU) for count in (ranks, ranks + 1)
+        states(model, workload, count, strategy, MemoryKind.GPU) for count in (ranks, ranks + 1)
     )
     assert wide <= narrow
 
@@ -350,7 +351,7 @@ def test_a_wider_world_never_raises_a_ranks_share(
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(step=steps(), ranks=WORLDS)
 def test_a_larger_micro_batch_never_needs_less(
-    strategy: Strategy, step: tuple[Model, Workload], ranks: int
+    strategy: StrategyRow, step: tuple[Model, Workload], ranks: int
 ) -> None:
     model, workload = step
     larger = replace(workload, micro_batch=workload.micro_batch + 1)
@@ -371,7 +372,7 @@ def test_more_memory_never_picks_a_more_frugal_rung(
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(step=steps(), ranks=WORLDS, more_tokens=st.integers(1, 4096))
 def test_a_longer_sequence_never_needs_less(
-    strategy: Strategy, step: tuple[Model, Workload], ranks: int, more_tokens: int
+    strategy: StrategyRow, step: tuple[Model, Workload], ranks: int, more_tokens: int
 ) -> None:
     model, workload = step
     longer = replace(workload, sequence_tokens=workload.sequence_tokens + more_tokens)
@@ -413,7 +414,7 @@ def test_the_order_of_the_gpus_never_changes_a_decision(
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_unknown_free_memory_never_looks_better_than_any_known_amount(
-    job: PlanInput, strategy: Strategy
+    job: PlanInput, strategy: StrategyRow
 ) -> None:
     """One GPU that does not tell is enough; only a person's own budget can stand for it."""
     *others, last = job.machine.gpus
@@ -429,7 +430,7 @@ def test_unknown_free_memory_never_looks_better_than_any_known_amount(
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_unknown_host_memory_never_looks_better_than_any_known_amount(
-    job: PlanInput, strategy: Strategy
+    job: PlanInput, strategy: StrategyRow
 ) -> None:
     unknown, worst = (evaluate(hosted(job, size), strategy).runs for size in (None, 0))
     assert unknown <= worst
@@ -464,7 +465,7 @@ def test_an_unknown_network_is_walked_as_the_worst_known_one(
     job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES), integration=st.sampled_from(Integration)
 )
 def test_a_config_renders_to_the_same_valid_json_each_time(
-    job: PlanInput, strategy: Strategy, integration: Integration
+    job: PlanInput, strategy: StrategyRow, integration: Integration
 ) -> None:
     handover, evaluated = Handover(integration=integration), evaluate(job, strategy)
     first, second = (render_config(write_config(job, evaluated, handover)) for _ in range(2))

@@ -9,14 +9,13 @@ from typing import Any
 
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Estimate, Phase
-from zerowiz.core.memory.rank_sizes import rank_sizes
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import (
     Attention,
     Loss,
@@ -179,7 +178,7 @@ def own_config_of(row: Row) -> UserConfig:
     return read_own_config({"zero_optimization": zero})
 
 
-def strategy_of(row: Row) -> Strategy:
+def strategy_of(row: Row) -> StrategyRow:
     """The rung that the run stood on."""
     offload = Offload(row.get("offload") or own_config_of(row).offload or Offload.NONE)
     return next(s for s in STRATEGIES if (s.stage, s.offload) == (row["stage"], offload))
@@ -194,7 +193,12 @@ def buffers_of(row: Row) -> Buffers:
 
 def predict(row: Row) -> Estimate:
     """What zerowiz says about the run."""
-    return estimate(
+    return estimate(read_model(row["model"]), rank_of(row))
+
+
+def rank_of(row: Row) -> RankSizes:
+    """One rank of the run."""
+    return rank_sizes(
         read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
     )
 
@@ -236,11 +240,9 @@ def predict_forward_backward(row: Row) -> int:
     The moments are those of stage 0 on one rank, without what belongs to the engine.
     """
     model, workload = read_model(row["model"]), workload_of(row)
-    whole = estimate(model, workload, 1, DDP, DEEPSPEED_DEFAULTS)
-    libraries = {line.phase: line.size_bytes for line in whole.lines if "cuBLAS" in line.part}
-    moments = WRAPPERS[DDP.stage, False](rank_sizes(model, workload, 1, DDP, DEEPSPEED_DEFAULTS))
+    whole = estimate(model, rank_sizes(model, workload, 1, DDP, DEEPSPEED_DEFAULTS))
     return max(
-        sum(size for part, size, _ in moment if part not in _OF_THE_ENGINE) + libraries[phase]
+        sum(size for kind, size, _ in moment if kind not in _OF_THE_ENGINE)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
-        for moment in moments[phase]
+        for moment in whole.moments[phase]
     )

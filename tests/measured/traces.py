@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.values import replace
 
 if __name__ == "__main__":
@@ -29,10 +30,9 @@ from measured.rows import (
 )
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.ledger import Estimate
 from zerowiz.core.model.from_unknown import guess_model
 from zerowiz.core.model.hf_config import read_architecture
 from zerowiz.core.model.types import Model
@@ -122,9 +122,10 @@ def predict_guessed(row: Row) -> Estimate:
 
 
 def _estimate(row: Row, model: Model, traced: Traced | None) -> Estimate:
-    return estimate(
-        model, workload_of(row), row["gpus"], strategy_of(row), buffers_of(row), traced=traced
+    rank = rank_sizes(
+        model, workload_of(row), row["gpus"], strategy_of(row), buffers_of(row), traced
     )
+    return estimate(model, rank)
 
 
 def kept_two_ways(row: Row) -> tuple[int, int] | None:

@@ -8,8 +8,8 @@ from typing import Any
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, evaluate
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -53,7 +53,7 @@ FORMATS: Mapping[str, NumberFormat] = {
 class Case:
     """One config."""
 
-    strategy: Strategy
+    strategy: StrategyRow
     to: str
     """A key of HANDOVERS."""
     numbers: str

@@ -9,7 +9,6 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.flags import flags
-from zerowiz.core.memory.ledger import Where
 from zerowiz.core.memory.rank_sizes import trainable_params
 
 SCHEMA_VERSION = 1
@@ -74,17 +73,17 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             ),
             "lines": [
                 {
-                    "part": line.part,
-                    "phase": line.phase.value,
-                    "bytes": line.size_bytes,
-                    "formula": line.formula,
+                    "part": allocation.kind.value,
+                    "phase": phase.value,
+                    "bytes": allocation.size_bytes,
+                    "formula": allocation.formula,
                 }
-                for line in estimate.lines
-                if line.where is Where.GPU
+                for phase, moment in estimate.peaks().items()
+                for allocation in moment
             ],
         },
         "buffers": [
-            {"key": cost.key, "value": cost.value, "bytes": cost.size_bytes}
+            {"key": cost.key.value, "value": cost.value, "bytes": cost.size_bytes}
             for cost in buffer_costs(job, evaluated)
         ],
         "host": {"peak_bytes": evaluated.host_bytes, "budget_bytes": evaluated.host_budget_bytes},

@@ -1,38 +1,145 @@
-"""The table of strategies: a row for each, and the order in which they are tried."""
+"""List the strategies: one row for each, which is all that zerowiz knows of it.
 
-from zerowiz.core.strategy import Offload, Part, Strategy
+A row names its formulas, which are in `memory/`; its template is `templates/<config_name>`.
+"""
 
-_O, _OG = frozenset({Part.OPTIMIZER}), frozenset({Part.OPTIMIZER, Part.GRADIENTS})
-_ALL = frozenset(Part)
+from zerowiz.core.memory.buffers import (
+    GATHERING_BUFFERS,
+    GATHERING_OFFLOAD_BUFFERS,
+    LEAN_BUFFERS,
+    REDUCING_BUFFERS,
+    REDUCING_OFFLOAD_BUFFERS,
+)
+from zerowiz.core.memory.host_offload import (
+    nothing_on_host,
+    zero2_host_allocations,
+    zero3_host_allocations,
+)
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.memory.zero012 import (
+    ddp_moments,
+    zero1_moments,
+    zero2_moments,
+    zero2_offload_moments,
+)
+from zerowiz.core.memory.zero3 import zero3_moments
+from zerowiz.core.strategy import Offload, Part, RingPasses, ZeroKey
 
-# Rule: what a strategy shards or offloads is said here and nowhere else. Each keeps fewer model
-# states on a GPU than the one before it; buffers and gathered layers can still make it larger.
-DDP = Strategy(name="ddp", stage=0, config_name="ds_config_zero0.json")
-ZERO1 = Strategy(name="zero1", stage=1, config_name="ds_config_zero1.json", sharded=_O)
-ZERO2 = Strategy(name="zero2", stage=2, config_name="ds_config_zero2.json", sharded=_OG)
-ZERO3 = Strategy(name="zero3", stage=3, config_name="ds_config_zero3.json", sharded=_ALL)
-ZERO2_OFFLOAD = Strategy(
+_REDUCING_KEYS = (
+    ZeroKey.CONTIGUOUS_GRADIENTS,
+    ZeroKey.OVERLAP_COMM,
+    ZeroKey.REDUCE_BUCKET_SIZE,
+)
+_GATHERING_KEYS = (
+    ZeroKey.OVERLAP_COMM,
+    ZeroKey.REDUCE_BUCKET_SIZE,
+    ZeroKey.SUB_GROUP_SIZE,
+    ZeroKey.PREFETCH_BUCKET_SIZE,
+    ZeroKey.PERSISTENCE_THRESHOLD,
+    ZeroKey.MAX_LIVE_PARAMETERS,
+    ZeroKey.MAX_REUSE_DISTANCE,
+    ZeroKey.GATHER_ON_SAVE,
+    ZeroKey.HPZ_PARTITION_SIZE,
+    ZeroKey.QUANTIZED_WEIGHTS,
+    ZeroKey.LEAF_MODULE,
+)
+
+# Sources, of DeepSpeed 0.19.8, of how often a strategy goes around the ring:
+# runtime/engine.py, allreduce_gradients: which stages wait for the boundary;
+# runtime/zero/stage_1_and_2.py, average_tensor: an all-reduce, whatever `reduce_scatter` says;
+# the same file, step: the updated weights are gathered; stage3.py, __avg_scatter_grads.
+# What is offloaded crosses PCIe, not the wire.
+_ZERO2_RING = RingPasses(per_step=1, per_micro_step=2)
+_ZERO3_RING = RingPasses(per_step=0, per_micro_step=1, gathers_weights=True)
+
+# Which wrapper DeepSpeed takes: engine.py, _configure_optimizer.
+DDP = StrategyRow(
+    name="ddp",
+    stage=0,
+    config_name="ds_config_zero0.json",
+    sharded=frozenset(),
+    offload=Offload.NONE,
+    zero_keys=(),
+    buffer_sizes=LEAN_BUFFERS,
+    ring=RingPasses(per_step=2, per_micro_step=0),
+    moments=ddp_moments,
+    host_allocations=nothing_on_host,
+)
+ZERO1 = StrategyRow(
+    name="zero1",
+    stage=1,
+    config_name="ds_config_zero1.json",
+    sharded=frozenset({Part.OPTIMIZER}),
+    offload=Offload.NONE,
+    zero_keys=_REDUCING_KEYS,
+    buffer_sizes=REDUCING_BUFFERS,
+    ring=RingPasses(per_step=3, per_micro_step=0),
+    moments=zero1_moments,
+    host_allocations=nothing_on_host,
+)
+ZERO2 = StrategyRow(
+    name="zero2",
+    stage=2,
+    config_name="ds_config_zero2.json",
+    sharded=frozenset({Part.OPTIMIZER, Part.GRADIENTS}),
+    offload=Offload.NONE,
+    zero_keys=_REDUCING_KEYS,
+    buffer_sizes=REDUCING_BUFFERS,
+    ring=_ZERO2_RING,
+    moments=zero2_moments,
+    host_allocations=nothing_on_host,
+)
+ZERO3 = StrategyRow(
+    name="zero3",
+    stage=3,
+    config_name="ds_config_zero3.json",
+    sharded=frozenset(Part),
+    offload=Offload.NONE,
+    zero_keys=_GATHERING_KEYS,
+    buffer_sizes=GATHERING_BUFFERS,
+    ring=_ZERO3_RING,
+    moments=zero3_moments,
+    host_allocations=nothing_on_host,
+)
+ZERO2_OFFLOAD = StrategyRow(
     name="zero2-offload",
     stage=2,
     config_name="ds_config_zero2_offload.json",
-    sharded=_OG,
+    sharded=frozenset({Part.OPTIMIZER, Part.GRADIENTS}),
     offload=Offload.OPTIMIZER,
+    zero_keys=_REDUCING_KEYS,
+    buffer_sizes=REDUCING_OFFLOAD_BUFFERS,
+    ring=_ZERO2_RING,
+    moments=zero2_offload_moments,
+    host_allocations=zero2_host_allocations,
 )
-ZERO3_OFFLOAD = Strategy(
+ZERO3_OFFLOAD = StrategyRow(
     name="zero3-offload",
     stage=3,
     config_name="ds_config_zero3_offload.json",
-    sharded=_ALL,
+    sharded=frozenset(Part),
     offload=Offload.ALL,
+    zero_keys=_GATHERING_KEYS,
+    buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
+    ring=_ZERO3_RING,
+    moments=zero3_moments,
+    host_allocations=zero3_host_allocations,
 )
-FLOWCHART_STRATEGIES = (DDP, ZERO1, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD)
-
-# Evaluated only when `--stage 3 --offload optimizer` asks for it by name.
-ZERO3_OFFLOAD_OPTIMIZER = Strategy(
+ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
     name="zero3-offload-optimizer",
     stage=3,
     config_name="ds_config_zero3_offload_optimizer.json",
-    sharded=_ALL,
+    sharded=frozenset(Part),
     offload=Offload.OPTIMIZER,
+    zero_keys=_GATHERING_KEYS,
+    buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
+    ring=_ZERO3_RING,
+    moments=zero3_moments,
+    host_allocations=zero3_host_allocations,
 )
+
+# In this order the flowchart comes to them. Each keeps fewer model states on a GPU than the one
+# before it; buffers and gathered layers can still make it larger.
+FLOWCHART_STRATEGIES = (DDP, ZERO1, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD)
+# The others are chosen only where `--stage` and `--offload` ask for them.
 STRATEGIES = (*FLOWCHART_STRATEGIES, ZERO3_OFFLOAD_OPTIMIZER)

@@ -1,7 +1,11 @@
-"""Define what a strategy shards among the ranks, and what it offloads to the host."""
+"""Define what a strategy is: what it shards, offloads and sends, and what its config holds.
+
+The rows are in `strategies.py`, above the rooms whose formulas they name; functions are handed one.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Part(StrEnum):
@@ -20,21 +24,67 @@ class Offload(StrEnum):
     ALL = "all"
 
 
+class ZeroKey(StrEnum):
+    """A key of `zero_optimization`, besides `stage` and what offload adds."""
+
+    CONTIGUOUS_GRADIENTS = "contiguous_gradients"
+    OVERLAP_COMM = "overlap_comm"
+    REDUCE_BUCKET_SIZE = "reduce_bucket_size"
+    SUB_GROUP_SIZE = "sub_group_size"
+    PREFETCH_BUCKET_SIZE = "stage3_prefetch_bucket_size"
+    PERSISTENCE_THRESHOLD = "stage3_param_persistence_threshold"
+    MAX_LIVE_PARAMETERS = "stage3_max_live_parameters"
+    MAX_REUSE_DISTANCE = "stage3_max_reuse_distance"
+    GATHER_ON_SAVE = "stage3_gather_16bit_weights_on_model_save"
+    HPZ_PARTITION_SIZE = "zero_hpz_partition_size"
+    QUANTIZED_WEIGHTS = "zero_quantized_weights"
+    LEAF_MODULE = "leaf_module"
+
+
+class RingPasses(NamedTuple):
+    """How often the trainable parameters, or their gradients, go around the ring."""
+
+    per_step: int
+    per_micro_step: int
+    gathers_weights: bool = False
+    """Whether every micro-step gathers the weights too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BufferSizes:
+    """One choice of communication buffers; counts are elements."""
+
+    least_bucket: int
+    most_bucket: int
+    overlap_comm: bool = False
+    stage3_max_live_parameters: int | None = None
+    """None takes DeepSpeed's own limit, as below."""
+    sub_group_size: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A strategy, as the estimator, the flowchart and the config writer read it."""
+    """What is known of a strategy without its memory formulas (memory/rank_sizes.py has them).
+
+    No field has a default: a row without one of them is a type error, and fails at import.
+    """
 
     name: str
     stage: int
     config_name: str
-    """The file that its config is written to."""
-    sharded: frozenset[Part] = frozenset()
-    offload: Offload = Offload.NONE
+    """The file that its config is written to, and its template."""
+    sharded: frozenset[Part]
+    offload: Offload
+    zero_keys: tuple[ZeroKey, ...]
+    """What its section of the config holds, in this order."""
+    buffer_sizes: tuple[BufferSizes, ...]
+    """Those to try, the fastest first, the leanest last."""
+    ring: RingPasses
 
     def shards_or_offloads_more_than(self, other: "Strategy") -> bool:
         """Whether it shards or offloads something that the other keeps on every GPU."""
-        moves = _MOVED.index(self.offload) > _MOVED.index(other.offload)
-        return moves or not self.sharded <= other.sharded
+        offloads_more = _OFFLOADED.index(self.offload) > _OFFLOADED.index(other.offload)
+        return offloads_more or not self.sharded <= other.sharded
 
 
-_MOVED = (Offload.NONE, Offload.OPTIMIZER, Offload.ALL)
+_OFFLOADED = (Offload.NONE, Offload.OPTIMIZER, Offload.ALL)

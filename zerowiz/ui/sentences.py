@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
-from zerowiz.core.decision.oom_history import MemoryKind
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.flags import flags
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting

@@ -10,7 +10,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.workload import Accounting, Loss
 from zerowiz.ui import sentences
@@ -92,12 +92,12 @@ def _rung_table(decision: Decision, stream: TextIO) -> "Table":
     return table
 
 
-# The ledger's part, and the heading that the told tables give it.
+# The ledger's kind, and the heading that the told tables give it.
 _TOLD_PARTS = {
-    "parameters": "params",
-    "gradients": "grads",
-    "optimizer": "optimizer",
-    "activations": "activations",
+    AllocationKind.PARAMETERS: "params",
+    AllocationKind.GRADIENTS: "grads",
+    AllocationKind.OPTIMIZER: "optimizer",
+    AllocationKind.ACTIVATIONS: "activations",
 }
 
 
@@ -105,9 +105,8 @@ def _told_table(decision: Decision, stream: TextIO) -> "Table":
     table = grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
     for evaluated in decision.evaluated:
         held = {
-            line.part: line.size_bytes
-            for line in evaluated.estimate.lines
-            if line.phase is Phase.STEP and line.where == "gpu"
+            allocation.kind: allocation.size_bytes
+            for allocation in evaluated.estimate.peaks()[Phase.STEP]
         }
         parts = [told_gb(held.get(part, 0)) for part in _TOLD_PARTS]
         verdict = sentences.verdict(evaluated)

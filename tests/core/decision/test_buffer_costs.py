@@ -7,8 +7,9 @@ from zerowiz.core.decision.buffer_costs import Cost, buffer_costs
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.memory.ledger import AllocationKind, Phase
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
@@ -21,12 +22,12 @@ JOB = PlanInput(
 MB = 10**6
 
 
-def costs(strategy: Strategy, job: PlanInput = JOB) -> dict[str, Cost]:
+def costs(strategy: StrategyRow, job: PlanInput = JOB) -> dict[str, Cost]:
     return {cost.key: cost for cost in buffer_costs(job, evaluate(job, strategy))}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_each_size_that_costs_stands_in_the_config_as_it_is_told(strategy: Strategy) -> None:
+def test_each_size_that_costs_stands_in_the_config_as_it_is_told(strategy: StrategyRow) -> None:
     config = write_config(JOB, evaluate(JOB, strategy), Handover())
     zero = config["zero_optimization"]
     assert isinstance(zero, dict)
@@ -38,9 +39,9 @@ def test_each_size_that_costs_stands_in_the_config_as_it_is_told(strategy: Strat
 def test_a_second_bucket_costs_as_much_again() -> None:
     assert 2 * 2 * 25 * MB == costs(ZERO2)["reduce_bucket_size"].size_bytes
     (line,) = (
-        line.size_bytes
-        for line in evaluate(JOB, ZERO2).estimate.lines
-        if (line.part, line.phase.value) == ("reduce bucket", "backward")
+        size_bytes
+        for kind, size_bytes, _ in evaluate(JOB, ZERO2).estimate.peaks()[Phase.BACKWARD]
+        if kind is AllocationKind.REDUCE_BUCKET
     )
     assert line == costs(ZERO2)["reduce_bucket_size"].size_bytes
 

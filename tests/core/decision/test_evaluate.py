@@ -26,10 +26,10 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.traced import Traced, TracedTensor
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
@@ -249,7 +249,7 @@ def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:
 
 @pytest.mark.parametrize("offloaded", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
 def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
-    offloaded: Strategy,
+    offloaded: StrategyRow,
 ) -> None:
     """The ranks' own share and what they move to the host come out of one pool."""
     job = PlanInput(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())

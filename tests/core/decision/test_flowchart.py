@@ -21,7 +21,9 @@ from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.memory.ledger import Estimate, Line, Phase, Where
+from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.ledger import Allocation, AllocationKind, Phase
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategies import (
     DDP,
@@ -34,7 +36,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
@@ -54,13 +56,18 @@ def job_on(machine: Machine) -> PlanInput:
     return PlanInput(machine=machine, model=SEVEN, workload=Workload())
 
 
-def evaluated(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
+def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
     """A rung with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict]
     host = 0 if strategy.offload is Offload.NONE else 1
-    line = Line(part="all", phase=Phase.STEP, size_bytes=need, formula="", where=Where.GPU)
+    allocation = Allocation(AllocationKind.PARAMETERS, need, "")
     return StrategyEstimate(
-        estimate=Estimate(strategy=strategy, lines=(line,)),
+        estimate=Estimate(
+            rank=rank_sizes(SEVEN, Workload(), 4, strategy, DEEPSPEED_DEFAULTS),
+            moments={Phase.STEP: ((allocation,),)},
+            first_moments={},
+            host={},
+        ),
         buffers=DEEPSPEED_DEFAULTS,
         verdict=verdict,
         device_bytes=need,
@@ -72,7 +79,7 @@ def evaluated(strategy: Strategy, verdict: Verdict) -> StrategyEstimate:
 
 
 def walk(
-    verdicts: Mapping[Strategy, Verdict],
+    verdicts: Mapping[StrategyRow, Verdict],
     machine: Machine = FAST,
     constraints: Constraints | None = None,
 ) -> Decision:
@@ -81,7 +88,7 @@ def walk(
     return follow_flowchart(rungs, job_on(machine), constraints or Constraints())
 
 
-def chosen(decision: Decision) -> Strategy | None:
+def chosen(decision: Decision) -> StrategyRow | None:
     return decision.chosen.strategy if decision.chosen else None
 
 
@@ -115,7 +122,7 @@ def test_over_a_slow_link_zero2_is_taken_when_zero1_is_too_large() -> None:
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: Strategy) -> None:
+def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: StrategyRow) -> None:
     decision = walk({strategy: TIGHT})
     assert strategy == chosen(decision)
     assert Reason.TIGHT is decision.reasons[-1]
@@ -127,7 +134,7 @@ def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: Strategy) 
     [(DDP, ZERO1), (ZERO2, ZERO3), (ZERO3, ZERO2_OFFLOAD), (ZERO2_OFFLOAD, ZERO3_OFFLOAD)],
 )
 def test_beside_a_tight_rung_the_next_that_fits_is_offered(
-    tight: Strategy, offered: Strategy
+    tight: StrategyRow, offered: StrategyRow
 ) -> None:
     below = FLOWCHART_STRATEGIES[FLOWCHART_STRATEGIES.index(tight) + 1 :]
     (remedy,) = find_remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
@@ -148,7 +155,7 @@ def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_one_gpu_weighs_offload_at_once(strategy: Strategy) -> None:
+def test_one_gpu_weighs_offload_at_once(strategy: StrategyRow) -> None:
     decision = walk({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, strategy: FITS}, ONE)
     assert strategy == chosen(decision)
     assert {FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_OFFLOAD} == set(asked(decision))
@@ -182,7 +189,7 @@ def test_zero3_is_refused_over_a_slow_link() -> None:
     ],
 )
 def test_a_slow_zero3_is_replaced_or_taken_when_the_person_says_so(
-    constraints: Constraints, strategy: Strategy, reason: Reason
+    constraints: Constraints, strategy: StrategyRow, reason: Reason
 ) -> None:
     decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints)
     assert (strategy, (reason,)) == (chosen(decision), decision.reasons)
@@ -195,7 +202,7 @@ def test_the_larger_offload_replaces_a_slow_zero3_when_the_smaller_one_does_not_
 
 @pytest.mark.parametrize("machine", [FAST, SLOW])
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_offload_is_taken_when_zero3_does_not_fit(strategy: Strategy, machine: Machine) -> None:
+def test_offload_is_taken_when_zero3_does_not_fit(strategy: StrategyRow, machine: Machine) -> None:
     decision = walk({strategy: FITS}, machine)
     assert (strategy, (Reason.ONLY_OFFLOAD_FITS,)) == (chosen(decision), decision.reasons)
 
@@ -221,7 +228,7 @@ def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machi
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3])
 def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
-    strategy: Strategy, machine: Machine
+    strategy: StrategyRow, machine: Machine
 ) -> None:
     decision = walk(dict.fromkeys(STRATEGIES, FITS), machine, Constraints(stage=strategy.stage))
     assert (strategy, (Reason.ASKED_FOR,)) == (chosen(decision), decision.reasons)
@@ -229,7 +236,7 @@ def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3])
-def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) -> None:
+def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: StrategyRow) -> None:
     others = {s: FITS for s in STRATEGIES if s.stage != strategy.stage}
     assert chosen(walk(others, constraints=Constraints(stage=strategy.stage))) is None
     forced = walk(others, constraints=Constraints(stage=strategy.stage, force=True))
@@ -249,7 +256,7 @@ def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: Strategy) 
     ],
 )
 def test_a_stage_and_an_offload_name_a_rung(
-    stage: int | None, offload: OffloadChoice, strategy: Strategy
+    stage: int | None, offload: OffloadChoice, strategy: StrategyRow
 ) -> None:
     constraints = Constraints(stage=stage, offload=offload)
     assert strategy == chosen(walk(dict.fromkeys(STRATEGIES, FITS), constraints=constraints))

@@ -11,10 +11,11 @@ from paths import ROOT
 from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
-from zerowiz.core.decision.oom_history import History, MemoryKind, RanOut
+from zerowiz.core.decision.oom_history import History, RanOut
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
 from zerowiz.core.outcome.verdict import Cause

@@ -32,13 +32,12 @@ from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.from_unknown import guess_model
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
@@ -67,7 +66,7 @@ def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
     )
 
 
-def surely(job: PlanInput, strategy: Strategy) -> Interval:
+def surely(job: PlanInput, strategy: StrategyRow) -> Interval:
     """The interval of a job that has one."""
     found = find_interval(job, evaluate(job, strategy))
     assert found is not None
@@ -154,7 +153,7 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(job=jobs())
-def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: PlanInput) -> None:
+def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: PlanInput) -> None:
     evaluated = evaluate(job, strategy)
     interval = find_interval(job, evaluated)
     if job.accounting is Accounting.TEXTBOOK:
@@ -167,7 +166,7 @@ def test_what_is_expected_lies_between_the_bounds(strategy: Strategy, job: PlanI
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES), source=st.sampled_from(ModelSource))
 def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
-    job: PlanInput, strategy: Strategy, source: ModelSource
+    job: PlanInput, strategy: StrategyRow, source: ModelSource
 ) -> None:
     known, unknown = (
         surely(
@@ -182,7 +181,7 @@ def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
 
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_doubts_add_up(job: PlanInput, strategy: Strategy) -> None:
+def test_doubts_add_up(job: PlanInput, strategy: StrategyRow) -> None:
     interval = surely(replace(job, accounting=Accounting.REAL), strategy)
     rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
     assert interval.low_bytes < (1 - rate) * interval.expected_bytes
@@ -213,11 +212,9 @@ def test_a_share_may_hold_all_that_lies_on_its_borders(
     ranks: int, workload: Workload, part: str, most: Callable[[RankSizes], int]
 ) -> None:
     job = replace(of("llama-2-7b"), machine=gpus(ranks), workload=workload)
-    rank = rank_sizes(job.model, job.workload, ranks, ZERO2, evaluate(job, ZERO2).buffers)
     said = evaluate(job, ZERO2).estimate
-    (held_bytes,) = (
-        line.size_bytes for line in said.lines if (line.phase, line.part) == (said.peak_phase, part)
-    )
+    rank = said.rank
+    (held_bytes,) = (size for kind, size, _ in said.peaks()[said.peak_phase] if kind == part)
     alike = surely(job, DDP)
     highest_bytes = said.peak_bytes + rank.weight_bytes * most(rank) - held_bytes
     expected_bytes = highest_bytes * alike.high_bytes / alike.expected_bytes
@@ -313,7 +310,7 @@ def from_source(source: ModelSource) -> PlanInput:
     ],
 )
 def test_an_interval_says_what_it_rests_on(
-    job: PlanInput, strategy: Strategy, expected: set[Assumption]
+    job: PlanInput, strategy: StrategyRow, expected: set[Assumption]
 ) -> None:
     assert expected == {*surely(job, strategy).assumptions}
 
@@ -389,11 +386,11 @@ def test_a_model_of_an_unknown_family_lies_in_the_interval_of_its_guess(name: st
 
 
 LINES = {
-    "activations": "saved_bytes",
-    "one block": "block_bytes",
-    "loss, saved": "head_bytes",
-    "loss, logits": "loss_forward_bytes",
-    "loss, gradients": "loss_backward_bytes",
+    AllocationKind.ACTIVATIONS: "saved_bytes",
+    AllocationKind.ONE_BLOCK: "block_bytes",
+    AllocationKind.LOSS_SAVED: "head_bytes",
+    AllocationKind.LOSS_LOGITS: "loss_forward_bytes",
+    AllocationKind.LOSS_GRADIENTS: "loss_backward_bytes",
 }
 
 
@@ -435,7 +432,7 @@ def test_every_stretched_line_is_a_line_of_some_rung() -> None:
         part
         for strategy in STRATEGIES
         for rank in (rank_sizes(JOB.model, JOB.workload, 2, strategy, DEEPSPEED_DEFAULTS),)
-        for moments in WRAPPERS[strategy.stage, rank.offloaded](rank).values()
+        for moments in strategy.moments(rank).values()
         for moment in moments
         for part, _, _ in moment
     }

@@ -25,6 +25,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -35,7 +36,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Attention,
@@ -72,7 +73,7 @@ RAW = HANDOVERS["deepspeed-no-optimizer"]
 HF = HANDOVERS["hf-settled"]
 
 
-def write(strategy: Strategy, handover: Handover = HF, job: PlanInput = JOB) -> dict[str, Any]:
+def write(strategy: StrategyRow, handover: Handover = HF, job: PlanInput = JOB) -> dict[str, Any]:
     return write_config(job, evaluate(job, strategy), handover)
 
 
@@ -105,12 +106,12 @@ def test_a_config_is_the_golden_one(case: Case, golden: Callable[[str, str], Non
 class Feature:
     """A config that holds what most do not."""
 
-    strategy: Strategy
+    strategy: StrategyRow
     job: PlanInput
     handover: Handover = HF
 
 
-def stepping(optimizer: Optimizer, strategy: Strategy = ZERO2) -> Feature:
+def stepping(optimizer: Optimizer, strategy: StrategyRow = ZERO2) -> Feature:
     """A plain loop that leaves the optimizer to the config."""
     job = replace(JOB, workload=replace(JOB.workload, optimizer=optimizer))
     return Feature(strategy=strategy, job=job, handover=RAW)
@@ -200,7 +201,7 @@ def test_any_job_is_written_with_its_own_values(
     micro_batch: int,
     accumulation_steps: int,
     precision: Precision,
-    strategy: Strategy,
+    strategy: StrategyRow,
     handover: Handover,
 ) -> None:
     workload = Workload(
@@ -250,7 +251,7 @@ def test_what_is_settled_is_the_fields_of_the_step() -> None:
 
 
 @each_strategy
-def test_a_gpu_without_bf16_gets_fp16_and_its_loss_scale(strategy: Strategy) -> None:
+def test_a_gpu_without_bf16_gets_fp16_and_its_loss_scale(strategy: StrategyRow) -> None:
     config = write(strategy, job=ON_V100S)
     assert {"fp16"} == {"bf16", "fp16", "torch_autocast"} & set(config)
     assert 0 == config["fp16"]["loss_scale"]
@@ -258,7 +259,7 @@ def test_a_gpu_without_bf16_gets_fp16_and_its_loss_scale(strategy: Strategy) -> 
 
 
 @each_strategy
-def test_bf16_states_are_switched_on_where_deepspeed_has_them(strategy: Strategy) -> None:
+def test_bf16_states_are_switched_on_where_deepspeed_has_them(strategy: StrategyRow) -> None:
     section = write(strategy, Handover(), HALF_STATES)["bf16"]
     expected = {"enabled": True}
     if strategy != DDP:
@@ -276,14 +277,14 @@ SIZES = (
 OF_STAGE = {0: (), 1: SIZES[:1], 2: SIZES[:1], 3: SIZES}
 
 
-def sizes(buffers: Buffers, strategy: Strategy) -> dict[str, int]:
+def sizes(buffers: Buffers, strategy: StrategyRow) -> dict[str, int]:
     return {key: getattr(buffers, key) for key in OF_STAGE[strategy.stage]}
 
 
 @each_strategy
 @pytest.mark.parametrize("budget_bytes", [80 * GIB, LITTLE_ROOM_BYTES, 10 * GIB])
 def test_the_buffers_that_are_written_are_those_that_were_weighed(
-    strategy: Strategy, budget_bytes: int
+    strategy: StrategyRow, budget_bytes: int
 ) -> None:
     job = replace(JOB, budget_bytes=budget_bytes)
     buffers, zero = evaluate(job, strategy).buffers, write(strategy, job=job)["zero_optimization"]
@@ -294,7 +295,7 @@ def test_the_buffers_that_are_written_are_those_that_were_weighed(
 
 
 @pytest.mark.parametrize("strategy", [ZERO1, ZERO2, ZERO3], ids=lambda s: s.name)
-def test_the_less_room_there_is_the_leaner_are_the_buffers(strategy: Strategy) -> None:
+def test_the_less_room_there_is_the_leaner_are_the_buffers(strategy: StrategyRow) -> None:
     budgets = [tenths * GIB // 10 for tenths in range(800, 400, -1)]
     jobs = [replace(JOB, budget_bytes=budget_bytes) for budget_bytes in budgets]
     assert [*JOB.buffers(strategy)] == [*dict.fromkeys(evaluate(j, strategy).buffers for j in jobs)]
@@ -391,7 +392,7 @@ WEIGHTS_BYTES = 2 * JOB.model.params
     ],
 )
 def test_whole_weights_are_saved_where_the_host_can_hold_them(
-    strategy: Strategy, host_bytes: int | None, gathers: bool
+    strategy: StrategyRow, host_bytes: int | None, gathers: bool
 ) -> None:
     host = Host(available_bytes=host_bytes)
     zero = write(strategy, job=replace(JOB, machine=replace(JOB.machine, host=host)))
@@ -414,7 +415,7 @@ def test_a_raw_scripts_own_optimizer_is_allowed_under_offload(to: str, forced: b
 
 @each_strategy
 def test_an_optimizer_is_named_only_where_the_script_brings_none_that_fits(
-    strategy: Strategy,
+    strategy: StrategyRow,
 ) -> None:
     for job, more in ((JOB, set()), (HALF_STATES, {"hf-settled", "hf-unsettled"})):
         names = {"deepspeed-no-optimizer"}

@@ -14,10 +14,10 @@ from measured.rows import (
 
 from zerowiz.core.measure.row import measured_phases, predict_phases
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
-from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Estimate, Phase, Where
-from zerowiz.core.memory.rank_sizes import rank_sizes
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase, moment_bytes
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
+from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -27,7 +27,6 @@ from zerowiz.core.strategies import (
     ZERO3,
     ZERO3_OFFLOAD,
 )
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 
 MEASURED = [row for row in engine_rows() if row["peak_bytes"] is not None]
@@ -50,17 +49,23 @@ def name(row: Row) -> str:
 
 
 def llama_7b(
-    strategy: Strategy, workload: Workload | None = None, buffers: Buffers = DEEPSPEED_DEFAULTS
+    strategy: StrategyRow, workload: Workload | None = None, buffers: Buffers = DEEPSPEED_DEFAULTS
 ) -> Estimate:
-    return estimate(LLAMA_7B, workload or Workload(), 4, strategy, buffers)
+    return on_ranks(4, strategy, buffers, workload=workload)
 
 
-def sizes(estimate: Estimate, phase: Phase, where: Where = Where.GPU) -> dict[str, int]:
-    return {
-        line.part: line.size_bytes
-        for line in estimate.lines
-        if line.phase is phase and line.where is where
-    }
+def on_ranks(
+    ranks: int,
+    strategy: StrategyRow,
+    buffers: Buffers = DEEPSPEED_DEFAULTS,
+    model: Model = LLAMA_7B,
+    workload: Workload | None = None,
+) -> Estimate:
+    return estimate(model, rank_sizes(model, workload or Workload(), ranks, strategy, buffers))
+
+
+def sizes(estimate: Estimate, phase: Phase, memory: MemoryKind = MemoryKind.GPU) -> dict[str, int]:
+    return {allocation.kind: allocation.size_bytes for allocation in estimate.peaks(memory)[phase]}
 
 
 def test_the_measured_runs_cover_every_stage_and_an_offload() -> None:
@@ -111,7 +116,7 @@ def test_no_measured_first_iteration_is_larger_than_the_steady_one(row: Row) -> 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP32])
 def test_a_first_iteration_is_predicted_no_larger_than_the_steady_one(
-    strategy: Strategy, precision: Precision
+    strategy: StrategyRow, precision: Precision
 ) -> None:
     predicted = llama_7b(strategy, Workload(precision=precision))
     steady = predicted.phase_bytes()
@@ -121,12 +126,12 @@ def test_a_first_iteration_is_predicted_no_larger_than_the_steady_one(
 
 
 def test_adam_has_no_moments_in_the_first_backward_and_all_in_the_first_step() -> None:
-    parts = {
-        phase: {line.part for line in llama_7b(ZERO1).first_lines if line.phase is phase}
-        for phase in (Phase.BACKWARD, Phase.STEP)
+    held = {
+        phase: {kind for kind, size_bytes, _ in max(moments, key=moment_bytes) if size_bytes}
+        for phase, moments in llama_7b(ZERO1).first_moments.items()
     }
-    assert "optimizer states" not in parts[Phase.BACKWARD]
-    assert "optimizer states" in parts[Phase.STEP]
+    assert AllocationKind.OPTIMIZER_STATES not in held[Phase.BACKWARD]
+    assert AllocationKind.OPTIMIZER_STATES in held[Phase.STEP]
 
 
 def test_without_zero_init_each_gpu_builds_the_whole_model() -> None:
@@ -162,20 +167,25 @@ def test_the_offload_runs_cover_every_offload_rung() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_a_line_holds_something_and_says_how_it_was_reckoned(strategy: Strategy) -> None:
-    lines = llama_7b(strategy).lines
-    assert [] == [line for line in lines if line.size_bytes <= 0 or not line.formula]
+def test_an_allocation_of_a_peak_holds_something_and_has_its_formula(
+    strategy: StrategyRow,
+) -> None:
+    predicted = llama_7b(strategy)
+    moments = [moment for memory in MemoryKind for moment in predicted.peaks(memory).values()]
+    peaks = [allocation for moment in moments for allocation in moment]
+    assert peaks
+    assert [] == [each for each in peaks if each.size_bytes <= 0 or not each.formula]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_the_peak_is_a_sum_that_can_be_opened(strategy: Strategy) -> None:
+def test_the_peak_is_a_sum_that_can_be_opened(strategy: StrategyRow) -> None:
     predicted = llama_7b(strategy)
     opened = sizes(predicted, predicted.peak_phase)
     assert predicted.peak_bytes == sum(opened.values())
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3], ids=lambda s: s.name)
-def test_what_is_not_offloaded_takes_no_host_memory(strategy: Strategy) -> None:
+def test_what_is_not_offloaded_takes_no_host_memory(strategy: StrategyRow) -> None:
     assert 0 == llama_7b(strategy).host_peak_bytes
 
 
@@ -190,7 +200,7 @@ def test_a_tensor_on_the_border_of_a_share_is_held_whole() -> None:
     small = read_model("llama-3.2-1b")
     expected = [LLAMA_7B.params // 4 + 4096 * 11008 // 2, 128256 * 2048]
     held = [
-        sizes(estimate(model, Workload(), ranks, ZERO2, DEEPSPEED_DEFAULTS), Phase.STEP)
+        sizes(on_ranks(ranks, ZERO2, model=model), Phase.STEP)
         for model, ranks in ((LLAMA_7B, 4), (small, 64))
     ]
     assert [2 * count for count in expected] == [step["gradients of the share"] for step in held]
@@ -203,7 +213,7 @@ def test_zero3_keeps_a_quarter_of_the_weights_and_gathers_up_to_its_limit() -> N
 
 
 def test_a_lone_rank_gathers_nothing() -> None:
-    forward = estimate(LLAMA_7B, Workload(), 1, ZERO3, DEEPSPEED_DEFAULTS)
+    forward = on_ranks(1, ZERO3)
     assert "gathered parameters" not in sizes(forward, Phase.FORWARD)
 
 
@@ -241,7 +251,7 @@ def test_adapters_are_cast_where_the_engine_shards_the_model() -> None:
 def test_a_layer_of_4_bits_stands_whole_while_backward_multiplies_with_it() -> None:
     """Its 16-bit weights, and its scales in fp32."""
     workload = Workload(method=Method.QLORA, micro_batch=1, sequence_tokens=64)
-    moments = WRAPPERS[0, False](rank_sizes(LLAMA_7B, workload, 1, DDP, DEEPSPEED_DEFAULTS))
+    moments = DDP.moments(rank_sizes(LLAMA_7B, workload, 1, DDP, DEEPSPEED_DEFAULTS))
     held = {
         size for moment in moments[Phase.BACKWARD] for part, size, _ in moment if "4 bits" in part
     }
@@ -259,7 +269,8 @@ def test_qlora_holds_its_linear_weights_in_four_bits_and_the_rest_whole(
 ) -> None:
     """Counted by hand on transformers' models: embeddings, head and fused experts stay in bf16."""
     model, workload = read_model(name), Workload(method=Method.QLORA)
-    predicted = estimate(model, workload, 4, DDP, fit_buffers(model, model.lora_params(16), DDP)[0])
+    buffers, *_ = fit_buffers(model, model.lora_params(16), DDP)
+    predicted = on_ranks(4, DDP, buffers, model, workload)
     base_bytes = sizes(predicted, Phase.STEP)["frozen parameters"]
     assert base_gb == pytest.approx(base_bytes / 1e9, abs=0.01)
 
@@ -295,7 +306,7 @@ def test_bf16_states_halve_what_the_optimizer_keeps() -> None:
 
 def test_bf16_states_do_not_exist_without_zero() -> None:
     half = Workload(optimizer_state_dtype=StateDtype.BF16)
-    assert llama_7b(DDP).lines == llama_7b(DDP, half).lines
+    assert llama_7b(DDP).peaks() == llama_7b(DDP, half).peaks()
 
 
 def test_a_replicated_fp32_model_needs_no_master_weights() -> None:
@@ -304,7 +315,7 @@ def test_a_replicated_fp32_model_needs_no_master_weights() -> None:
 
 
 def test_pinned_host_memory_comes_in_powers_of_two() -> None:
-    host = sizes(llama_7b(ZERO2_OFFLOAD), Phase.STEP, Where.HOST)
+    host = sizes(llama_7b(ZERO2_OFFLOAD), Phase.STEP, MemoryKind.HOST)
     pinned = [size for part, size in host.items() if part.endswith(", pinned")]
     assert [1] * len(pinned) == [size.bit_count() for size in pinned]
     assert pinned
@@ -312,7 +323,7 @@ def test_pinned_host_memory_comes_in_powers_of_two() -> None:
 
 def test_parameters_leave_the_gpu_only_when_all_is_offloaded() -> None:
     parts = sizes(llama_7b(ZERO3_OFFLOAD), Phase.STEP)
-    host = sizes(llama_7b(ZERO3_OFFLOAD), Phase.STEP, Where.HOST)
+    host = sizes(llama_7b(ZERO3_OFFLOAD), Phase.STEP, MemoryKind.HOST)
     assert "parameters, sharded" not in parts
     assert LLAMA_7B.params * 2 // 4 <= host["parameters, pinned"]
 
@@ -335,9 +346,11 @@ def test_fitted_buffers_grow_with_the_width_and_stop() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_each_of_the_fitted_buffers_holds_no_more_than_the_one_before(strategy: Strategy) -> None:
+def test_each_of_the_fitted_buffers_holds_no_more_than_the_one_before(
+    strategy: StrategyRow,
+) -> None:
     peaks = [
-        estimate(LLAMA_7B, Workload(), 4, strategy, buffers).peak_bytes
+        llama_7b(strategy, buffers=buffers).peak_bytes
         for buffers in fit_buffers(LLAMA_7B, LLAMA_7B.params, strategy)
     ]
     assert sorted(peaks, reverse=True) == peaks

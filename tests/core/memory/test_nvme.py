@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import pytest
 
 from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.memory.ledger import AllocationKind
 from zerowiz.core.memory.nvme import AIO, NvmeOffload, fit_sub_group, offload_to_nvme
-from zerowiz.core.memory.rank_sizes import rank_sizes
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
 from zerowiz.core.strategies import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
@@ -37,7 +37,7 @@ def offload(
     model: Model,
     ranks: int,
     sub_group_size: int,
-    strategy: Strategy = ZERO3_OFFLOAD_OPTIMIZER,
+    strategy: StrategyRow = ZERO3_OFFLOAD_OPTIMIZER,
     workload: Workload | None = None,
 ) -> NvmeOffload:
     buffers = Buffers(sub_group_size=sub_group_size)
@@ -47,8 +47,10 @@ def offload(
 
 def buffer_bytes(offloaded: NvmeOffload) -> int:
     """Of one of the buffers that groups are swapped through."""
-    held = {part: size_bytes for part, size_bytes, _ in offloaded.host_lines}
-    return held["swap buffers, locked"] // int(offloaded.offload_optimizer["buffer_count"])
+    held = {kind: size_bytes for kind, size_bytes, _ in offloaded.host_allocations}
+    return held[AllocationKind.SWAP_BUFFERS_LOCKED] // int(
+        offloaded.offload_optimizer["buffer_count"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +111,7 @@ def test_a_buffer_holds_the_share_where_that_is_one_group(seen: Seen) -> None:
 
 
 def locked_bytes(offloaded: NvmeOffload) -> int:
-    return sum(size for part, size, _ in offloaded.host_lines if part.endswith("locked"))
+    return sum(size for part, size, _ in offloaded.host_allocations if part.endswith("locked"))
 
 
 def test_all_that_is_locked_is_what_a_rank_locked() -> None:
@@ -154,7 +156,7 @@ def test_pipelines_have_buffers_for_three_groups_of_adam() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 @pytest.mark.parametrize("strategy", [ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER])
-def test_a_smaller_group_locks_less_and_writes_as_much(ranks: int, strategy: Strategy) -> None:
+def test_a_smaller_group_locks_less_and_writes_as_much(ranks: int, strategy: StrategyRow) -> None:
     large = offload(SEVEN, ranks, 10**9, strategy)
     small = offload(SEVEN, ranks, 10**7, strategy)
     assert buffer_bytes(small) < buffer_bytes(large)

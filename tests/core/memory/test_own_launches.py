@@ -6,8 +6,8 @@ import pytest
 from measured.rows import Row, buffers_of, read_model
 from paths import TESTS
 
-from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import StateDtype, Workload
 
@@ -26,9 +26,8 @@ def predict(row: Row) -> Estimate:
         optimizer_state_dtype=StateDtype(row["optimizer_state_dtype"]),
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
-    return estimate(
-        model, workload, row["gpus"], strategy, buffers_of({**row, "stage": strategy.stage})
-    )
+    buffers = buffers_of({**row, "stage": strategy.stage})
+    return estimate(model, rank_sizes(model, workload, row["gpus"], strategy, buffers))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['script']}-{r['strategy']}")

@@ -6,11 +6,14 @@ from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.memory.ledger import Estimate, Where
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.ledger import MemoryKind, Phase
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
 
 GB = 10**9
@@ -18,8 +21,19 @@ SEVEN = model_from_size("7b", 7 * GB)
 ONE = model_from_size("1b", GB)
 
 
-def parts_gb(estimate: Estimate, where: Where = Where.GPU) -> dict[str, float]:
-    return {line.part: line.size_bytes / GB for line in estimate.lines if line.where is where}
+def told(
+    model: Model,
+    workload: Workload,
+    ranks: int,
+    strategy: StrategyRow,
+    state_dtype: StateDtype | None = None,
+) -> Estimate:
+    rank = rank_sizes(model, workload, ranks, strategy, DEEPSPEED_DEFAULTS)
+    return rule_of_thumb_estimate(model, rank, state_dtype)
+
+
+def parts_gb(estimate: Estimate, memory: MemoryKind = MemoryKind.GPU) -> dict[str, float]:
+    return {kind: size_bytes / GB for kind, size_bytes, _ in estimate.peaks(memory)[Phase.STEP]}
 
 
 @pytest.mark.parametrize(
@@ -33,29 +47,31 @@ def parts_gb(estimate: Estimate, where: Where = Where.GPU) -> dict[str, float]:
     ],
 )
 def test_7b_in_bf16_is_the_told_table(
-    strategy: Strategy,
+    strategy: StrategyRow,
     ranks: int,
     parameters: float,
     gradients: float,
     optimizer: float,
     total: float,
 ) -> None:
-    told = rule_of_thumb_estimate(SEVEN, Workload(), ranks, strategy)
+    predicted = told(SEVEN, Workload(), ranks, strategy)
     expected = {
         "parameters": parameters,
         "gradients": gradients,
         "optimizer": optimizer,
         "activations": 4,
     }
-    assert expected == parts_gb(told)
-    assert total == told.peak_bytes / GB
+    assert expected == parts_gb(predicted)
+    assert total == predicted.peak_bytes / GB
 
 
 @pytest.mark.parametrize(
     ("strategy", "verdict"),
     [(DDP, Verdict.DOES_NOT_FIT), (ZERO2, Verdict.FITS), (ZERO3, Verdict.FITS)],
 )
-def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(strategy: Strategy, verdict: Verdict) -> None:
+def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(
+    strategy: StrategyRow, verdict: Verdict
+) -> None:
     machine = Machine(
         source=MachineSource.FILE,
         gpus=tuple(Gpu(index=i, name="a", free_bytes=40 * GB) for i in range(4)),
@@ -71,23 +87,23 @@ def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(strategy: Strategy, verdict:
 def test_1b_in_fp32_saves_9_gb_a_gpu_under_zero2() -> None:
     """12 bytes a parameter of gradients and Adam states, divided by four."""
     fp32 = Workload(precision=Precision.FP32)
-    whole, shared = (parts_gb(rule_of_thumb_estimate(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
+    whole, shared = (parts_gb(told(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
     assert 12 == whole["gradients"] + whole["optimizer"]
     assert 3 == shared["gradients"] + shared["optimizer"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: int) -> None:
-    told = rule_of_thumb_estimate(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
-    assert 8 / ranks == parts_gb(told)["optimizer"]
+    predicted = told(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
+    assert 8 / ranks == parts_gb(predicted)["optimizer"]
 
 
 @pytest.mark.parametrize("state_dtype", [None, *StateDtype])
 def test_the_moments_are_in_the_models_precision_unless_somebody_said(
     state_dtype: StateDtype | None,
 ) -> None:
-    told = parts_gb(rule_of_thumb_estimate(ONE, Workload(), 1, DDP, state_dtype))
-    assert {None: 4, StateDtype.BF16: 4, StateDtype.FP32: 8}[state_dtype] == told["optimizer"]
+    states = parts_gb(told(ONE, Workload(), 1, DDP, state_dtype))
+    assert {None: 4, StateDtype.BF16: 4, StateDtype.FP32: 8}[state_dtype] == states["optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -98,5 +114,7 @@ def test_the_moments_are_in_the_models_precision_unless_somebody_said(
         (ZERO3_OFFLOAD, {"optimizer": 7, "parameters": 3.5}),
     ],
 )
-def test_what_is_offloaded_moves_to_the_host(strategy: Strategy, on_host: dict[str, float]) -> None:
-    assert on_host == parts_gb(rule_of_thumb_estimate(SEVEN, Workload(), 4, strategy), Where.HOST)
+def test_what_is_offloaded_moves_to_the_host(
+    strategy: StrategyRow, on_host: dict[str, float]
+) -> None:
+    assert on_host == parts_gb(told(SEVEN, Workload(), 4, strategy), MemoryKind.HOST)

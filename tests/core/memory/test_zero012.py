@@ -8,8 +8,7 @@ from measured.rows import read_model
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import (
     DDP,
@@ -21,7 +20,6 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 
@@ -36,7 +34,7 @@ each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.
 
 def place(
     model: Model,
-    strategy: Strategy,
+    strategy: StrategyRow,
     workload: Workload | None = None,
     buffers: Buffers = DEEPSPEED_DEFAULTS,
 ) -> RankSizes:
@@ -45,7 +43,7 @@ def place(
 
 def moments(rank: RankSizes, phase: Phase = Phase.BACKWARD) -> list[Moment]:
     """Every moment of a phase."""
-    competing = WRAPPERS[rank.strategy.stage, rank.offloaded](rank)[phase]
+    competing = rank.strategy.moments(rank)[phase]
     return [{part: size_bytes for part, size_bytes, _ in moment} for moment in competing]
 
 
@@ -78,14 +76,14 @@ def test_the_first_blocks_gradients_come_last() -> None:
 
 
 @each_strategy
-def test_a_gradient_is_in_flight_wherever_a_block_runs_backward(strategy: Strategy) -> None:
+def test_a_gradient_is_in_flight_wherever_a_block_runs_backward(strategy: StrategyRow) -> None:
     running = [moment for moment in moments(place(UNTIED, strategy)) if "one block" in moment]
     assert running
     assert {2 * block_largest(UNTIED)} == {moment["gradient in flight"] for moment in running}
 
 
 @each_strategy
-def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: Strategy) -> None:
+def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: StrategyRow) -> None:
     """Of one that is not tied nothing waits."""
     assert 2 * embedding(TIED) == max(sizes_of("head gradient", place(TIED, strategy)))
     assert {0} == sizes_of("head gradient", place(UNTIED, strategy))
@@ -141,7 +139,7 @@ def test_states_in_bf16_are_half_as_large(optimizer: Optimizer, bytes_per_param:
 @pytest.mark.parametrize("optimizer", Optimizer)
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD], ids=lambda s: s.name)
 def test_on_the_host_deepspeeds_own_adam_steps_whatever_was_asked_for(
-    strategy: Strategy, optimizer: Optimizer
+    strategy: StrategyRow, optimizer: Optimizer
 ) -> None:
     assert 8 == place(TIED, strategy, Workload(optimizer=optimizer)).state_bytes
 
@@ -168,7 +166,7 @@ def test_when_a_bucket_is_full_the_blocks_behind_it_are_done() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ZERO3, ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD])
-def test_a_gradient_leaves_for_the_host_in_fp32(strategy: Strategy) -> None:
+def test_a_gradient_leaves_for_the_host_in_fp32(strategy: StrategyRow) -> None:
     """This rank's shard, of the blocks' tensors first and of a tied head at the end."""
     in_block = max(tensor.numel for tensor in TIED.tensors if tensor.in_block)
     shards = {4 * in_block // RANKS, 4 * embedding(TIED) // RANKS}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.decision.oom_history import MemoryKind
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
 
 OPENS = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'

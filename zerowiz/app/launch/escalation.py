@@ -10,7 +10,8 @@ from zerowiz.app.launch.doctor import check_start
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.oom_history import MemoryKind, RanOut
+from zerowiz.core.decision.oom_history import RanOut
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.next_strategy import decide_again, remember
 from zerowiz.core.outcome.resume import goes_on, output_folder, plan_resume
 from zerowiz.core.values import replace

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zerowiz.core.decision.oom_history import MemoryKind, RanOut, job_key
+from zerowiz.core.decision.oom_history import RanOut, job_key
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
-from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.memory.nvme import fit_sub_group
-from zerowiz.core.memory.rank_sizes import trainable_params
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
@@ -170,7 +170,7 @@ class StrategyEstimate:
     """The run that showed it not to fit, whatever is predicted."""
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> StrategyRow:
         """The rung."""
         return self.estimate.strategy
 
@@ -230,7 +230,7 @@ def _verdict(need_bytes: int, spare_bytes: int, budget_bytes: int | None) -> Ver
     return Verdict.FITS if need_bytes + spare_bytes <= budget_bytes else Verdict.TIGHT
 
 
-def evaluate(job: PlanInput, strategy: Strategy) -> StrategyEstimate:
+def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
     """Predict the rung and compare it with what the machine has.
 
     The fastest buffers that leave room are taken; where none do, the leanest.
@@ -243,22 +243,23 @@ def evaluate(job: PlanInput, strategy: Strategy) -> StrategyEstimate:
     return evaluate_with(job, strategy, leanest)
 
 
-def evaluate_with(job: PlanInput, strategy: Strategy, buffers: Buffers) -> StrategyEstimate:
-    """The rung with these buffers."""
-    ranks, budget_bytes = job.machine.world_size, job.gpu_budget_bytes
+def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> StrategyEstimate:
+    """The strategy with these buffers."""
+    machine, budget_bytes = job.machine, job.gpu_budget_bytes
+    ranks, step = machine.world_size, job.counted_workload
+    rank = rank_sizes(job.model, step, ranks, strategy, buffers, job.own_trace)
     if job.accounting is Accounting.TEXTBOOK:
-        told = rule_of_thumb_estimate(job.model, job.workload, ranks, strategy, job.state_dtype)
-        predicted, device_bytes, spare_bytes = told, told.peak_bytes, 0
+        predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
+        device_bytes, spare_bytes = predicted.peak_bytes, 0
     else:
-        on, step = job.machine.accelerator, job.counted_workload
-        predicted = estimate(job.model, step, ranks, strategy, buffers, on, job.own_trace)
+        predicted = estimate(job.model, rank, machine.accelerator)
         peak_bytes = predicted.peak_bytes
         near = margin(expandable_segments=job.expandable_segments)
         slack_bytes = int(near.slack_fraction * peak_bytes)
-        device_bytes = peak_bytes + slack_bytes + outside_bytes(job.machine, buffers)
+        device_bytes = peak_bytes + slack_bytes + outside_bytes(machine, buffers)
         spare_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
-    host_bytes = predicted.host_peak_bytes * len(job.machine.gpus)
-    host_budget_bytes = _host_budget_bytes(job.machine, device_bytes)
+    host_bytes = predicted.host_peak_bytes * len(machine.gpus)
+    host_budget_bytes = _host_budget_bytes(machine, device_bytes)
     verdict = _verdict(device_bytes, spare_bytes, budget_bytes)
     if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
         verdict = Verdict.DOES_NOT_FIT
@@ -270,9 +271,7 @@ def evaluate_with(job: PlanInput, strategy: Strategy, buffers: Buffers) -> Strat
         budget_bytes=budget_bytes,
         host_bytes=host_bytes,
         host_budget_bytes=host_budget_bytes,
-        wire_bytes_per_step=wire_bytes_per_step(
-            job.model, job.workload, ranks, strategy, buffers, job.own_trace
-        ),
+        wire_bytes_per_step=wire_bytes_per_step(rank),
     )
 
 

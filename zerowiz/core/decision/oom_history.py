@@ -6,11 +6,11 @@ need as much, and every larger step of the same job.
 
 import hashlib
 import json
-from enum import StrEnum
 
 from msgspec import Struct, structs
 
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import StateDtype, Workload
@@ -19,19 +19,13 @@ from zerowiz.core.workload import StateDtype, Workload
 _SAME_ROOM = 1.05
 
 
-class MemoryKind(StrEnum):
-    """Which memory was too small."""
-
-    GPU = "gpu"
-    HOST = "host"
-
-
 class RanOut(Struct, frozen=True, kw_only=True):
     """A run that died for want of memory."""
 
     job_key: str
     strategy: str
     memory: MemoryKind
+    """Which memory was too small."""
     micro_batch: Count
     sequence_tokens: Count
     budget_bytes: Count

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.memory.common import Held, share_gradients
-from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
-from zerowiz.core.memory.zero012 import WRAPPERS
+from zerowiz.core.memory.common import share_gradients
+from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.ledger import AllocationKind, Moment
+from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.workload import (
@@ -30,8 +31,8 @@ from zerowiz.core.workload import (
     Precision,
 )
 
-Stretch = Mapping[str, tuple[float, float]]
-"""Least and most, as times what the line of that name says."""
+Stretch = Mapping[AllocationKind, tuple[float, float]]
+"""Least and most, as factors of what an allocation of that kind is predicted to take."""
 _NONE: Stretch = MappingProxyType({})
 
 
@@ -89,29 +90,34 @@ _RATE = 0.008
 
 # What follows from the largest tensor, which mostly is the embedding.
 _LARGEST = (
-    *("embedding gradient", "head gradient", "largest tensor", "largest module"),
-    *("offload staging", "slice in double", "slice in fp32"),
+    *(
+        AllocationKind.EMBEDDING_GRADIENT,
+        AllocationKind.HEAD_GRADIENT,
+        AllocationKind.LARGEST_TENSOR,
+        AllocationKind.LARGEST_MODULE,
+    ),
+    *(AllocationKind.OFFLOAD_STAGING, AllocationKind.SLICE_IN_DOUBLE, AllocationKind.SLICE_IN_FP32),
 )
 
 # The dense language models of tests/models beside a Llama of their size, line by line, as far as
 # tests/core/decision/test_uncertainty.py finds them apart: all but Falcon-7B, which repeats its key
 # 71 times.
 _STAND_IN: Stretch = {
-    "activations": (0.55, 2.1),
-    "one block": (0.5, 1.9),
-    "loss, saved": (1.0, 10.3),
-    "loss, logits": (1.0, 8.2),
-    "loss, gradients": (1.0, 8.2),
+    AllocationKind.ACTIVATIONS: (0.55, 2.1),
+    AllocationKind.ONE_BLOCK: (0.5, 1.9),
+    AllocationKind.LOSS_SAVED: (1.0, 10.3),
+    AllocationKind.LOSS_LOGITS: (1.0, 8.2),
+    AllocationKind.LOSS_GRADIENTS: (1.0, 8.2),
     **dict.fromkeys(_LARGEST, (0.5, 6.0)),
 }
 # Those, the mixtures and the encoders beside the Llama that is guessed from the sizes in their
 # config.
 _GUESSED: Stretch = {
-    "activations": (0.6, 1.5),
-    "one block": (0.9, 1.45),
-    "loss, saved": (0.5, 1.5),
-    "loss, logits": (0.3, 1.0),
-    "loss, gradients": (0.45, 1.0),
+    AllocationKind.ACTIVATIONS: (0.6, 1.5),
+    AllocationKind.ONE_BLOCK: (0.9, 1.45),
+    AllocationKind.LOSS_SAVED: (0.5, 1.5),
+    AllocationKind.LOSS_LOGITS: (0.3, 1.0),
+    AllocationKind.LOSS_GRADIENTS: (0.45, 1.0),
     **dict.fromkeys(_LARGEST, (0.5, 1.0)),
 }
 
@@ -294,14 +300,14 @@ def _cuts(r: RankSizes) -> Stretch:
     # rank has one of them in its share.
     times = 3 / (1 if r.weight_bytes == FP32_BYTES else 2) if r.tied else 1
     return {
-        "gradients of the share": shares,
-        "accumulated gradients": shares,
-        "slice in double": (min(r.block_largest, r.share) / r.largest_slice, 1),
-        "embedding gradient": (1, times),
+        AllocationKind.SHARE_GRADIENTS: shares,
+        AllocationKind.ACCUMULATED_GRADIENTS: shares,
+        AllocationKind.SLICE_IN_DOUBLE: (min(r.block_largest, r.share) / r.largest_slice, 1),
+        AllocationKind.EMBEDDING_GRADIENT: (1, times),
     }
 
 
-def _late(r: RankSizes) -> tuple[Held, ...]:
+def _late(r: RankSizes) -> Moment:
     """What a rank may hold too, whose share ends the model, before backward is past its blocks.
 
     Rank 1 of launch-04 peaked 2.5 % above rank 0, and no higher than with its whole share.
@@ -310,31 +316,39 @@ def _late(r: RankSizes) -> tuple[Held, ...]:
     return (share_gradients(r),) if divided and not r.offloaded and r.ranks > 1 else ()
 
 
+_OF_A_FIRST_BLOCK = {AllocationKind.ACTIVATIONS, AllocationKind.ONE_BLOCK}
+
+
 def _product(stretches: Iterable[Stretch]) -> Stretch:
-    factors: dict[str, tuple[float, float]] = {}
+    factors: dict[AllocationKind, tuple[float, float]] = {}
     for stretch in stretches:
-        for part, (least, most) in stretch.items():
-            before = factors.get(part, (1, 1))
-            factors[part] = (before[0] * least, before[1] * most)
+        for kind, (least, most) in stretch.items():
+            before = factors.get(kind, (1, 1))
+            factors[kind] = (before[0] * least, before[1] * most)
     return factors
 
 
-def _size(moment: Iterable[Held], stretch: Stretch, end: int) -> int:
-    """A moment when its lines are stretched to their least (0) or most (1)."""
-    return sum(math.ceil(size * stretch.get(part, (1, 1))[end]) for part, size, _ in moment)
+def _stretched(moment: Moment, stretch: Stretch) -> tuple[int, int]:
+    """The least and the most that a moment may take."""
+    least = most = 0
+    for allocation in moment:
+        low, high = stretch.get(allocation.kind, (1, 1))
+        least += math.ceil(allocation.size_bytes * low)
+        most += math.ceil(allocation.size_bytes * high)
+    return least, most
 
 
-def _extremes(r: RankSizes, evaluated: StrategyEstimate, stretch: Stretch) -> tuple[int, int]:
-    """The lowest and the highest peak; what stands beside the moments is as it was."""
-    said = evaluated.estimate.phase_bytes()
+def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
+    """The lowest and the highest peak."""
+    late = _late(estimate.rank)
     lowest = highest = 0
-    for phase, moments in WRAPPERS[r.strategy.stage, r.offloaded](r).items():
-        beside = said[phase] - max(_size(moment, _NONE, 0) for moment in moments)
-        late = [
-            (*m, *_late(r)) for m in moments if {"activations", "one block"} <= {h[0] for h in m}
-        ]
-        lowest = max(lowest, beside + max(_size(moment, stretch, 0) for moment in moments))
-        highest = max(highest, beside + max(_size(m, stretch, 1) for m in (*moments, *late)))
+    for moments in estimate.moments.values():
+        for moment in moments:
+            least, most = _stretched(moment, stretch)
+            lowest = max(lowest, least)
+            if late and {allocation.kind for allocation in moment} >= _OF_A_FIRST_BLOCK:
+                most += _stretched(late, stretch)[1]
+            highest = max(highest, most)
     return lowest, highest
 
 
@@ -342,15 +356,12 @@ def find_interval(job: PlanInput, evaluated: StrategyEstimate) -> Interval | Non
     """Around what was weighed; None for the told arithmetic, which predicts no run."""
     if job.accounting is Accounting.TEXTBOOK:
         return None
-    strategy, ranks = evaluated.strategy, job.machine.world_size
-    rank = rank_sizes(
-        job.model, job.counted_workload, ranks, strategy, evaluated.buffers, job.own_trace
-    )
+    strategy = evaluated.strategy
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
-    cuts = _cuts(rank) if _is_cut(job, strategy) else _NONE
+    cuts = _cuts(evaluated.estimate.rank) if _is_cut(job, strategy) else _NONE
     stretch = _product([cuts, *(doubt.parts for doubt in doubts)])
-    lowest_bytes, highest_bytes = _extremes(rank, evaluated, stretch)
+    lowest_bytes, highest_bytes = _extremes(evaluated.estimate, stretch)
     return Interval(
         low_bytes=int(lowest_bytes * (1 - rate)),
         expected_bytes=evaluated.estimate.peak_bytes,

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload, Part, Strategy, ZeroKey
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 
 Section = Mapping[str, object]
@@ -100,42 +99,6 @@ def _precision(w: _Writing) -> Section:
     return {"bf16": {"enabled": enabled, **(_HALF_STATES if half and w.strategy.stage else {})}}
 
 
-def _replicated(_: _Writing) -> Section:
-    return {}
-
-
-def _sharded_states(w: _Writing) -> Section:
-    buffers = w.evaluated.buffers
-    return {
-        "contiguous_gradients": buffers.contiguous_gradients,
-        "overlap_comm": buffers.overlap_comm,
-        "reduce_bucket_size": buffers.reduce_bucket_size,
-    }
-
-
-def _sharded_parameters(w: _Writing) -> Section:
-    buffers, job = w.evaluated.buffers, w.job
-    live = buffers.stage3_max_live_parameters
-    section: dict[str, object] = {
-        "overlap_comm": True,
-        "reduce_bucket_size": buffers.reduce_bucket_size,
-        "sub_group_size": buffers.sub_group_size,
-        "stage3_prefetch_bucket_size": buffers.stage3_prefetch_bucket_size,
-        "stage3_param_persistence_threshold": buffers.stage3_param_persistence_threshold,
-        "stage3_max_live_parameters": live,
-        "stage3_max_reuse_distance": live,
-        "stage3_gather_16bit_weights_on_model_save": _gathers_on_save(w),
-    }
-    if buffers.hpz_partition_size > 1:
-        section["zero_hpz_partition_size"] = buffers.hpz_partition_size
-    if job.quantized_weights:
-        section["zero_quantized_weights"] = True
-    block = _expert_block(job)
-    if block is not None:
-        section["leaf_module"] = {"classes": [block]}
-    return section
-
-
 # From there on transformers holds all experts of a layer in one tensor.
 _FUSED_EXPERTS = (5, 0)
 
@@ -155,34 +118,60 @@ def _gathers_on_save(w: _Writing) -> bool:
     return room_bytes is None or weights_bytes + w.evaluated.host_bytes <= room_bytes
 
 
-# Rule: what a stage's section holds is said here and nowhere else.
-_ZERO: Mapping[int, Callable[[_Writing], Section]] = {
-    0: _replicated,
-    1: _sharded_states,
-    2: _sharded_states,
-    3: _sharded_parameters,
+def _overlaps(w: _Writing) -> bool:
+    # stage3.py gathers and reduces on streams of their own, with one bucket either way.
+    return w.evaluated.buffers.overlap_comm or Part.PARAMETERS in w.strategy.sharded
+
+
+def _hpz_partition_size(w: _Writing) -> int | None:
+    ranks = w.evaluated.buffers.hpz_partition_size
+    return ranks if ranks > 1 else None
+
+
+def _leaf_module(w: _Writing) -> Section | None:
+    block = _expert_block(w.job)
+    return None if block is None else {"classes": [block]}
+
+
+# Rule: what a key of the section says is decided here and nowhere else; None leaves it out. Which
+# keys a strategy has is a field of its row.
+_ZERO: Mapping[ZeroKey, Callable[[_Writing], object]] = {
+    ZeroKey.CONTIGUOUS_GRADIENTS: lambda w: w.evaluated.buffers.contiguous_gradients,
+    ZeroKey.OVERLAP_COMM: _overlaps,
+    ZeroKey.REDUCE_BUCKET_SIZE: lambda w: w.evaluated.buffers.reduce_bucket_size,
+    ZeroKey.SUB_GROUP_SIZE: lambda w: w.evaluated.buffers.sub_group_size,
+    ZeroKey.PREFETCH_BUCKET_SIZE: lambda w: w.evaluated.buffers.stage3_prefetch_bucket_size,
+    ZeroKey.PERSISTENCE_THRESHOLD: (
+        lambda w: w.evaluated.buffers.stage3_param_persistence_threshold
+    ),
+    ZeroKey.MAX_LIVE_PARAMETERS: lambda w: w.evaluated.buffers.stage3_max_live_parameters,
+    ZeroKey.MAX_REUSE_DISTANCE: lambda w: w.evaluated.buffers.stage3_max_live_parameters,
+    ZeroKey.GATHER_ON_SAVE: _gathers_on_save,
+    ZeroKey.HPZ_PARTITION_SIZE: _hpz_partition_size,
+    ZeroKey.QUANTIZED_WEIGHTS: lambda w: True if w.job.quantized_weights else None,
+    ZeroKey.LEAF_MODULE: _leaf_module,
 }
 _ON_HOST: Section = {"device": "cpu", "pin_memory": True}
 
 
 def _zero(w: _Writing) -> Section:
-    moved: dict[str, object] = {}
+    section: dict[str, object] = {"stage": w.strategy.stage}
+    for key in w.strategy.zero_keys:
+        value = _ZERO[key](w)
+        if value is not None:
+            section[key.value] = value
     if w.offloads:
-        moved["offload_optimizer"] = dict(_ON_HOST)
+        section["offload_optimizer"] = dict(_ON_HOST)
     if w.strategy.offload is Offload.ALL:
-        moved["offload_param"] = dict(_ON_HOST)
-    stage = w.strategy.stage
-    section = {"stage": stage, **_ZERO[stage](w), **moved}
+        section["offload_param"] = dict(_ON_HOST)
     if w.job.nvme_path is None or not w.evaluated.buffers.on_nvme:
         return {"zero_optimization": section}
     return _on_nvme(w, section, w.job.nvme_path)
 
 
 def _on_nvme(w: _Writing, section: dict[str, object], path: str) -> Section:
-    job, ranks = w.job, w.job.machine.world_size
-    step, buffers = job.counted_workload, w.evaluated.buffers
-    rank = rank_sizes(job.model, step, ranks, w.strategy, buffers, job.own_trace)
-    fitted, folder = offload_to_nvme(job.model, rank), {"nvme_path": path}
+    fitted = offload_to_nvme(w.job.model, w.evaluated.estimate.rank)
+    folder = {"nvme_path": path}
     section |= fitted.zero_optimization
     section["offload_optimizer"] = {**fitted.offload_optimizer, **folder}
     if fitted.offload_param is not None:

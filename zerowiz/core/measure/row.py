@@ -7,7 +7,8 @@ from typing import cast
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.trial import PlannedTrial, Trial
-from zerowiz.core.memory.ledger import Estimate, Phase
+from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.values import replace
 
 Report = Mapping[str, object]

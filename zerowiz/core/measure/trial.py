@@ -12,9 +12,10 @@ from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted_as
 from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import (
     NEWEST_TRANSFORMERS,
@@ -110,7 +111,7 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
     trial: Trial
     ds_config: Section
     job: PlanInput | None
-    strategy: Strategy | None
+    strategy: StrategyRow | None
     unpredicted: str | None
     """Why there is no prediction."""
 
@@ -150,7 +151,7 @@ def workload_of(trial: Trial) -> Workload:
     )
 
 
-def _find_strategy(stage: int | None, offload: str | None) -> Strategy | None:
+def _find_strategy(stage: int | None, offload: str | None) -> StrategyRow | None:
     strategies = (
         strategy
         for strategy in STRATEGIES
@@ -159,7 +160,7 @@ def _find_strategy(stage: int | None, offload: str | None) -> Strategy | None:
     return next(strategies, None)
 
 
-def strategy_of(trial: Trial) -> Strategy | None:
+def strategy_of(trial: Trial) -> StrategyRow | None:
     """The rung that the trial's plain fields name; None where zerowiz has none like it."""
     return _find_strategy(trial.stage, trial.offload)
 

@@ -1,10 +1,9 @@
 """Size DeepSpeed's communication buffers, in elements, as its config counts them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import BufferSizes, Strategy
 from zerowiz.core.values import replace
 
 
@@ -30,12 +29,17 @@ class Buffers:
     on_nvme: bool = False
     """Stage 3: what is offloaded lies on NVMe, and passes through buffers of the host."""
 
+    @property
+    def buckets(self) -> int:
+        """How many buckets stages 1 and 2 allocate."""
+        return 2 if self.overlap_comm else 1
+
 
 DEEPSPEED_DEFAULTS = Buffers()
 
-# Theory. A buffer is a bargain of memory for time, so a rung has a list of sizes, the fastest
-# first, and the first that leaves room is taken. Measured on 2 H100s with NVLink and without
-# peer-to-peer, in seconds per step (tests/measured/2026-11-h100.jsonl):
+# Theory. A buffer trades memory for time, so a strategy has a list of sizes, the fastest first, and
+# the first that leaves room is taken. Measured on 2 H100s with NVLink and without peer-to-peer, in
+# seconds per step (tests/measured/2026-11-h100.jsonl):
 # - stages 1 and 2: buckets of 5 M to 500 M elements take the same time on both links; overlap_comm
 #   takes 1 to 3 % less with NVLink, 9 to 14 % less without (j1-001 to j1-007, j1-017 to j1-023;
 #   at accumulation 4 16 %: j2-016, j2-017);
@@ -47,36 +51,28 @@ DEEPSPEED_DEFAULTS = Buffers()
 #   8B model's time, 5 % more of a 1B model's (j2-001 to j2-005, j1-010).
 # Repeats of stage 3 differ by up to a tenth. 500 M elements gain nothing over 200 M (j2-006,
 # j2-007, j2-011, j2-012), and at stage 1 overlap_comm does what it does at stage 2 (j2-009 to
-# j2-017). The link changes how much there is to win, not the order, so it is the room that chooses.
+# j2-017). The link changes how much there is to win, not the order, so the room decides.
+# What overlap_comm and sub-groups are worth was not measured with the optimizer on the host.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Fit:
-    """One entry of such a list."""
-
-    least_bucket: int
-    most_bucket: int
-    overlap_comm: bool = False
-    live_parameters: int = DEEPSPEED_DEFAULTS.stage3_max_live_parameters
-
-
-_SUB_GROUP = 100_000_000
-_LEAN = _Fit(least_bucket=5_000_000, most_bucket=5_000_000)
-_GRADIENTS_FIRST = (
-    # torch's DDP takes 25 MB (torch/nn/parallel/distributed.py); above 200 M nothing is hidden.
-    _Fit(least_bucket=25_000_000, most_bucket=200_000_000, overlap_comm=True),
-    _LEAN,
-)
-_FITS: Mapping[int, tuple[_Fit, ...]] = {
-    0: (_LEAN,),
-    1: _GRADIENTS_FIRST,
-    2: _GRADIENTS_FIRST,
-    3: (
-        _Fit(least_bucket=200_000_000, most_bucket=200_000_000),
-        _Fit(least_bucket=25_000_000, most_bucket=25_000_000),
-        _Fit(least_bucket=25_000_000, most_bucket=25_000_000, live_parameters=100_000_000),
+_LEAN = BufferSizes(least_bucket=5_000_000, most_bucket=5_000_000)
+LEAN_BUFFERS = (_LEAN,)
+"""For what has one bucket that nothing waits for."""
+# torch's DDP takes 25 MB (torch/nn/parallel/distributed.py); above 200 M nothing is hidden.
+_FAST = BufferSizes(least_bucket=25_000_000, most_bucket=200_000_000)
+REDUCING_BUFFERS = (replace(_FAST, overlap_comm=True), _LEAN)
+"""For stages that reduce gradients, and gather no parameters."""
+REDUCING_OFFLOAD_BUFFERS = (_FAST, _LEAN)
+GATHERING_OFFLOAD_BUFFERS = (
+    BufferSizes(least_bucket=200_000_000, most_bucket=200_000_000),
+    BufferSizes(least_bucket=25_000_000, most_bucket=25_000_000),
+    BufferSizes(
+        least_bucket=25_000_000, most_bucket=25_000_000, stage3_max_live_parameters=100_000_000
     ),
-}
+)
+GATHERING_BUFFERS = tuple(
+    replace(sizes, sub_group_size=100_000_000) for sizes in GATHERING_OFFLOAD_BUFFERS
+)
+"""For stages that gather parameters."""
 
 
 def fit_buffers(model: Model, trainable_params: int, strategy: Strategy) -> tuple[Buffers, ...]:
@@ -87,22 +83,19 @@ def fit_buffers(model: Model, trainable_params: int, strategy: Strategy) -> tupl
     """
     hidden_size = model.architecture.hidden_size
     # transformers/integrations/deepspeed.py, trainer_config_finalize: h^2, 0.9 h^2 and 10 h.
-    sized = Buffers(
-        stage3_prefetch_bucket_size=max(1, hidden_size**2 * 9 // 10),
-        stage3_param_persistence_threshold=10 * hidden_size,
-    )
-    # What these two are worth was not measured with the optimizer on the host.
-    here = strategy.offload is Offload.NONE
-    tried = []
-    for fit in _FITS[strategy.stage]:
-        bucket = min(max(hidden_size**2, fit.least_bucket), fit.most_bucket, trainable_params)
-        tried.append(
-            replace(
-                sized,
+    prefetched, threshold = max(1, hidden_size**2 * 9 // 10), 10 * hidden_size
+    defaults, fitted = DEEPSPEED_DEFAULTS, []
+    for sizes in strategy.buffer_sizes:
+        bucket = min(max(hidden_size**2, sizes.least_bucket), sizes.most_bucket, trainable_params)
+        live = sizes.stage3_max_live_parameters or defaults.stage3_max_live_parameters
+        fitted.append(
+            Buffers(
                 reduce_bucket_size=bucket + bucket % 2,
-                overlap_comm=fit.overlap_comm and here,
-                stage3_max_live_parameters=fit.live_parameters,
-                sub_group_size=_SUB_GROUP if here else DEEPSPEED_DEFAULTS.sub_group_size,
+                overlap_comm=sizes.overlap_comm,
+                stage3_prefetch_bucket_size=prefetched,
+                stage3_param_persistence_threshold=threshold,
+                stage3_max_live_parameters=live,
+                sub_group_size=sizes.sub_group_size or defaults.sub_group_size,
             )
         )
-    return tuple(dict.fromkeys(tried))
+    return tuple(dict.fromkeys(fitted))

@@ -1,14 +1,12 @@
-"""The ledger of one rank: every byte a line, every total a sum that can be opened."""
+"""Define the ledger of one rank: every byte belongs to an allocation, every total is their sum."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-
-from zerowiz.core.strategy import Strategy
+from typing import NamedTuple
 
 
 class Phase(StrEnum):
-    """When a line is held; a rank's peak is the largest of the phases."""
+    """When an allocation is held; a rank's peak is the largest of the phases."""
 
     MODEL = "model"
     INIT = "init"
@@ -17,62 +15,100 @@ class Phase(StrEnum):
     STEP = "step"
 
 
-class Where(StrEnum):
-    """Whose memory a line is held in."""
+class MemoryKind(StrEnum):
+    """Which memory an allocation lies in, or which one was too small."""
 
     GPU = "gpu"
     HOST = "host"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One thing one rank holds in one phase."""
+class AllocationKind(StrEnum):
+    """What an allocation is for; other programs read these names as `part`."""
 
-    part: str
-    phase: Phase
+    # Parameters and their gradients.
+    PARAMETERS = "parameters"
+    PARAMETERS_SHARDED = "parameters, sharded"
+    FROZEN_PARAMETERS = "frozen parameters"
+    FROZEN_PARAMETERS_SHARDED = "frozen parameters, sharded"
+    SECONDARY_PARAMETERS = "secondary parameters"
+    GATHERED_PARAMETERS = "gathered parameters"
+    PARAMETERS_IN_FLIGHT = "parameters on their way"
+    SMALL_ADAPTERS = "small adapters, whole"
+    HALF_WEIGHTS = "weights in 16 bits"
+    DEQUANTIZED_LAYER = "layer out of 4 bits"
+    GRADIENTS = "gradients"
+    GRADIENTS_SHARDED = "gradients, sharded"
+    SHARE_GRADIENTS = "gradients of the share"
+    ACCUMULATED_GRADIENTS = "accumulated gradients"
+    HEAD_GRADIENT = "head gradient"
+    EMBEDDING_GRADIENT = "embedding gradient"
+    GRADIENT_IN_FLIGHT = "gradient in flight"
+    # The optimizer, and what it steps with.
+    OPTIMIZER = "optimizer"
+    MASTER_WEIGHTS = "master weights"
+    OPTIMIZER_STATES = "optimizer states"
+    ZERO_GRADIENTS = "zero gradients"
+    FP32_GRADIENTS = "fp32 gradients"
+    FLAT_GRADIENTS = "flat gradients"
+    MASTER_GRADIENTS = "gradients in the master's format"
+    OPTIMIZER_TEMPORARIES = "optimizer temporaries"
+    SUB_GROUP_GRADIENTS = "sub-group gradients"
+    LAST_SUB_GROUP = "last sub-group"
+    # Forward and backward.
+    ACTIVATIONS = "activations"
+    ONE_BLOCK = "one block"
+    LOSS_SAVED = "loss, saved"
+    LOSS_LOGITS = "loss, logits"
+    LOSS_GRADIENTS = "loss, gradients"
+    # Buffers of DeepSpeed and of the libraries.
+    REDUCE_BUCKET = "reduce bucket"
+    SEPARATE_GRADIENTS = "separate gradients"
+    ALL_REDUCE_BUCKET = "all-reduce bucket"
+    REDUCE_SCATTER_COPY = "reduce-scatter copy"
+    FLATTENING_COPY = "flattening copy"
+    OFFLOAD_STAGING = "offload staging"
+    GRADIENT_ALONE = "gradient alone"
+    SLICE_IN_DOUBLE = "slice in double"
+    SLICE_IN_FP32 = "slice in fp32"
+    CUBLAS_WORKSPACE = "cuBLAS workspace"
+    CUBLAS_WORKSPACES = "cuBLAS workspaces"
+    # While the model is built and sharded.
+    UNTIED_HEAD = "head before tying"
+    UNTIED_HEAD_SHARDED = "head before tying, sharded"
+    NEW_ADAPTERS = "adapters in fp32"
+    LARGEST_MODULE = "largest module"
+    LARGEST_TENSOR = "largest tensor"
+    LARGEST_TENSOR_SHARD = "its shard"
+    # Host memory.
+    MASTER_WEIGHTS_PINNED = "master weights, pinned"
+    FP32_GRADIENTS_PINNED = "fp32 gradients, pinned"
+    GRADIENTS_PINNED = "gradients, pinned"
+    ACCUMULATED_GRADIENTS_PINNED = "accumulated gradients, pinned"
+    PARAMETER_STAGING_PINNED = "parameter staging, pinned"
+    GRADIENT_STAGING_PINNED = "gradient staging, pinned"
+    PARAMETERS_PINNED = "parameters, pinned"
+    PARAMETERS_AS_BUILT_PINNED = "parameters as built, pinned"
+    SWAP_BUFFERS_LOCKED = "swap buffers, locked"
+    PARAMETERS_IN_FLIGHT_LOCKED = "parameters on their way, locked"
+    STEPPED_PARAMETERS_LOCKED = "stepped parameters, locked"
+    SMALL_PARAMETERS = "small parameters"
+
+
+class Allocation(NamedTuple):
+    """What one rank holds for one purpose at one time."""
+
+    kind: AllocationKind
     size_bytes: int
     formula: str
-    """In the letters of docs/concepts/memory.md: N, P, w, V, t, h …"""
-    where: Where = Where.GPU
+    """In the symbols of `rank_sizes.py` and docs/concepts/memory.md: N, P, w, V, t, h …"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    """What one rank holds under a strategy.
+Moment = tuple[Allocation, ...]
+"""Everything that is alive at one time."""
+Moments = Mapping[Phase, Sequence[Moment]]
+"""Those that compete for the peak of each phase."""
 
-    The peak is that of the steady state: no run of tests/measured had a larger first iteration.
-    """
 
-    strategy: Strategy
-    lines: tuple[Line, ...]
-    first_lines: tuple[Line, ...] = ()
-    """Forward, backward and step of the first iteration; none in told arithmetic."""
-
-    def phase_bytes(self, where: Where = Where.GPU) -> Mapping[Phase, int]:
-        """Bytes held at the peak of each phase."""
-        held = [line for line in self.lines if line.where is where]
-        return {p: sum(line.size_bytes for line in held if line.phase is p) for p in Phase}
-
-    @property
-    def first_iteration_bytes(self) -> Mapping[Phase, int]:
-        """Bytes held on the GPU at the peak of each phase of the first iteration."""
-        phases = dict.fromkeys((line.phase for line in self.first_lines), 0)
-        for line in self.first_lines:
-            phases[line.phase] += line.size_bytes
-        return phases
-
-    @property
-    def peak_phase(self) -> Phase:
-        """The phase that decides whether the rank lives."""
-        phases = self.phase_bytes()
-        return max(phases, key=lambda phase: phases[phase])
-
-    @property
-    def peak_bytes(self) -> int:
-        """Predicts `torch.cuda.max_memory_allocated` of a rank in steady state."""
-        return max(self.phase_bytes().values())
-
-    @property
-    def host_peak_bytes(self) -> int:
-        """Host memory of one rank beyond its interpreter."""
-        return max(self.phase_bytes(Where.HOST).values())
+def moment_bytes(moment: Iterable[Allocation]) -> int:
+    """The sum of a moment."""
+    return sum([allocation.size_bytes for allocation in moment])

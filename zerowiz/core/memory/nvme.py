@@ -1,8 +1,8 @@
 """Fit DeepSpeed's offload to NVMe: the values of its sections, what it locks and what it writes.
 
-Letters as in `core/memory/rank_sizes.py`. A group of G elements is stepped at a time; around it
-stand the group that is being read and the one that is being written. Every tensor of a group (the
-master, a moment or two, the gradients) has a buffer of its own. Trained on 2 and 4 CPU ranks, where
+Symbols are those of `rank_sizes.py`. A group of G elements is stepped at a time; meanwhile the next
+group is being read and the one before is being written. Every tensor of a group (the master, a
+moment or two, the gradients) has a buffer of its own. Trained on 2 and 4 CPU ranks, where
 what is locked and what is written came out as counted here (tests/core/memory/test_nvme.py); never
 measured on a GPU.
 """
@@ -10,7 +10,7 @@ measured on a GPU.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerowiz.core.memory.common import Held
+from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
@@ -55,7 +55,7 @@ class NvmeOffload:
     zero_optimization: Section
     """What else that section has to hold."""
     aio: Section
-    host_lines: tuple[Held, ...]
+    host_allocations: Moment
     """Of one rank; nothing else of the optimizer is in host memory between steps."""
     written_bytes: int
     """Of one rank, below the folder."""
@@ -92,10 +92,12 @@ def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
         offload_param=None if swapped is None else {**_DEVICE, **swapped.section},
         zero_optimization={} if swapped is None else {"stage3_max_reuse_distance": 0},
         aio=AIO,
-        host_lines=(
-            ("swap buffers, locked", buffers * buffer_bytes, f"{buffers} x 4 G"),
-            ("gradients, pinned", r.weight_bytes * r.share, "w P"),
-            *(() if swapped is None else swapped.host_lines),
+        host_allocations=(
+            Allocation(
+                AllocationKind.SWAP_BUFFERS_LOCKED, buffers * buffer_bytes, f"{buffers} x 4 G"
+            ),
+            Allocation(AllocationKind.GRADIENTS_PINNED, r.weight_bytes * r.share, "w P"),
+            *(() if swapped is None else swapped.host_allocations),
         ),
         # A file for each group of the master weights, and for each moment of it.
         written_bytes=kept * FP32_BYTES * r.share
@@ -126,7 +128,7 @@ class _Parameters:
         }
 
     @property
-    def host_lines(self) -> tuple[Held, ...]:
+    def host_allocations(self) -> Moment:
         """partitioned_param_swapper.py: buffers for parts, and one for a group that has stepped.
 
         stage3.py sizes that one with `ds_numel`, the whole tensors: d times what is put into it.
@@ -134,14 +136,19 @@ class _Parameters:
         w, r = self.r.weight_bytes, self.r
         one_bytes = _whole(w * self.largest_part, _ALIGNED_BYTES)
         whole_group_bytes = w * r.ranks * _largest_group(r)
+        small_bytes = self._bytes(swapped=False)
         return (
-            (
-                "parameters on their way, locked",
+            Allocation(
+                AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED,
                 _whole(_PARAMETERS_IN_BUFFERS * one_bytes, _PAGE_BYTES),
                 f"{_PARAMETERS_IN_BUFFERS} w M / d",
             ),
-            ("stepped parameters, locked", _whole(whole_group_bytes, _PAGE_BYTES), "w d G"),
-            ("small parameters", self._bytes(swapped=False), "w (N + F) / d, below 1 MiB"),
+            Allocation(
+                AllocationKind.STEPPED_PARAMETERS_LOCKED,
+                _whole(whole_group_bytes, _PAGE_BYTES),
+                "w d G",
+            ),
+            Allocation(AllocationKind.SMALL_PARAMETERS, small_bytes, "w (N + F) / d, below 1 MiB"),
         )
 
     @property
@@ -164,7 +171,7 @@ def _whole(size_bytes: int, unit_bytes: int) -> int:
 
 def _parts(model: Model, r: RankSizes, value_bytes: int) -> list[tuple[int, int]]:
     """This rank's part of every tensor, in bytes, and how many of the kind there are."""
-    return [(value_bytes * -(-t.numel // r.ranks), t.copies) for t in model.tensors]
+    return [(value_bytes * -(-tensor.numel // r.ranks), tensor.copies) for tensor in model.tensors]
 
 
 def _largest_group(r: RankSizes) -> int:

@@ -1,40 +1,46 @@
-"""The letters of the memory formulas, for one rank of one job.
+"""Compute the sizes that the memory formulas are made of, for one rank of one job.
 
-N trainable and F frozen parameters, d ranks, P = N/d the rank's share, w bytes of a weight,
-M the largest tensor, b the bucket, V h the embedding, t tokens.
+Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py` and `nvme.py`:
+
+    r  the RankSizes of a rank          N  trainable parameters
+    w  bytes of a weight                F  bytes of the frozen parameters
+    d  ranks                            P  N / d, the rank's share
+    M  the largest tensor               S  the tensors that reach into the share
+    b  the reduce bucket                G  the sub-group that stage 3 steps at a time
+    V  words of the vocabulary          h  width of a hidden state, V h the embedding
+    t  tokens of a micro-step
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.ledger import Moment, Moments
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Method, Optimizer, StateDtype, Workload
 
-# Bytes of optimizer state per trainable parameter, beside the master weights, as (fp32, bf16).
+# Bytes of optimizer state per trainable parameter, without the master weights.
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
 # (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus columns.
-_STATE_BYTES: Mapping[Optimizer, tuple[int, int]] = {
-    Optimizer.ADAMW: (8, 4),
-    Optimizer.ADAMW_8BIT: (2, 2),
-    Optimizer.ADAFACTOR: (0, 0),
-    Optimizer.LION: (4, 2),
-    Optimizer.SGD: (0, 0),
+_STATE_BYTES: Mapping[Optimizer, Mapping[StateDtype, int]] = {
+    Optimizer.ADAMW: {StateDtype.FP32: 8, StateDtype.BF16: 4},
+    Optimizer.ADAMW_8BIT: {StateDtype.FP32: 2, StateDtype.BF16: 2},
+    Optimizer.ADAFACTOR: {StateDtype.FP32: 0, StateDtype.BF16: 0},
+    Optimizer.LION: {StateDtype.FP32: 4, StateDtype.BF16: 2},
+    Optimizer.SGD: {StateDtype.FP32: 0, StateDtype.BF16: 0},
 }
+_VALUE_BYTES: Mapping[StateDtype, int] = {StateDtype.FP32: FP32_BYTES, StateDtype.BF16: 2}
 
-# What the optimizer allocates while it steps, in bytes of one parameter, beside the gradients.
+# What the optimizer allocates while it steps, in bytes of one parameter, without the gradients.
 # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011); transformers
 # Adafactor.step: the squared gradient and the update (f3-022).
-_FOREACH_BYTES = 4
 _STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
-# Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
-_FLAT_ADAFACTOR_BYTES = 4
 
 # bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: a fp32 scale a block and moment. The
 # fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
@@ -46,10 +52,20 @@ _WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StrategyRow(Strategy):
+    """A strategy with the formulas of its memory: a row of core/strategies.py."""
+
+    moments: "Callable[[RankSizes], Moments]"
+    """What a rank holds on the GPU, by the wrapper that DeepSpeed has for the strategy."""
+    host_allocations: "Callable[[Model, RankSizes], Moment]"
+    """What a rank holds in host memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankSizes:
     """One rank; counts are elements unless the name says bytes."""
 
-    strategy: Strategy
+    strategy: StrategyRow
     buffers: Buffers
     activations: Activations
     ranks: int
@@ -63,7 +79,7 @@ class RankSizes:
     module: int
     """All tensors of the module that holds most: the experts of one layer are one module."""
     kept_experts: int
-    """Elements of the experts that stage 3 cannot let go between their forward and backward.
+    """Elements of the experts that stage 3 cannot release between their forward and backward.
 
     transformers' experts multiply with slices of one tensor, and autograd keeps the slices.
     """
@@ -76,7 +92,7 @@ class RankSizes:
     embedding: int
     tied: bool
     untied_head_bytes: int
-    """Of what stands beside a tied embedding until it is tied to it."""
+    """Of the head, or embeddings, that exist until they are tied to an embedding."""
     master_bytes: int
     """Of one parameter, in the optimizer's own copy of the weights."""
     state_bytes: int
@@ -84,17 +100,22 @@ class RankSizes:
     state_scales_bytes: int
     """Of the scales that 256 parameters share, in an optimizer of 8 bits."""
     dequantized_bytes: int
-    """Of the largest layer of 4 bits, which stands whole while it is multiplied with."""
+    """Of the largest layer of 4 bits, which is held whole while it is multiplied with."""
     half_weight_bytes: int
     """Of what autocast keeps of the weights in 16 bits, from forward on."""
     stepping_bytes: int
     """Of one parameter, allocated while the optimizer steps."""
-    accumulating: bool
+    accumulation_steps: int
     checkpointing: bool
     zero_init: bool
     """Whether stage 3 builds the model in shards."""
     prefetching: bool = True
     """Whether stage 3 knows in which order the modules come, and gathers the next ones early."""
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether an optimizer step has several micro-steps."""
+        return self.accumulation_steps > 1
 
     @property
     def share(self) -> int:
@@ -140,8 +161,10 @@ def _untied(a: Architecture) -> int:
 
     transformers builds all of them (b4-000; f3-016 for encoder and decoder).
     """
+    if not a.tied_embeddings:
+        return 0
     times = 3 if a.encoder_layers else 1
-    return times * a.tied_embeddings * a.vocab_size * a.hidden_size
+    return times * a.vocab_size * a.hidden_size
 
 
 def trainable_params(model: Model, workload: Workload) -> int:
@@ -176,7 +199,7 @@ def _frozen_bytes(model: Model, workload: Workload) -> int:
         return weight_bytes * model.params
     quantized = _quantized(model)
     whole = model.params - sum(tensor.numel * tensor.copies for tensor in quantized)
-    packed_bytes = sum(_four_bit_bytes(t.numel) * t.copies for t in quantized)
+    packed_bytes = sum(_four_bit_bytes(tensor.numel) * tensor.copies for tensor in quantized)
     return packed_bytes + weight_bytes * whole
 
 
@@ -188,7 +211,9 @@ def _quantized(model: Model) -> list[Tensor]:
     """
     family = FAMILIES.get(model.architecture.family)
     torch_linear = family is None or family.torch_linear
-    return [t for t in model.tensors if t.linear and (torch_linear or t.transposed)]
+    return [
+        tensor for tensor in model.tensors if tensor.linear and (torch_linear or tensor.transposed)
+    ]
 
 
 def _four_bit_bytes(numel: int) -> int:
@@ -200,7 +225,7 @@ def _dequantized_bytes(model: Model, workload: Workload) -> int:
     """bitsandbytes/autograd/_functions.py, MatMul4Bit.backward: the weight, and its fp32 scales."""
     if workload.method is not Method.QLORA:
         return 0
-    largest = max((t.numel for t in _quantized(model)), default=0)
+    largest = max((tensor.numel for tensor in _quantized(model)), default=0)
     return workload.precision.size_bytes * largest + FP32_BYTES * largest // _WEIGHTS_PER_SCALE
 
 
@@ -220,16 +245,16 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
     return _HALF_BYTES * (model.params - looked_up)
 
 
-def _state_bytes(optimizer: Optimizer, strategy: Strategy, *, half: bool) -> int:
+def _state_bytes(optimizer: Optimizer, strategy: Strategy, dtype: StateDtype) -> int:
+    # Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
     if optimizer is Optimizer.ADAFACTOR and strategy.stage > 0:
-        return _FLAT_ADAFACTOR_BYTES // (2 if half else 1)
-    return _STATE_BYTES[optimizer][half]
+        return _VALUE_BYTES[dtype]
+    return _STATE_BYTES[optimizer][dtype]
 
 
 def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
     if optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
-        halved = workload.optimizer_state_dtype is StateDtype.BF16
-        return _FOREACH_BYTES // (2 if halved else 1)
+        return _VALUE_BYTES[workload.optimizer_state_dtype]
     return _STEPPING_BYTES.get(optimizer, 0)
 
 
@@ -260,7 +285,7 @@ def _autocast_run(
     """One micro-step that computes in 16 bits between layers whose inputs are fp32."""
     whole = activations(a, in_fp32, sharded=sharded)
     half = activations(a, halved, sharded=sharded)
-    powers_bytes = _POWERS_BYTES * a.intermediate_size * (a.hidden_act in _WITH_POWERS)
+    powers_bytes = _POWERS_BYTES * a.intermediate_size if a.hidden_act in _WITH_POWERS else 0
     casts_bytes = (_CASTS_BYTES * a.hidden_size + powers_bytes) * halved.tokens
     block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
     if halved.gradient_checkpointing:
@@ -285,18 +310,20 @@ def _largest(model: Model, workload: Workload) -> tuple[int, int]:
 
 
 def _experts(model: Model) -> list[Tensor]:
-    return [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
+    return [
+        tensor for tensor in model.tensors if tensor.in_block and tensor.name.startswith("experts.")
+    ]
 
 
 def rank_sizes(
     model: Model,
     workload: Workload,
     ranks: int,
-    strategy: Strategy,
+    strategy: StrategyRow,
     buffers: Buffers,
     traced: Traced | None = None,
 ) -> RankSizes:
-    """Fill in the letters for one rank of this job."""
+    """Compute the sizes of one rank of this job."""
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     adapters = workload.method is not Method.FULL
     sharded = Part.PARAMETERS in strategy.sharded
@@ -305,7 +332,7 @@ def rank_sizes(
     # A checkpoint keeps no slices of them.
     kept = () if workload.gradient_checkpointing else experts
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
-    half = workload.optimizer_state_dtype is StateDtype.BF16 and strategy.stage > 0
+    dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
     # (accelerate/utils/deepspeed.py, map_pytorch_optim_to_deepspeed).
     offloaded = strategy.offload is not Offload.NONE
@@ -320,21 +347,21 @@ def rank_sizes(
         trainable=trainable,
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
-        module=max(model.largest_param, sum(t.numel for t in experts)),
-        kept_experts=sum(t.numel * t.copies for t in kept),
+        module=max(model.largest_param, sum(tensor.numel for tensor in experts)),
+        kept_experts=sum(tensor.numel * tensor.copies for tensor in kept),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
         tied=architecture.tied_embeddings,
         untied_head_bytes=weight_bytes * _untied(architecture),
-        master_bytes=2 if half else 4,
-        state_bytes=_state_bytes(stepping, strategy, half=half),
+        master_bytes=_VALUE_BYTES[dtype],
+        state_bytes=_state_bytes(stepping, strategy, dtype),
         state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
         dequantized_bytes=_dequantized_bytes(model, workload),
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
-        accumulating=workload.accumulation_steps > 1,
+        accumulation_steps=workload.accumulation_steps,
         checkpointing=workload.gradient_checkpointing,
         # transformers never builds a quantized model under `zero.Init` (modeling_utils.py).
         zero_init=workload.zero_init and workload.method is not Method.QLORA,

@@ -1,7 +1,8 @@
 """Find the rung that a job goes on with after it ran out of memory: the same walk, knowing more."""
 
 from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.oom_history import MemoryKind, RanOut
+from zerowiz.core.decision.oom_history import RanOut
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.verdict import Cause
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace

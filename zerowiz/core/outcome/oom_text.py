@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from zerowiz.core.decision.oom_history import MemoryKind
+from zerowiz.core.memory.ledger import MemoryKind
 
 # torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; the texts of CUDA, cuBLAS, cuDNN
 # and NCCL for their own allocations (torch 2.13).

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from zerowiz.core.decision.oom_history import MemoryKind
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
 
 # Of the lines that a rank left.

@@ -22,9 +22,9 @@ from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_M
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategies import ZERO2, ZERO3_OFFLOAD
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision, Workload
 
@@ -60,7 +60,7 @@ def install(torch: Torch | None = CUDA13, /, **packages: Package) -> Installed:
 
 def plan(
     machine: Machine = H200,
-    strategy: Strategy = ZERO2,
+    strategy: StrategyRow = ZERO2,
     *ops: Op,
     workload: Workload | None = None,
     nvme_path: str | None = None,

@@ -3,13 +3,13 @@
 import pytest
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.memory.estimate import estimate
+from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
-from zerowiz.core.memory.ledger import Estimate
+from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategies import STRATEGIES, ZERO3
-from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Precision, Workload
 
@@ -53,8 +53,9 @@ TRACED = Traced(
 ASKED = Workload(micro_batch=2, sequence_tokens=512)
 
 
-def predicted(strategy: Strategy, traced: Traced = TRACED) -> Estimate:
-    return estimate(TRACED.model("a"), ASKED, 2, strategy, DEEPSPEED_DEFAULTS, traced=traced)
+def predicted(strategy: StrategyRow, traced: Traced = TRACED) -> Estimate:
+    model = TRACED.model("a")
+    return estimate(model, rank_sizes(model, ASKED, 2, strategy, DEEPSPEED_DEFAULTS, traced))
 
 
 def test_the_micro_step_that_was_traced_holds_what_was_traced() -> None:
@@ -109,12 +110,13 @@ def test_the_embedding_of_an_unknown_family_is_the_one_that_was_traced() -> None
 
 
 def test_the_experts_of_a_traced_layer_are_built_as_one_module() -> None:
-    built = {line.part: line.size_bytes for line in predicted(ZERO3).lines}
-    assert 2 * 2 * 8 * 128 * 64 == built["largest module"]
+    peaks = predicted(ZERO3).peaks().values()
+    built = {kind: size_bytes for moment in peaks for kind, size_bytes, _ in moment}
+    assert 2 * 2 * 8 * 128 * 64 == built[AllocationKind.LARGEST_MODULE]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_what_a_trace_saw_is_in_the_peak(strategy: Strategy) -> None:
+def test_what_a_trace_saw_is_in_the_peak(strategy: StrategyRow) -> None:
     more = replace(ACTIVATIONS, saved_bytes=10**12)
     larger = replace(TRACED, runs=(replace(RUN, activations=more),))
     peaks = [predicted(strategy, traced).peak_bytes for traced in (TRACED, larger)]

@@ -7,7 +7,6 @@ from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.memory.rank_sizes import RankSizes, rank_sizes
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Method
 
@@ -26,18 +25,6 @@ _CONTAINER = (
 )
 # DeepSpeed's buffers of CPU ranks stay there after a job that was killed.
 _LEFT_BEHIND = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
-
-
-def _rank(planned: PlannedJob) -> RankSizes:
-    job = planned.job
-    return rank_sizes(
-        job.model,
-        job.counted_workload,
-        job.machine.world_size,
-        planned.strategy,
-        planned.evaluated.buffers,
-        job.own_trace,
-    )
 
 
 NVME_FOLDER = Rule(
@@ -69,7 +56,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             f"sudo install -d -o $USER {folder.path}/$USER, and `$nvme_path {folder.path}/$USER`",
         )
     elif folder.free_bytes is not None:
-        offload = offload_to_nvme(planned.job.model, _rank(planned))
+        offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
         need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
         if need_bytes > folder.free_bytes:
             yield found(
@@ -174,7 +161,7 @@ def _checkpoints(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 
 def checkpoint_bytes(planned: PlannedJob) -> int:
     """Of one checkpoint of all ranks; of adapters, the trained part alone."""
-    rank, model = _rank(planned), planned.job.model
+    rank, model = planned.evaluated.estimate.rank, planned.job.model
     whole = planned.job.workload.method is Method.FULL
     weights = model.params if whole else rank.trainable
     states_bytes = rank.trainable * rank.master_bytes + rank.states_bytes(rank.trainable)
