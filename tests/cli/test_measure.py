@@ -249,3 +249,20 @@ def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: 
 
 def python_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def test_what_is_said_of_the_job_is_measured_too(here: Run, folder: Path) -> None:
+    drive = folder / "drive"
+    drive.mkdir()
+    words = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--stage", "3")
+    asked = ("--offload", "all", "--nvme-path", str(drive), "--memory-budget", "3GiB", "--no-hpz")
+    result = here("measure", "--dry-run", *words, *asked)
+    assert 0 == result.code, result.stderr
+    (case,) = json.loads(result.stdout)
+    assert (str(drive), False, False, 3 * 2**30) == (
+        case["nvme_path"],
+        case["hpz"],
+        case["quantized_weights"],
+        case["memory_budget_bytes"],
+    )
+    assert str(drive) == case["ds_config"]["zero_optimization"]["offload_param"]["nvme_path"]

@@ -30,12 +30,11 @@ from zerowiz.core.measure.trial import (
     decode_trials,
     ops_of,
     plan_trial,
-    workload_of,
 )
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Method, StateDtype
+from zerowiz.core.workload import Integration, StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
@@ -69,7 +68,6 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     plan = plan_options(asked, machine, None, ())
     write_notes(plan)
     strategy, job = require_strategy(plan), plan.request.job
-    w = job.workload
     own = None if options.config is None else read_cases(options.config)
     return Trial(
         id="run",
@@ -77,19 +75,12 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
         gpus=machine.world_size,
         stage=strategy.stage,
         offload=strategy.offload,
-        precision=w.precision,
-        torch_autocast=w.torch_autocast,
-        optimizer=stepper_for(w.optimizer, strategy.offload),
-        micro_batch=w.micro_batch,
-        sequence_tokens=w.sequence_tokens,
-        accumulation_steps=w.accumulation_steps,
-        gradient_checkpointing=w.gradient_checkpointing,
-        attention=w.attention,
-        loss=w.loss,
-        packing=w.packing,
-        lora_rank=None if w.method is Method.FULL else w.lora_rank,
-        lora_target_modules=w.lora_target_modules,
-        quantized=w.method is Method.QLORA,
+        workload=job.workload,
+        kernel=stepper_for(job.workload.optimizer, strategy.offload),
+        nvme_path=job.nvme_path,
+        hpz=job.hpz,
+        quantized_weights=job.quantized_weights,
+        memory_budget_bytes=job.budget_bytes,
         memory_cap_bytes=cap_bytes,
         steps=steps,
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
@@ -104,7 +95,7 @@ def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:
     Raises:
         ZerowizError: There is no such model at all.
     """
-    workload = workload_of(trial)
+    workload = trial.workload
     try:
         if trial.config:
             named = (Path(trial.model).name, trial.config)
@@ -133,7 +124,11 @@ def _plan_all(
     """Every case; a note that many of them share is said once."""
     release = read_transformers_release()
     planned = [
-        _plan(replace(trial, transformers_version=release), machine, trace=trace)
+        _plan(
+            replace(trial, workload=replace(trial.workload, transformers_version=release)),
+            machine,
+            trace=trace,
+        )
         for trial in trials
     ]
     if not quiet:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from measured.rows import read_config, read_model, read_rows
 
-from zerowiz.core.codec import encode
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
@@ -18,6 +17,7 @@ from zerowiz.core.measure.trial import (
     config_of_size,
     decode_trial,
     decode_trials,
+    encode_trial,
     ops_of,
     plan_trial,
 )
@@ -37,6 +37,13 @@ H200S = parse_spec("4xH200", read_gpu_table())
 LLAMA = read_model("llama-3.2-1b")
 
 
+each_adapter = pytest.mark.parametrize(
+    "said",
+    [{}, {"lora_rank": 8}, {"lora_rank": 4, "quantized": True}],
+    ids=["full", "lora", "qlora"],
+)
+
+
 def trial(**said: object) -> Trial:
     return decode_trial({"model": "llama-3.2-1b", "stage": 2, "gpus": 2, **said}, "case")
 
@@ -54,10 +61,10 @@ def zero_of(plan: PlannedTrial) -> Mapping[str, Any]:
 def test_what_is_not_said_has_the_defaults_of_a_workload() -> None:
     one = trial()
     assert (Precision.BF16, OptimizerKernel.ADAMW_FUSED, 1, 2048, 3) == (
-        one.precision,
-        one.optimizer,
-        one.micro_batch,
-        one.sequence_tokens,
+        one.workload.precision,
+        one.kernel,
+        one.workload.micro_batch,
+        one.workload.sequence_tokens,
         one.steps,
     )
     assert (True, None, None) == (one.expandable_segments, one.zero_optimization, one.ds_config)
@@ -67,13 +74,13 @@ def test_a_trial_survives_being_written_and_read() -> None:
     one = trial(
         bf16={"bf16_optimizer_states": True}, zero_optimization={"reduce_bucket_size": 7}, steps=2
     )
-    assert one == decode_trial(json.loads(json.dumps(encode(one))), "case")
+    assert one == decode_trial(json.loads(json.dumps(encode_trial(one))), "case")
 
 
 @pytest.mark.parametrize("row", [r for r in read_rows() if r["kind"] == "engine"][::9])
 def test_a_measured_row_is_a_case_to_be_run_again(row: Mapping[str, Any]) -> None:
     one = decode_trial(row, "case")
-    assert row["optimizer"] == one.optimizer.value
+    assert row["optimizer"] == one.kernel.value
     assert (row["id"], row["gpus"], row["stage"], row["zero_optimization"]) == (
         one.id,
         one.gpus,
@@ -250,3 +257,44 @@ def test_the_budget_is_weighed_for_the_trials_own_ranks() -> None:
     assert (
         evaluate(four.job, ZERO2).estimate.peak_bytes < evaluate(two.job, ZERO2).estimate.peak_bytes
     )
+
+
+def test_what_the_job_keeps_elsewhere_reaches_the_prediction_and_the_config() -> None:
+    plan = planned(
+        stage=3,
+        offload="all",
+        nvme_path="/nvme",
+        quantized_weights=True,
+        memory_budget_bytes=3 * 2**30,
+    )
+    assert plan.job is not None
+    assert ("/nvme", True, 3 * 2**30) == (
+        plan.job.nvme_path,
+        plan.job.quantized_weights,
+        plan.job.budget_bytes,
+    )
+    assert "/nvme" == zero_of(plan)["offload_optimizer"]["nvme_path"]
+    assert zero_of(plan)["zero_quantized_weights"]
+    assert ("AsyncIOBuilder",) == ops_of([plan.trial], Accelerator.CUDA)
+
+
+def test_hpz_reaches_the_config() -> None:
+    assert 2 == zero_of(planned(stage=3, hpz=True))["zero_hpz_partition_size"]
+    assert "zero_hpz_partition_size" not in zero_of(planned(stage=3))
+
+
+def test_a_case_whose_segments_do_not_grow_is_judged_so() -> None:
+    assert [True, False] == [
+        plan.job is not None and plan.job.expandable_segments
+        for plan in (planned(), planned(expandable_segments=False))
+    ]
+
+
+@each_adapter
+def test_a_trial_is_flat_as_json_and_reads_itself_back(said: Mapping[str, object]) -> None:
+    one = trial(micro_batch=3, optimizer="FusedAdam", hpz=False, **said)
+    content = encode_trial(one)
+    assert "workload" not in content
+    assert (3, "FusedAdam") == (content["micro_batch"], content["optimizer"])
+    assert said.items() <= content.items()
+    assert one == decode_trial(content, "case")

@@ -6,10 +6,11 @@ from typing import cast
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.measure.trial import PlannedTrial, Trial
+from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.values import replace
+from zerowiz.core.workload import SETTINGS
 
 Report = Mapping[str, object]
 
@@ -90,8 +91,14 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
         "zero_optimization": {key: value for key, value in zero.items() if key != "stage"},
         "bf16": {key: value for key, value in bf16.items() if key != "enabled" and value},
         "offload": trial.offload.value,
-        "zero_init": trial.zero_init,
+        "zero_init": trial.workload.zero_init,
     }
+
+
+def _settings(trial: Trial) -> dict[str, object]:
+    """Of the training step; `optimizer` is what takes the step."""
+    flat = encode_trial(trial)
+    return {name: flat[name] for name in (*SETTINGS, "quantized") if name in flat}
 
 
 _ENDED = {"deadline": "at the deadline", "launcher": "with the launcher"}
@@ -155,23 +162,12 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "kind": "engine",
         "accelerator": accelerator.value,
         "stage": planned.ds_config_stage,
-        "precision": trial.precision.value,
-        "optimizer": trial.optimizer.value,
-        "micro_batch": trial.micro_batch,
-        "sequence_tokens": trial.sequence_tokens,
-        "accumulation_steps": trial.accumulation_steps,
-        "gradient_checkpointing": trial.gradient_checkpointing,
-        "attention": trial.attention.value,
-        "loss": trial.loss.value,
-        "packing": trial.packing,
+        **_settings(trial),
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
         "nccl_p2p": trial.nccl_p2p if on_cuda else None,
         "versions": first.get("versions"),
-        "lora_rank": trial.lora_rank,
-        "lora_target_modules": list(trial.lora_target_modules),
-        "quantized": trial.quantized,
         "trainable_params": first.get("trainable_params"),
         "steps": trial.steps,
         "ok": ok,

@@ -18,10 +18,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import (
-    NEWEST_TRANSFORMERS,
-    Attention,
     Integration,
-    Loss,
     Method,
     Precision,
     StateDtype,
@@ -33,38 +30,30 @@ Section = Mapping[str, object]
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One run to be measured; a measured row has the same names, so that it can be run again."""
+    """One run to be measured: a training step, and what belongs to the job around it.
+
+    As JSON it is flat, with the names of a measured row, so that a row can be run again.
+    """
 
     model: str
     """What `--model` takes."""
     stage: Count
+    workload: Workload = field(default_factory=Workload)
     id: str | None = None
     gpus: Count = 1
-    precision: Precision = Precision.BF16
-    torch_autocast: Precision | None = None
-    optimizer: OptimizerKernel = OptimizerKernel.ADAMW_FUSED
-    micro_batch: Count = 1
-    sequence_tokens: Count = 2048
-    accumulation_steps: Count = 1
-    gradient_checkpointing: bool = False
-    attention: Attention = Attention.SDPA
-    loss: Loss = Loss.PLAIN
-    packing: bool = False
-    lora_rank: Count | None = None
-    lora_target_modules: tuple[str, ...] = ()
-    """As `--lora-target-modules` names them; none for all linear layers."""
-    quantized: bool = False
-    """Whether the base below the adapters is held in 4 bits."""
+    kernel: OptimizerKernel = field(default=OptimizerKernel.ADAMW_FUSED, name="optimizer")
+    """What takes the step; a row has it where the workload has its optimizer."""
     offload: Offload = Offload.NONE
-    zero_init: bool = True
-    """Whether stage 3 builds the model in shards."""
+    nvme_path: str | None = None
+    hpz: bool | None = None
+    quantized_weights: bool = False
+    memory_budget_bytes: Count | None = None
+    """What the plan may take of each GPU."""
     expandable_segments: bool = True
     memory_cap_bytes: Count | None = None
     """Of torch's allocator on each GPU: stands for a smaller card."""
     nccl_p2p: bool = True
     steps: Count = 3
-    transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
-    """Major and minor, of the ranks."""
     zero_optimization: Section | None = None
     """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
     bf16: Section = field(default_factory=dict)
@@ -76,11 +65,26 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        for name in ("gpus", "micro_batch", "sequence_tokens", "accumulation_steps", "steps"):
-            if getattr(self, name) < 1:
+        for name, count in (("gpus", self.gpus), ("steps", self.steps)):
+            if count < 1:
                 raise UsageError(f"`{name}` must be at least 1")
+
+
+class _Adapters(Struct, frozen=True, kw_only=True):
+    """How a row says the method: adapters by their rank, and whether their base has 4 bits."""
+
+    lora_rank: Count | None = None
+    quantized: bool = False
+
+    def __post_init__(self) -> None:
         if self.quantized and self.lora_rank is None:
             raise UsageError("`quantized` trains adapters: give a `lora_rank`")
+
+
+# A row says these in its own way, or not at all.
+_NOT_FLAT = frozenset({"optimizer", "optimizer_fused", "optimizer_state_dtype"})
+_OF_METHOD = frozenset({"method", "lora_rank"})
+_FLAT = tuple(n for n in Workload.__struct_fields__ if n not in _NOT_FLAT | _OF_METHOD)
 
 
 def decode_trial(value: object, path: str) -> Trial:
@@ -89,7 +93,29 @@ def decode_trial(value: object, path: str) -> Trial:
     Raises:
         UsageError: A key is missing or holds something else.
     """
-    return decode(Trial, value, path)
+    said = dict(value) if isinstance(value, Mapping) else {}
+    step = {name: said[name] for name in _FLAT if name in said}
+    adapters = decode(_Adapters, said, path)
+    if adapters.lora_rank is not None:
+        method = Method.QLORA if adapters.quantized else Method.LORA
+        step |= {"method": method.value, "lora_rank": adapters.lora_rank}
+    said.pop("workload", None)
+    trial = decode(Trial, said or value, path)
+    workload = decode(Workload, step, path)
+    return replace(trial, workload=replace(workload, optimizer=counted_as(trial.kernel)))
+
+
+def encode_trial(trial: Trial) -> dict[str, object]:
+    """The trial as JSON has it, flat."""
+    whole = cast("dict[str, object]", encode(trial))
+    step = cast("dict[str, object]", whole.pop("workload"))
+    adapters = trial.workload.method is not Method.FULL
+    return {
+        **whole,
+        **{name: step[name] for name in _FLAT},
+        "lora_rank": trial.workload.lora_rank if adapters else None,
+        "quantized": trial.workload.method is Method.QLORA,
+    }
 
 
 def decode_trials(value: object) -> tuple[Trial, ...]:
@@ -102,7 +128,7 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
         raise UsageError("the cases are no JSON list of objects")
     trials = [decode_trial(each, f"cases[{place}]") for place, each in enumerate(value)]
     named = [replace(t, id=t.id or f"case-{place}") for place, t in enumerate(trials)]
-    return tuple(sorted(named, key=lambda trial: trial.optimizer in OPS))
+    return tuple(sorted(named, key=lambda trial: trial.kernel in OPS))
 
 
 class PlannedTrial(Struct, frozen=True, kw_only=True):
@@ -123,32 +149,7 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
 
     def as_case(self) -> dict[str, object]:
         """What the ranks are told."""
-        return {**cast("Section", encode(self.trial)), "ds_config": self.ds_config}
-
-
-def workload_of(trial: Trial) -> Workload:
-    """What one optimizer step of the trial is."""
-    if trial.lora_rank is None:
-        method = Method.FULL
-    else:
-        method = Method.QLORA if trial.quantized else Method.LORA
-    return Workload(
-        micro_batch=trial.micro_batch,
-        sequence_tokens=trial.sequence_tokens,
-        accumulation_steps=trial.accumulation_steps,
-        precision=trial.precision,
-        torch_autocast=trial.torch_autocast,
-        optimizer=counted_as(trial.optimizer),
-        method=method,
-        lora_rank=trial.lora_rank or Workload().lora_rank,
-        lora_target_modules=trial.lora_target_modules,
-        gradient_checkpointing=trial.gradient_checkpointing,
-        attention=trial.attention,
-        loss=trial.loss,
-        packing=trial.packing,
-        transformers_version=trial.transformers_version,
-        zero_init=trial.zero_init,
-    )
+        return {**encode_trial(self.trial), "ds_config": self.ds_config}
 
 
 def _find_strategy(stage: int | None, offload: str | None) -> StrategyRow | None:
@@ -176,11 +177,11 @@ def _bare_config(trial: Trial) -> dict[str, object]:
     if trial.offload is Offload.ALL:
         zero["offload_param"] = dict(_OFFLOADED)
     return {
-        "train_micro_batch_size_per_gpu": trial.micro_batch,
-        "gradient_accumulation_steps": trial.accumulation_steps,
+        "train_micro_batch_size_per_gpu": trial.workload.micro_batch,
+        "gradient_accumulation_steps": trial.workload.accumulation_steps,
         "gradient_clipping": 1.0,
-        "bf16": {"enabled": trial.precision is Precision.BF16},
-        "fp16": {"enabled": trial.precision is Precision.FP16},
+        "bf16": {"enabled": trial.workload.precision is Precision.BF16},
+        "fp16": {"enabled": trial.workload.precision is Precision.FP16},
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
@@ -198,7 +199,7 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
     _with_section(base, "bf16", trial.bf16)
     # At DeepSpeed's own 2^16 the first steps overflow and are skipped, so no states appear.
     _with_section(base, "fp16", {"initial_scale_power": 8})
-    if trial.optimizer is OptimizerKernel.ADAMW_CONFIG:
+    if trial.kernel is OptimizerKernel.ADAMW_CONFIG:
         base["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
     return base
 
@@ -224,9 +225,14 @@ def plan_trial(
     job = PlanInput(
         machine=with_gpus(machine, trial.gpus),
         model=model,
-        workload=workload_of(trial),
+        workload=trial.workload,
         state_dtype=StateDtype.BF16 if half else None,
+        budget_bytes=trial.memory_budget_bytes,
         traced=traced,
+        expandable_segments=trial.expandable_segments,
+        nvme_path=trial.nvme_path,
+        hpz=trial.hpz,
+        quantized_weights=trial.quantized_weights,
     )
     strategy = strategy_of(trial)
     if strategy is not None and trial.zero_optimization is None:
@@ -247,14 +253,15 @@ def plan_trial(
     )
 
 
-_CPU_COLLECTIVES = "ShareMemCommBuilder"
+_CPU_COLLECTIVES, _NVME = "ShareMemCommBuilder", "AsyncIOBuilder"
 
 
 def ops_of(trials: Sequence[Trial], accelerator: Accelerator) -> tuple[str, ...]:
     """The builders of what DeepSpeed compiles for these trials."""
-    needed = [OPS[trial.optimizer] for trial in trials if trial.optimizer in OPS]
+    needed = [OPS[trial.kernel] for trial in trials if trial.kernel in OPS]
+    drives = [_NVME] if any(trial.nvme_path is not None for trial in trials) else []
     collectives = [_CPU_COLLECTIVES] if accelerator is Accelerator.CPU else []
-    return tuple(dict.fromkeys(collectives + needed))
+    return tuple(dict.fromkeys(collectives + needed + drives))
 
 
 _LLAMA_KEYS = {
