@@ -15,6 +15,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from zerowiz.core.codec import decode
+from zerowiz.core.dsconfig.user_config import TRUTHS
 from zerowiz.core.values import Count
 
 
@@ -39,6 +40,10 @@ class Kind(StrEnum):
     """`"auto"`, which the Trainer or Accelerate replaces before DeepSpeed reads it."""
     ARRAY = "array"
     OBJECT = "object"
+
+
+NUMERALS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
+"""Numbers in quotes."""
 
 
 class Unknown(StrEnum):
@@ -135,8 +140,8 @@ class SchemaKey(Struct, frozen=True, kw_only=True):
 
 _NO_CHOICE = frozenset({Kind.NULL, Kind.AUTO, Kind.OBJECT})
 
-# pydantic-core, src/input/shared.rs, str_as_bool.
-_SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "t", "f", "y", "n"})
+# Words alone: "1" and "0" are digits first.
+_SWITCHES = TRUTHS.keys() - {"1", "0"}
 
 
 def kind_of(value: object) -> Kind:
@@ -172,12 +177,9 @@ def _kind_of_text(text: str) -> Kind:
 def _number(value: object) -> float | None:
     if isinstance(value, (int, float)):
         return value
-    if isinstance(value, str) and kind_of(value) in _NUMERIC:
+    if isinstance(value, str) and kind_of(value) in NUMERALS:
         return float(value)
     return None
-
-
-_NUMERIC = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
 
 
 def _items(value: object) -> Sequence[object]:

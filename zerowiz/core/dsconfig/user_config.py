@@ -13,7 +13,7 @@ from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 
 # pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
-TRUTHS: Mapping[object, bool] = {
+TRUTHS: Mapping[str, bool] = {
     **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
     **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
 }
@@ -81,10 +81,14 @@ def _whole(value: object) -> int | None:
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
+def truth_of(value: object) -> bool | None:
+    """What pydantic makes of a switch; None where it refuses the value."""
+    return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+
+
 def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:
     """A switch; one that is not set, or that the Trainer fills in, is at its default."""
-    value = values.get(key)
-    truth = TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+    truth = truth_of(values.get(key))
     return default if truth is None else truth
 
 

@@ -8,11 +8,13 @@ from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
-from zerowiz.core.dsconfig.user_config import TRUTHS
+from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
 AUTO = "auto"
+ZERO = "zero_optimization"
+STAGE_3 = 3
 _SHOWN_CHARACTERS = 40
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -86,7 +88,7 @@ class Config:
         value = self.get(path)
         if value is None:
             return default
-        return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+        return truth_of(value)
 
     def number(self, path: str) -> int | None:
         """A whole number; None where it is not set, or anything else."""
@@ -103,18 +105,18 @@ class Config:
     @property
     def stage(self) -> int | None:
         """The stage of ZeRO; None where nobody can tell yet."""
-        zero = self.get("zero_optimization")
+        zero = self.get(ZERO)
         # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
         if not isinstance(zero, dict):
             return int(zero is True)
-        word = self.word("zero_optimization.stage")
+        word = self.word(f"{ZERO}.stage")
         if word in {"0", "1", "2", "3"}:
             return int(word)
-        return 0 if zero.get("stage") is None else self.number("zero_optimization.stage")
+        return 0 if zero.get("stage") is None else self.number(f"{ZERO}.stage")
 
     def device(self, part: str) -> str | None:
         """Where `offload_optimizer` or `offload_param` puts things: `cpu`, `nvme`, or nowhere."""
-        device = self.word(f"zero_optimization.{part}.device")
+        device = self.word(f"{ZERO}.{part}.device")
         return device if device in {"cpu", "nvme"} else None
 
     @property

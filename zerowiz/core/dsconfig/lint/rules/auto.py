@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry
+from zerowiz.core.dsconfig.lint.config import AUTO, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.schema import Kind, Unknown
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
-_ZERO = "zero_optimization"
 # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__ and set_mixed_precision;
 # accelerator.py, Accelerator._prepare_deepspeed. `steps_per_print` is overwritten there.
 _ACCELERATE = frozenset(
     {
         *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
         *("gradient_clipping", "steps_per_print", "fp16.enabled", "bf16.enabled"),
-        *(f"{_ZERO}.stage", f"{_ZERO}.stage3_gather_16bit_weights_on_model_save"),
-        *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
-        *(f"{_ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")),
-        *(f"{_ZERO}.reduce_bucket_size", f"{_ZERO}.stage3_prefetch_bucket_size"),
-        f"{_ZERO}.stage3_param_persistence_threshold",
+        *(f"{ZERO}.stage", f"{ZERO}.stage3_gather_16bit_weights_on_model_save"),
+        *(f"{ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+        *(f"{ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")),
+        *(f"{ZERO}.reduce_bucket_size", f"{ZERO}.stage3_prefetch_bucket_size"),
+        f"{ZERO}.stage3_param_persistence_threshold",
         *("optimizer.params.lr", "optimizer.params.weight_decay"),
         *("scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"),
         *("scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps"),
@@ -37,8 +36,8 @@ _FILLED = {
 # of a strict section).
 _ANOTHER_TRAINING = frozenset(
     {
-        *("bf16.enabled", "fp16.enabled", f"{_ZERO}.stage"),
-        *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+        *("bf16.enabled", "fp16.enabled", f"{ZERO}.stage"),
+        *(f"{ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
     }
 )
 _PARAMS = ("optimizer.params.", "scheduler.params.")

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.config import Config, Entry
+from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import FP32_BYTES
 
-_ZERO = "zero_optimization"
-_REDUCE = f"{_ZERO}.reduce_bucket_size"
-_SUB_GROUP = f"{_ZERO}.sub_group_size"
-_LIVE = f"{_ZERO}.stage3_max_live_parameters"
-_PREFETCH = f"{_ZERO}.stage3_prefetch_bucket_size"
-_PERSISTENCE = f"{_ZERO}.stage3_param_persistence_threshold"
-_STAGE_3 = 3
+_REDUCE = f"{ZERO}.reduce_bucket_size"
+_SUB_GROUP = f"{ZERO}.sub_group_size"
+_LIVE = f"{ZERO}.stage3_max_live_parameters"
+_PREFETCH = f"{ZERO}.stage3_prefetch_bucket_size"
+_PERSISTENCE = f"{ZERO}.stage3_param_persistence_threshold"
 _HALF_BYTES = 2
 # DeepSpeed's default of 5e8 elements takes up to an eighth of a GPU of 8 GiB.
 _MOST_FRACTION = 1 / 8
@@ -25,7 +23,7 @@ _MOST_BYTES = 10 * 10**9
 _HELD_FRACTION: Mapping[str, float] = {
     _LIVE: 1,
     _PREFETCH: 1,
-    f"{_ZERO}.stage3_max_reuse_distance": 1 / 2,
+    f"{ZERO}.stage3_max_reuse_distance": 1 / 2,
 }
 # runtime/zero/parameter_offload.py, mark_persistent_parameters: a weight of 4096 x 4096 has 1.7e7.
 _MOST_PERSISTENT_ELEMENTS = 10**7
@@ -39,7 +37,7 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     if config.stage:
         yield from _reduce_bucket(config)
         yield from _small_pieces(config)
-    if config.stage == _STAGE_3:
+    if config.stage == STAGE_3:
         yield from _kept_whole(config)
         yield from _persistent(config)
         yield from _nothing_prefetched(config)
@@ -95,7 +93,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
     # it, so that at 0 each is a group, with an optimizer step of its own.
     sub_group = config.number(_SUB_GROUP)
-    if sub_group is not None and sub_group < _LEAST_ELEMENTS and config.stage == _STAGE_3:
+    if sub_group is not None and sub_group < _LEAST_ELEMENTS and config.stage == STAGE_3:
         yield config.last[_SUB_GROUP].found(
             SMALL_PIECES,
             "the optimizer steps "
@@ -171,5 +169,5 @@ def _element_bytes(config: Config) -> int:
 def _buffers(config: Config) -> int:
     # runtime/zero/stage_1_and_2.py, setup_buckets: a second one with overlap_comm; stage3.py has
     # one.
-    overlaps = config.truth(f"{_ZERO}.overlap_comm")
+    overlaps = config.truth(f"{ZERO}.overlap_comm")
     return 2 if overlaps and config.stage in {1, 2} else 1

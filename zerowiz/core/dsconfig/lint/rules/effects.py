@@ -3,25 +3,24 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from zerowiz.core.dsconfig.lint.config import Config, Entry
+from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 
-_ZERO = "zero_optimization"
 # runtime/engine.py, _configure_zero_optimizer: what only one of the optimizers is handed.
-_STAGE_3 = (3,)
+_STAGE_3_ALONE = (STAGE_3,)
 _STAGES: Mapping[str, tuple[int, ...]] = {
-    f"{_ZERO}.sub_group_size": _STAGE_3,
-    f"{_ZERO}.zero_hpz_partition_size": _STAGE_3,
-    f"{_ZERO}.zero_quantized_weights": _STAGE_3,
-    f"{_ZERO}.zero_quantized_nontrainable_weights": _STAGE_3,
-    f"{_ZERO}.zero_quantized_gradients": _STAGE_3,
-    f"{_ZERO}.round_robin_gradients": (1, 2),
+    f"{ZERO}.sub_group_size": _STAGE_3_ALONE,
+    f"{ZERO}.zero_hpz_partition_size": _STAGE_3_ALONE,
+    f"{ZERO}.zero_quantized_weights": _STAGE_3_ALONE,
+    f"{ZERO}.zero_quantized_nontrainable_weights": _STAGE_3_ALONE,
+    f"{ZERO}.zero_quantized_gradients": _STAGE_3_ALONE,
+    f"{ZERO}.round_robin_gradients": (1, 2),
 }
-_STAGE_3_PREFIX = f"{_ZERO}.stage3_"
+_STAGE_3_PREFIX = f"{ZERO}.stage3_"
 # 0.16.9 to 0.19.8: config.py parses them, and nobody asks for them.
-_INERT = frozenset({f"{_ZERO}.allgather_partitions", "disable_allgather"})
+_INERT = frozenset({f"{ZERO}.allgather_partitions", "disable_allgather"})
 # People keep the settings of one precision beside the other.
 _OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
 
@@ -45,7 +44,7 @@ KEY_OF_ANOTHER_STAGE = Rule(
 
 def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     path = entry.known_path
-    stages = _STAGE_3 if path.startswith(_STAGE_3_PREFIX) else _STAGES.get(path)
+    stages = _STAGE_3_ALONE if path.startswith(_STAGE_3_PREFIX) else _STAGES.get(path)
     if stages is None or config.stage in {None, *stages} or _is_default(entry):
         return
     yield entry.found(

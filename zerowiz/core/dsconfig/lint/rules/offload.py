@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
+from zerowiz.core.dsconfig.lint.config import AUTO, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 
-_ZERO = "zero_optimization"
 # runtime/engine.py, _configure_basic_optimizer: those that have a form for the CPU.
 _CPU_OPTIMIZERS = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
-_STAGE_3 = 3
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
@@ -24,9 +22,9 @@ def check(config: Config) -> Iterator[ConfigFinding]:
 def offloads(config: Config) -> bool | None:
     """Whether the optimizer goes to the CPU or further; None where nobody can tell yet."""
     # runtime/zero/config.py: cpu_offload becomes an offload_optimizer.
-    if config.device("offload_optimizer") or config.truth(f"{_ZERO}.cpu_offload"):
+    if config.device("offload_optimizer") or config.truth(f"{ZERO}.cpu_offload"):
         return True
-    return None if config.get(f"{_ZERO}.offload_optimizer.device") == AUTO else False
+    return None if config.get(f"{ZERO}.offload_optimizer.device") == AUTO else False
 
 
 OFFLOAD_WITHOUT_STAGE = Rule(
@@ -81,8 +79,8 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
         )
     for part in ("offload_optimizer", "offload_param"):
         # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
-        missing = config.get(f"{_ZERO}.{part}.nvme_path") is None
-        if config.device(part) == "nvme" and config.stage == _STAGE_3 and missing:
+        missing = config.get(f"{ZERO}.{part}.nvme_path") is None
+        if config.device(part) == "nvme" and config.stage == STAGE_3 and missing:
             yield _at(config, part).found(
                 NVME_WITHOUT_PATH, f"`{part}` has no `nvme_path`", fix="write `nvme_path`"
             )
@@ -98,7 +96,7 @@ PARTIAL_OFFLOAD = Rule(
 
 def _ratio(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/config.py, offload_ratio_check.
-    entry = config.last.get(f"{_ZERO}.offload_optimizer.ratio")
+    entry = config.last.get(f"{ZERO}.offload_optimizer.ratio")
     is_part = entry and isinstance(entry.value, float) and entry.value < 1
     if entry and is_part and config.stage in {0, 1, 2}:
         yield entry.found(
@@ -149,9 +147,9 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
 
 
 def _place(config: Config) -> Entry:
-    old = config.last.get(f"{_ZERO}.cpu_offload")
-    return config.last.get(f"{_ZERO}.offload_optimizer") or old or config.last[_ZERO]
+    old = config.last.get(f"{ZERO}.cpu_offload")
+    return config.last.get(f"{ZERO}.offload_optimizer") or old or config.last[ZERO]
 
 
 def _at(config: Config, part: str) -> Entry:
-    return config.last[f"{_ZERO}.{part}"]
+    return config.last[f"{ZERO}.{part}"]

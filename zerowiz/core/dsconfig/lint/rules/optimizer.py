@@ -7,7 +7,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE, NUMBER_IN_QUOTES
-from zerowiz.core.dsconfig.schema import Kind, release
+from zerowiz.core.dsconfig.schema import NUMERALS, Kind, release
 from zerowiz.core.rule import Rule, Severity
 
 # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
@@ -60,7 +60,6 @@ _NUMBERS = frozenset(
         *(f"scheduler.params.{name}" for name in (*_WARMUP_RATES, _TOTAL)),
     }
 )
-_NUMERALS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
@@ -253,7 +252,7 @@ def _is_refused(version: str, steps: Entry) -> bool:
 def _quoted(config: Config) -> Iterator[ConfigFinding]:
     for path in sorted(_NUMBERS & config.last.keys()):
         entry = config.last[path]
-        if entry.kind in _NUMERALS:
+        if entry.kind in NUMERALS:
             yield entry.found(
                 NUMBER_IN_QUOTES,
                 f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.config import AUTO, Config
+from zerowiz.core.dsconfig.lint.config import AUTO, STAGE_3, ZERO, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
 
-_ZERO = "zero_optimization"
-_STAGE_3 = 3
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
 _DEFAULT_CLIPPING = 1.0
 
@@ -31,7 +29,7 @@ NO_ZERO_SECTION = Rule(
 def _no_zero(config: Config) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
     said = config.context.integration is not None
-    if said and config.by_accelerate and _ZERO not in config.last:
+    if said and config.by_accelerate and ZERO not in config.last:
         yield config.found(
             NO_ZERO_SECTION,
             "there is no `zero_optimization`",
@@ -53,8 +51,8 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
     if entry is None or str(entry.value).lower() != "sum":
         return
     beside = {
-        "stage 3": config.stage == _STAGE_3,
-        "ZenFlow": isinstance(config.get(f"{_ZERO}.zenflow"), dict),
+        "stage 3": config.stage == STAGE_3,
+        "ZenFlow": isinstance(config.get(f"{ZERO}.zenflow"), dict),
         "DeepCompile": config.truth("compile.deepcompile"),
     }
     for name in (name for name, is_there in beside.items() if is_there):
@@ -71,7 +69,7 @@ PRESCALE_REFUSED = Rule(
 
 def _prescale(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage3.py and stage_1_and_2.py, __init__ of the optimizers.
-    scatters = config.stage in {2, 3} and config.truth(f"{_ZERO}.reduce_scatter", default=True)
+    scatters = config.stage in {2, 3} and config.truth(f"{ZERO}.reduce_scatter", default=True)
     if not scatters or config.get("gradient_allreduce_op") is not None:
         return
     factor = config.last.get("gradient_predivide_factor")
@@ -99,8 +97,8 @@ LEGACY_STAGE_1 = Rule(
 
 def _legacy(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_zero_optimizer.
-    if config.stage and config.truth(f"{_ZERO}.legacy_stage1"):
-        yield config.last[f"{_ZERO}.legacy_stage1"].found(
+    if config.stage and config.truth(f"{ZERO}.legacy_stage1"):
+        yield config.last[f"{ZERO}.legacy_stage1"].found(
             LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="drop it"
         )
 
@@ -115,8 +113,8 @@ NO_GRAD_NORM = Rule(
 
 def _no_norm(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/config.py, compute_grad_norm_valid; runtime/zero/stage_1_and_2.py, __init__.
-    entry = config.last.get(f"{_ZERO}.compute_grad_norm")
-    if entry is None or config.truth(f"{_ZERO}.compute_grad_norm") is not False:
+    entry = config.last.get(f"{ZERO}.compute_grad_norm")
+    if entry is None or config.truth(f"{ZERO}.compute_grad_norm") is not False:
         return
     clipping = config.last.get("gradient_clipping")
     clips = _DEFAULT_CLIPPING if clipping is None else clipping.value
@@ -131,7 +129,7 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
     # runtime/zero/stage_1_and_2.py, nccl_start_alignment_factor.
-    path = f"{_ZERO}.allgather_bucket_size"
+    path = f"{ZERO}.allgather_bucket_size"
     elements = config.number(path)
     if elements is not None and elements % 2 and config.stage in {1, 2}:
         yield config.last[path].found(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
-from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
+from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
+from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
 
@@ -23,18 +24,15 @@ _MEANT: Mapping[str, frozenset[Kind]] = {
     "object": frozenset({Kind.OBJECT}),
     "null": frozenset({Kind.NULL}),
 }
-_NUMBERS = frozenset({Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL})
 _QUOTED: Mapping[str, frozenset[Kind]] = {
     "boolean": frozenset({Kind.SWITCH}),
-    "integer": _NUMBERS,
-    "number": _NUMBERS,
+    "integer": NUMERALS,
+    "number": NUMERALS,
 }
 # autotuning/autotuner.py, Autotuner.tune.
 _EVERY_STAGE = ("zero_optimization.stage", "all")
 # RFC 8259, section 6.
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
-# pydantic-core, src/input/shared.rs, str_as_bool.
-_FALSE = frozenset({"false", "off", "no", "f", "n"})
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
@@ -152,7 +150,7 @@ def _harm(entry: Entry, key: SchemaKey) -> Severity:
         return Severity.INFO
     if entry.kind is not Kind.SWITCH or _is_strict(entry):
         return Severity.WARNING
-    return Severity.ERROR if str(entry.value).lower() in _FALSE else Severity.INFO
+    return Severity.ERROR if truth_of(entry.value) is False else Severity.INFO
 
 
 def _unquote(entry: Entry, key: SchemaKey, bare: object) -> tuple[Edit, ...]:
