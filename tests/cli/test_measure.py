@@ -69,8 +69,8 @@ def test_offload_steps_on_the_cpu(here: Run) -> None:
 
 
 def test_half_states_reach_the_config(here: Run) -> None:
-    words = ("--model", MODEL, "--stage", "2", "--optimizer-state-dtype", "bf16")
-    [case] = dry(here, *words)
+    words = ("--stage", "2", "--precision", "bf16", "--optimizer-state-dtype", "bf16")
+    [case] = dry(here, "--model", MODEL, *words)
     assert case["ds_config"]["bf16"]["bf16_optimizer_states"] is True
 
 

@@ -11,7 +11,7 @@ import typer
 from zerowiz.app.ask.answers import Ask
 from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.prompts import asker
-from zerowiz.app.decide.decision import decide_with, require_strategy
+from zerowiz.app.decide.decision import decide_with, note_emulation, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import plan_files
@@ -134,6 +134,7 @@ def init(
     facts = read_reachable(path, (), options)
     options = answer_for(options, facts, (), ask_person)
     plan = decide_with(asking, options, machine, facts, (), show.plan)
+    note_emulation(plan)
     if plan.strategy is None and options.as_json:
         write_json(plan)
     strategy = require_strategy(plan)

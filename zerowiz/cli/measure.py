@@ -12,7 +12,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import plan_options, require_strategy, write_notes
+from zerowiz.app.decide.decision import note_emulation, plan_options, require_strategy, write_notes
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import ReadModel, count_or_trace, read_and_trace
@@ -67,6 +67,7 @@ def _trial_of(options: Options, machine: Machine, cap_bytes: int | None, steps: 
     asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
     plan = plan_options(asked, machine, None, ())
     write_notes(plan)
+    note_emulation(plan)
     strategy, job = require_strategy(plan), plan.request.job
     own = None if options.config is None else read_cases(options.config)
     return Trial(

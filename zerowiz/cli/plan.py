@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, write_notes
+from zerowiz.app.decide.decision import (
+    Plan,
+    note_emulation,
+    plan_options,
+    require_strategy,
+    write_notes,
+)
 from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
@@ -35,6 +41,7 @@ def plan(options: Options) -> None:
     options = answer(options, answers, answer_or_default)
     decided = plan_options(options, find_machine(options, os.environ), None, ())
     write_notes(decided)
+    note_emulation(decided)
     if options.as_json:
         write_json(decided)
     else:

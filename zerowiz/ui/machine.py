@@ -145,6 +145,7 @@ def _host(host: Host) -> str:
         "numa": None if host.numa_nodes is None else _many(host.numa_nodes, "NUMA node"),
         "shm": None if host.shm_bytes is None else f"shared memory {gib(host.shm_bytes)}",
         "memlock": None if lock is None else f"memlock {_lock(lock)}",
+        "bf16": {True: "computes bf16", False: "emulates bf16", None: None}[host.computes_bf16],
     }
     return "; ".join((memory, *filter(None, more.values())))
 

@@ -481,6 +481,23 @@ def test_an_old_gpu_is_not_hidden_by_one_of_which_nothing_is_known() -> None:
     assert False is merged(old, silent).takes_bf16
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((True, True), True),
+        ((True, False), False),
+        ((None, False), False),
+        ((True, None), None),
+    ],
+)
+def test_a_cpu_that_emulates_bf16_is_hidden_by_no_other(
+    values: tuple[bool | None, ...], expected: bool | None
+) -> None:
+    nodes = [node(host=Host(computes_bf16=each, computes_fp16=each)) for each in values]
+    host = merged(*nodes).host
+    assert (expected, expected) == (host.computes_bf16, host.computes_fp16)
+
+
 def test_disks_merge_to_one_that_no_node_falls_short_of() -> None:
     fast = Disk(total_bytes=9, free_bytes=3, is_nvme=True)
     small = Disk(total_bytes=5, free_bytes=4, is_nvme=None)

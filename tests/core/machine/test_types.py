@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import (
@@ -97,6 +98,24 @@ def test_an_oldest_gpu_without_bf16_keeps_the_machine_from_it() -> None:
     assert not machine(gpu(0, **new), gpu(1, **old)).takes_bf16
     assert machine(gpu(0, **new), gpu(1, **unknown)).compute_capability is None
     assert machine(gpu(0, **new), gpu(1, **unknown)).takes_bf16
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "computes_bf16", "expected"),
+    [
+        (Accelerator.CPU, True, True),
+        (Accelerator.CPU, False, False),
+        (Accelerator.CPU, None, True),
+        (Accelerator.CUDA, False, True),
+    ],
+)
+def test_the_cpu_keeps_from_bf16_the_ranks_that_it_computes_for(
+    accelerator: Accelerator, computes_bf16: bool | None, expected: bool
+) -> None:
+    whole = replace(
+        machine(gpu(0)), accelerator=accelerator, host=Host(computes_bf16=computes_bf16)
+    )
+    assert expected is whole.takes_bf16
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from zerowiz.app.options import Options, with_plain
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
+from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
@@ -168,6 +169,13 @@ def write_notes(plan: Plan) -> None:
             *uncounted,
         ):
             show.note(note, sys.stderr)
+
+
+def note_emulation(plan: Plan) -> None:
+    """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
+    job = plan.request.job
+    if emulates_bf16(job.machine, job.workload) and not plan.options.quiet:
+        show.note(BF16_IS_EMULATED, sys.stderr)
 
 
 def require_strategy(plan: Plan) -> Strategy:

@@ -11,7 +11,7 @@ from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with
 from zerowiz.core.machine.warnings import remarks
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read import read_here, read_machine
 from zerowiz.probe.nodes.hostfile import read_hostfile
 from zerowiz.probe.recording.files import HostFiles
@@ -132,5 +132,6 @@ def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine
         return machine
     if options.machine == CPU_MACHINE or asked == Accelerator.CPU:
         refuse_gpus(options)
-        return cpu_machine(options.gpus_per_node or 1, read_here(world))
+        host = with_number_formats(read_here(world), world.files, environ)
+        return cpu_machine(options.gpus_per_node or 1, host)
     return with_count(read_machine(world, gpus=options.gpus), options)

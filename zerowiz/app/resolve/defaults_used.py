@@ -2,31 +2,33 @@
 
 from collections.abc import Iterator
 
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload import SETTINGS
 
 
 def defaults_used(
-    workload: Workload, said: frozenset[str], settings: ScriptSettings
+    job: PlanInput, said: frozenset[str], settings: ScriptSettings
 ) -> tuple[str, ...]:
     """What nobody decided and the plan rests on, one clause each.
 
     Args:
-        workload: What the plan is for.
+        job: What the plan is for.
         said: The settings that somebody decided.
         settings: What the script shows, and what it decides without showing it.
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
     ignored = (f"no effect of `{b.code}` in line {b.line}" for b in settings.uncounted)
-    return (*_clauses(always, workload, said), *_clauses(unseen, workload, said), *ignored)
+    return (*_clauses(always, job, said), *_clauses(unseen, job, said), *ignored)
 
 
-def _clauses(
-    rows: dict[str, SettingRow], workload: Workload, said: frozenset[str]
-) -> Iterator[str]:
-    shown = workload.settings()
+def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
+    shown = job.workload.settings()
+    reasons = {"precision": why_no_bf16(job.machine, job.workload)}
     for name, row in rows.items():
         if row.assumed is not None and name not in said and shown[name] is not None:
-            yield f"{row.assumed.format(value=shown[name])} (`${name}`)"
+            why = reasons.get(name, "")
+            yield f"{row.assumed.format(value=shown[name])}{why} (`${name}`)"

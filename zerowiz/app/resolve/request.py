@@ -150,7 +150,7 @@ def make_request(
         job=job,
         constraints=_wish(options, own),
         handover=_handover(options, facts, settings),
-        assumed=defaults_used(job.workload, resolved.said, settings),
+        assumed=defaults_used(job, resolved.said, settings),
         unfused_adam=_unfused_adam(facts),
         falls_back=_falls_back(job),
         traced=read.notes,

@@ -7,11 +7,12 @@ from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config
+from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptSettings, Setting
 from zerowiz.core.units import solve_accumulation
-from zerowiz.core.workload import SETTINGS, Loss, Precision, Workload, parse_modules
+from zerowiz.core.workload import SETTINGS, Loss, Workload, parse_modules
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.libraries import read_transformers_release
 
@@ -70,7 +71,7 @@ def resolve_workload(
     if "lora_target_modules" in known:
         known["lora_target_modules"] = parse_modules(str(known["lora_target_modules"]))
     if "precision" not in known:
-        known["precision"] = _fitting_precision(options, machine)
+        known["precision"] = native_precision(machine, options.torch_autocast)
     release = read_transformers_release()
     # The names are those of the class, the values of its types: options and scripts have the same.
     workload = Workload(**known, transformers_version=release)  # type: ignore[arg-type]
@@ -108,9 +109,3 @@ def _accumulation(
             f"or drop `$global_batch {whole}`",
         )
     return solved
-
-
-def _fitting_precision(options: Options, machine: Machine) -> Precision:
-    if options.torch_autocast is not None:
-        return Precision.FP32  # the weights stay so
-    return Precision.BF16 if machine.takes_bf16 else Precision.FP16

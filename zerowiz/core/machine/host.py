@@ -1,11 +1,29 @@
 """Describe what a job can use of one node beside its GPUs."""
 
+from collections.abc import Set as AbstractSet
+
 from msgspec import Struct
 
 from zerowiz.core.values import Count
 
 # Linux, include/uapi/asm-generic/resource.h: RLIM_INFINITY, a limit that is none.
 UNLIMITED_BYTES = 2**64 - 1
+
+# Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64/kernel/cpuinfo.c: the flags of
+# instructions that multiply in bf16. AVX-NE-CONVERT only converts.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# ideep/utils.hpp, has_fp16_type_support: avx512_core_fp16, or avx2_vnni_2, of which this is a part.
+_FP16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "avx_ne_convert"})
+# Every x86 that torch runs on has it.
+_X86_FLAG = "sse2"
+
+# oneDNN, "CPU Dispatcher Control": the values of ONEDNN_MAX_CPU_ISA that stop short of products in
+# 16 bits; a value that it does not know limits nothing. torch sends those products to oneDNN, so
+# ATEN_CPU_CAPABILITY changes none of them (measured, docs/guides/machines.md).
+_ISAS_WITHOUT_FP16 = frozenset(
+    {"sse41", "avx", "avx2", "avx2_vnni", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"}
+)
+_ISAS_WITHOUT_BF16 = _ISAS_WITHOUT_FP16 - {"avx512_core_bf16"} | {"avx2_vnni_2"}
 
 
 class Disk(Struct, frozen=True, kw_only=True):
@@ -36,3 +54,24 @@ class Host(Struct, frozen=True, kw_only=True):
     """How much memory may be locked (pinned); `UNLIMITED_BYTES` when there is no limit."""
     disk: Disk | None = None
     """Under the folder that was asked about."""
+    computes_bf16: bool | None = None
+    """Whether the CPU multiplies in bf16; else torch emulates it. Read for CPU ranks alone."""
+    computes_fp16: bool | None = None
+    """The same of fp16, which DeepSpeed refuses where the CPU does not."""
+
+
+def computes_bf16(flags: AbstractSet[str], max_isa: str) -> bool:
+    """Whether torch multiplies bf16 natively on a CPU with these flags.
+
+    Args:
+        flags: As /proc/cpuinfo has them.
+        max_isa: The instruction set that oneDNN is held to; empty where it is held to none.
+    """
+    return not _BF16_FLAGS.isdisjoint(flags) and max_isa.lower() not in _ISAS_WITHOUT_BF16
+
+
+def computes_fp16(flags: AbstractSet[str], max_isa: str) -> bool | None:
+    """The same of fp16; not known beside x86."""
+    if _X86_FLAG not in flags:
+        return None
+    return not _FP16_FLAGS.isdisjoint(flags) and max_isa.lower() not in _ISAS_WITHOUT_FP16

@@ -279,7 +279,15 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         shm_bytes=_least(host.shm_bytes for host in hosts),
         memlock_bytes=_least(host.memlock_bytes for host in hosts),
         disk=_merge_disks([host.disk for host in hosts]),
+        computes_bf16=_all_true(host.computes_bf16 for host in hosts),
+        computes_fp16=_all_true(host.computes_fp16 for host in hosts),
     )
+
+
+def _all_true(values: Iterable[bool | None]) -> bool | None:
+    """False where one is; else an unknown one leaves it unknown."""
+    found = set(values)
+    return next((value for value in (False, None) if value in found), True)
 
 
 def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:

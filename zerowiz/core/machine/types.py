@@ -215,7 +215,12 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def takes_bf16(self) -> bool:
-        """Whether every chosen GPU has bf16 matrix units; an unknown one is taken to be new."""
+        """Whether bf16 is computed natively; where that is not known it is taken to be.
+
+        Every chosen GPU has matrix units for it, or the CPU instructions.
+        """
+        if self.accelerator is Accelerator.CPU:
+            return self.host.computes_bf16 is not False
         capability = self.compute_capability
         return capability is None or capability >= _BF16_CAPABILITY
 

@@ -272,6 +272,31 @@ def test_a_number_format_is_held_against_the_gpu(
 
 
 @pytest.mark.parametrize(
+    ("workload", "computes", "expected"),
+    [
+        (Workload(precision=Precision.FP16), False, ["half-precision"]),
+        (Workload(precision=Precision.FP16), True, []),
+        (Workload(precision=Precision.FP16), None, []),
+        (Workload(precision=Precision.BF16), False, ["slow-by-choice"]),
+        (Workload(precision=Precision.BF16), True, []),
+        (Workload(precision=Precision.BF16), None, []),
+        (
+            Workload(precision=Precision.FP32, torch_autocast=Precision.BF16),
+            False,
+            ["slow-by-choice"],
+        ),
+        (Workload(precision=Precision.FP32), False, []),
+    ],
+)
+def test_a_number_format_is_held_against_the_cpu(
+    workload: Workload, computes: bool | None, expected: list[str]
+) -> None:
+    host = replace(CPU.host, computes_bf16=computes, computes_fp16=computes)
+    machine = replace(CPU, host=host)
+    assert expected == codes(machine, planned=plan(machine, workload=workload))
+
+
+@pytest.mark.parametrize(
     ("machine", "said", "expected"),
     [
         (H200, "cpu", ["accelerator"]),

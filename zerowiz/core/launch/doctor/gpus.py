@@ -1,13 +1,14 @@
-"""Check that torch, the driver and the number format fit the chosen GPUs."""
+"""Check that torch, the driver and the number format fit the chosen GPUs, or the CPU."""
 
 from collections.abc import Iterator
 
+from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.launch.doctor.network import SLOW_BY_CHOICE
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload import Precision, Workload
 
 # NVIDIA, CUDA compatibility, minor version compatibility: from CUDA 11 on a driver runs what any
 # release of its own major version built, and what older ones did. What NVML tells is that of the
@@ -139,9 +140,12 @@ def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 
 
 def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    if inputs.planned is None or inputs.machine is None or not inputs.on_gpus:
+    if inputs.planned is None or inputs.machine is None:
         return
     step = inputs.planned.job.workload
+    if not inputs.on_gpus:
+        yield from _precision_on_cpu(inputs.machine, step)
+        return
     formats = {step.precision, step.torch_autocast}
     if Precision.FP16 in formats:
         yield from _fp16(inputs, inputs.machine)
@@ -159,8 +163,17 @@ HALF_PRECISION = Rule(
     name="half-precision",
     severity=Severity.ERROR,
     why="DeepSpeed refuses the format on this device",
-    when="fp16 on a GPU for which DeepSpeed refuses it",
+    when="fp16 on a GPU or a CPU for which DeepSpeed refuses it",
 )
+
+
+def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[PreflightFinding]:
+    fixes = ("`$precision fp32`", "where the script asks for it itself, leave that out")
+    # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
+    if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
+        yield found(HALF_PRECISION, "fp16 on a CPU that does not compute it", *fixes)
+    if emulates_bf16(machine, step):
+        yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
 
 
 def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding]:

@@ -69,7 +69,7 @@ SLOW_BY_CHOICE = Rule(
     why="the job runs, slower than it could",
     when=(
         "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, `CUDA_LAUNCH_BLOCKING`,"
-        " bf16 before Ampere"
+        " bf16 before Ampere or on a CPU that emulates it"
     ),
 )
 
