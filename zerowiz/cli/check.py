@@ -99,7 +99,7 @@ def check(
 
 
 def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> None:
-    """Refuse words that make no sense together.
+    """Refuse options that contradict each other.
 
     Raises:
         UsageError: They do not.
@@ -114,11 +114,11 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
         raise UsageError("`--fix` changes files, and `-` is none", "drop `--fix`")
 
 
-def _read_schema(said: str | None, *, quiet: bool) -> Schema:
-    """What the version of DeepSpeed takes that was said, else the installed one."""
-    if said is not None and not _VERSION.fullmatch(said):
-        raise UsageError(f"`--deepspeed-version {said}` is no version", "such as `0.19.8`")
-    wanted = said or read_version("deepspeed")
+def _read_schema(version: str | None, *, quiet: bool) -> Schema:
+    """The schema of the given version of DeepSpeed, else of the installed one."""
+    if version is not None and not _VERSION.fullmatch(version):
+        raise UsageError(f"`--deepspeed-version {version}` is no version", "such as `0.19.8`")
+    wanted = version or read_version("deepspeed")
     schema = read_ds_schema(wanted)
     if not quiet and wanted is not None and wanted.partition("+")[0] != schema.version:
         show.note(f"DeepSpeed {wanted} is held against the keys of {schema.version}", sys.stderr)
@@ -136,7 +136,7 @@ def _context(
     script: Path | None,
     machine: str | None,
 ) -> Context:
-    """What is known of the run; what was said counts more than what a script shows."""
+    """What is known of the run; options count more than what a script shows."""
     context = Context(integration=integration, world_size=world_size)
     if script is not None:
         facts = read_script(script)

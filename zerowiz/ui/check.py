@@ -54,7 +54,7 @@ def in_short(path: str, finding: ConfigFinding) -> str:
 
 
 def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
-    """The findings of a file; what several have in common is said with the first."""
+    """The findings of a file; the reason that several share is printed with the first."""
     said: set[str] = set()
     for finding in findings:
         _finding(path, finding, stream, explained=finding.rule.code in said)

@@ -12,7 +12,7 @@ _HANG = "    "
 
 
 def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
-    """Each finding with its reason and its fixes; what several have in common is said once."""
+    """Each finding with its reason and its fixes; the reason that several share is printed once."""
     said: set[str] = set()
     for finding in found:
         rule = finding.rule

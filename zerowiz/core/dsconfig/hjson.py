@@ -1,4 +1,4 @@
-"""Parse the text of a config, as its reader does, into values that know where they stand."""
+"""Parse the text of a config, as its reader does, into a tree of values with their places."""
 
 import json
 import re
@@ -15,8 +15,8 @@ from zerowiz.core.dsconfig.hjson_tokens import (
     TokenReader,
 )
 
-# Theory. A text of the JSON dialect is one that json itself takes. It is then read by the same code
-# as hjson's, because on such a text the two differ in their numbers alone.
+# Theory. The JSON dialect accepts what json itself accepts. Such a text is then read by the same
+# code as hjson's, because the two differ only in its numbers.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,8 @@ def repeated(node: Node) -> Iterator[tuple[Member, Member]]:
 
 
 # DeepSpeed itself reads some 7 levels (data_efficiency's curriculum_metrics.*.schedule_config).
-# hjson and json end somewhere in Python's stack, at some hundreds; what walks a tree may recurse.
+# hjson and json end with Python's stack, at some hundreds of levels. Up to this one a function may
+# recurse over a tree.
 DEEPEST_LEVEL = 100
 
 # What people write that json refuses, by what stands where it stops.

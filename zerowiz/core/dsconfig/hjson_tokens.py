@@ -10,8 +10,8 @@ from zerowiz.errors import UsageError
 # Theory. DeepSpeed reads a config with hjson, which takes nearly every JSON text and much more:
 # comments, single quotes, ''' blocks, text without quotes, a root without braces, no commas.
 # Accelerate and the Trainer read it with json. Neither tells where a value stands.
-# What is read here is what hjson 3.1.0 reads (decoder.py), its oddities included, because a check
-# has to say what DeepSpeed will see.
+# This module reads what hjson 3.1.0 reads (decoder.py), with hjson's peculiarities, because a check
+# has to report what DeepSpeed will see.
 
 
 class Dialect(StrEnum):
@@ -158,7 +158,7 @@ class TokenReader:
         self.lines = [self.at, *(end.end() for end in _LINE_END.finditer(text))]
 
     def place(self, start: int, end: int) -> Span:
-        """Where these characters stand."""
+        """The place of these characters."""
         line = bisect_right(self.lines, start)
         return Span(start=start, end=end, line=line, column=start - self.lines[line - 1] + 1)
 

@@ -1,8 +1,8 @@
-"""Say which keys a DeepSpeed config may hold, and which values DeepSpeed takes for each.
+"""Define which keys a DeepSpeed config may hold, and which values DeepSpeed accepts for each.
 
 The rows come out of DeepSpeed itself, version by version (`tests/schema/make_schema.py`). What
-DeepSpeed takes was tried on its own config class: a row says what happens when the config is read,
-not what a key is good for.
+DeepSpeed accepts was tried on its own config class: a row states what happens when the config is
+read, not what a key is for.
 """
 
 import difflib
@@ -115,7 +115,7 @@ class SchemaKey(Struct, frozen=True, kw_only=True):
     def accepts(self, value: object) -> bool:
         """Whether DeepSpeed reads this value of the key without an error.
 
-        What depends on another key is not weighed, nor what lies inside a section.
+        It does not look at other keys, nor inside a section.
         """
         return (
             kind_of(value) in self.takes
@@ -232,7 +232,7 @@ class Schema(Struct, frozen=True, kw_only=True):
         return same or tuple(_close(name, others))
 
 
-# Two letters swapped in a name of ten, one letter wrong in a name of four.
+# Two characters swapped in a name of ten, or one wrong in a name of four.
 _ALIKE_RATE = 0.75
 
 
@@ -275,7 +275,7 @@ def choose_schema(schemas: Sequence[Schema], version: str | None) -> Schema:
 
     Args:
         schemas: The newest first.
-        version: Of DeepSpeed, as `deepspeed.__version__` says it.
+        version: Of DeepSpeed, as in `deepspeed.__version__`.
     """
     if version is None:
         return schemas[0]

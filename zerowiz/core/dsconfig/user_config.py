@@ -25,7 +25,7 @@ _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserConfig:
-    """What the file says; None where it says nothing, or "auto", or where there is no file."""
+    """The settings of the file; None where a key is not set or is "auto", or there is no file."""
 
     stage: int | None = None
     offload: OffloadChoice | None = None
@@ -37,7 +37,7 @@ class UserConfig:
     torch_autocast: Precision | None = None
     state_dtype: StateDtype | None = None
     uncounted: tuple[str, ...] = ()
-    """Keys of it that change memory in ways the ledger does not know."""
+    """Its keys that change memory in ways that the ledger does not count."""
 
     def batch(self, ranks: int) -> tuple[int | None, int | None]:
         """Micro-batch and accumulation on this many ranks, as DeepSpeed completes the three.
@@ -136,7 +136,7 @@ _COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
 
 
 def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
-    """The keys of this config that no line stands for."""
+    """The keys of this config that no line of the ledger counts."""
     optimizer = _section(values, "optimizer").get("type", "adamw")
     keys = [key for key in _UNCOUNTED_SECTIONS if key in values]
     keys += [f"zero_optimization.{key}" for key in _UNCOUNTED_ZERO_KEYS if key in zero]
@@ -186,10 +186,10 @@ def read_own_config(values: Mapping[str, object]) -> UserConfig:
     """
     zero = _section(values, "zero_optimization")
     # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
-    said = zero.get("stage", int(values.get("zero_optimization") is True))
-    stage = _whole(said)
+    written = zero.get("stage", int(values.get("zero_optimization") is True))
+    stage = _whole(written)
     if stage not in {0, 1, 2, 3}:
-        raise UsageError(f"`zero_optimization.stage` is `{said}`, not a ZeRO stage")
+        raise UsageError(f"`zero_optimization.stage` is `{written}`, not a ZeRO stage")
     half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
     return UserConfig(
         stage=stage,

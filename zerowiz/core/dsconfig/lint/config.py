@@ -1,4 +1,4 @@
-"""Hold a parsed config against the schema, so that a rule can ask for a key by its path."""
+"""Match a parsed config with the schema, so that a rule can ask for a key by its path."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """What the rules look at."""
+    """What the rules read."""
 
     text: str
     root: Object
@@ -84,7 +84,7 @@ class Config:
         return None if entry is None else entry.value
 
     def truth(self, path: str, *, default: bool = False) -> bool | None:
-        """What DeepSpeed makes of a switch; None where nobody can tell yet."""
+        """What DeepSpeed makes of a switch; None where it is not known yet."""
         value = self.get(path)
         if value is None:
             return default
@@ -104,7 +104,7 @@ class Config:
 
     @property
     def stage(self) -> int | None:
-        """The stage of ZeRO; None where nobody can tell yet."""
+        """The stage of ZeRO; None where it is not known yet."""
         zero = self.get(ZERO)
         # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
         if not isinstance(zero, dict):
@@ -133,8 +133,8 @@ class Config:
     def if_built(self) -> Severity:
         """How bad an optimizer or a scheduler is that DeepSpeed cannot build.
 
-        The Trainer and Accelerate pass nothing of their own beside such a section. What a script
-        passes to `deepspeed.initialize` comes first, and the section is then not looked at
+        The Trainer and Accelerate pass none of their own where such a section exists. What a script
+        passes to `deepspeed.initialize` takes precedence, and DeepSpeed then ignores the section
         (runtime/engine.py, _configure_optimizer and _configure_lr_scheduler).
         """
         known = self.context.integration is not None or self.by_accelerate
@@ -150,7 +150,7 @@ class Config:
 
     @property
     def by_deepspeed(self) -> bool:
-        """Whether DeepSpeed was said to read the config by itself."""
+        """Whether DeepSpeed is known to read the config by itself."""
         return self.context.integration is Integration.DEEPSPEED
 
     def found(
@@ -161,7 +161,7 @@ class Config:
 
 
 def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:
-    """Look every key up."""
+    """Look up every key in the schema."""
     renamed = [key for key in schema.keys.values() if key.aliases]
     aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
     entries = tuple(_entries(root, (schema.keys, aliases), schema.keys[""], None))

@@ -1,4 +1,4 @@
-"""Describe what a config is checked against, beside DeepSpeed itself."""
+"""Describe the run that a config is checked for."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from zerowiz.core.workload import Integration
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What is known of the run; None is what nobody said."""
+    """What is known of the run; None is what is not known."""
 
     integration: Integration | None = None
     world_size: int | None = None
     settings: ScriptSettings | None = None
-    """What the script that the config is for was seen to say."""
+    """The settings that the training script was seen to make."""
     gpu_bytes: int | None = None
     """Memory of the smallest GPU."""
     compute_capability: tuple[int, int] | None = None
@@ -23,7 +23,7 @@ class Context:
 
 
 def on_machine(context: Context, machine: Machine) -> Context:
-    """The same run on this machine; a number of ranks that was said counts more than its own."""
+    """The same run on this machine; a given number of ranks counts more than its own."""
     context = replace(context, world_size=context.world_size or machine.world_size)
     if machine.accelerator is Accelerator.CPU:
         return context

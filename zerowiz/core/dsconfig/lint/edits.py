@@ -7,7 +7,7 @@ from zerowiz.core.dsconfig.hjson_tokens import Span
 from zerowiz.core.dsconfig.lint.config import Entry
 from zerowiz.core.dsconfig.lint.finding import Edit
 
-# What may stand between two members without being lost with one of them.
+# What may be removed together with a member: a comment may not.
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -23,7 +23,7 @@ def put(entry: Entry, value: object) -> tuple[Edit, ...]:
 
 
 def drop(text: str, entry: Entry) -> tuple[Edit, ...]:
-    """Take the member out, unless something other than a comma stands beside it."""
+    """Remove the member, unless something other than a comma stands between it and the next."""
     members = entry.holder.members
     at = members.index(entry.member)
     start, end = entry.member.key.place.start, entry.member.value.place.end

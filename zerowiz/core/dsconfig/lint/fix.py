@@ -21,9 +21,9 @@ class FixedText:
 
     text: str
     findings: tuple[ConfigFinding, ...]
-    """What is still to be said of it."""
+    """The findings in it."""
     fixed: tuple[ConfigFinding, ...]
-    """What is not any more, in the order of the rounds."""
+    """The findings that are gone, in the order of the rounds."""
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
@@ -67,7 +67,7 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
 
 
 def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
-    """The findings, from the first on, whose edits do not get into each other's way."""
+    """The findings, from the first on, whose edits do not overlap."""
     chosen: list[ConfigFinding] = []
     taken: list[Edit] = []
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Say which configs DeepSpeed reads as a JSON Schema, which editors complete keys from."""
+"""Write the schema of a config as JSON Schema, from which editors complete keys."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def encode_json_schema(schema: Schema) -> dict[str, object]:
     """What is meant to stand in a config, for one version of DeepSpeed.
 
     It is stricter than DeepSpeed, which also reads `"8"` where a number is meant, and milder than
-    `check`: no key is weighed against another.
+    `check`: it compares no key with another.
     """
     return {
         "$schema": _DIALECT,
@@ -105,12 +105,12 @@ def _bounds(key: SchemaKey) -> dict[str, object]:
 
 
 def _takes_auto(key: SchemaKey) -> bool:
-    """Where a replaced or a dropped "auto" is meant; what takes every kind is not looked at."""
+    """Where a replaced or a dropped "auto" is meant; a key that takes every kind is left out."""
     looked_at = len(key.takes) < len(Kind)
     return key.path in _FILLED or (looked_at and Kind.AUTO in key.takes)
 
 
 def _about(key: SchemaKey) -> Mapping[str, object]:
     moved = f"Use {key.new_path}." if key.new_path else None
-    said = " ".join(filter(None, (key.about, moved)))
-    return {"description": said} if said else {}
+    text = " ".join(filter(None, (key.about, moved)))
+    return {"description": text} if text else {}

@@ -60,7 +60,7 @@ _OLD_BF16 = "bfloat16."
 
 
 def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
-    """Everything that is to be said of a config, in the order of its text.
+    """Everything that is found in a config, in the order of its text.
 
     Args:
         text: Of the file.

@@ -14,7 +14,7 @@ class FileReport:
     """What was found in one file."""
 
     path: str
-    """As the person said it."""
+    """As it was given on the command line."""
     findings: tuple[ConfigFinding, ...]
 
     @property
@@ -24,7 +24,7 @@ class FileReport:
 
 
 def encode_reports(reports: Sequence[FileReport]) -> dict[str, object]:
-    """One JSON object, the files in the order in which they were said."""
+    """One JSON object, the files in the order of the command line."""
     return {
         "schema_version": SCHEMA_VERSION,
         "files": [

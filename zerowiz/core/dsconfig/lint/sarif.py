@@ -1,4 +1,4 @@
-"""Say findings in SARIF, which code hosts show as annotations."""
+"""Write findings as SARIF, which code hosts show as annotations."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -24,7 +24,7 @@ def encode_sarif(
 
     Args:
         reports: What was found.
-        rules: All that there are, found or not.
+        rules: All rules, found or not.
         version: Of zerowiz.
     """
     driver = {"name": "zerowiz", "version": version, "rules": [_rule(rule) for rule in rules]}

@@ -22,12 +22,12 @@ class ConfigText:
     """A config as the rules read it."""
 
     path: str
-    """As the person said it."""
+    """As it was given on the command line."""
     text: str = ""
     places: tuple[Span, ...] = ()
     """Where each line of `text` comes from; empty when `text` is the file itself."""
     integration: Integration | None = None
-    """Who reads such a file, where only one does."""
+    """The integration, where only one reads such a file."""
     fault: JsonTextError | None = None
     """Why there is no text."""
 

@@ -32,7 +32,7 @@ def _needed(inputs: PreflightInput) -> tuple[Op, ...]:
 
 
 def _missing(inputs: PreflightInput) -> tuple[Op, ...]:
-    """Those that nobody built yet."""
+    """Those that are not built yet."""
     built = inputs.facts.extensions.built if inputs.facts.extensions else frozenset()
     return tuple(op for op in _needed(inputs) if op.name not in built)
 

@@ -1,4 +1,4 @@
-"""Run every preflight check, in the order in which a job would meet what they look at."""
+"""Run every preflight check, in the order in which a job would meet what they find."""
 
 from collections.abc import Iterator
 from typing import Protocol

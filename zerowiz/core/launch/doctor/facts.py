@@ -1,4 +1,4 @@
-"""State what the probes found around a job; what nobody could tell is `None`."""
+"""State what the probes found around a job; what is not known is None."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Torch:
-    """What torch's own files say of it."""
+    """What torch's own files show of it."""
 
     version: str
     cuda_version: tuple[int, int] | None = None
     """What it was built with; None for a build without."""
     hip: bool = False
     capabilities: frozenset[tuple[int, int]] | None = None
-    """What a release holds code for; None for a build of somebody's own."""
+    """What a release holds code for; None for a build from source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,13 +56,13 @@ class Toolchain:
     """As torch finds it; None where it finds none."""
     has_nvcc: bool | None = None
     cuda_version: tuple[int, int] | None = None
-    """What nvcc says, where it was asked."""
+    """The version that nvcc prints, where it was run."""
     has_libaio: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """A file that says that somebody is building."""
+    """A file that stands while an op is built."""
 
     path: str
     op: str
@@ -104,20 +104,20 @@ class Import:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What a script's text shows beside its settings."""
+    """What a script's text shows apart from its settings."""
 
     path: str
     missing: tuple[Import, ...] = ()
     """Imported at the top of it, and not to be found."""
     shadowing: tuple[str, ...] = ()
-    """Files beside it that have a library's name."""
+    """Files in its folder that have a library's name."""
     builds_on_host: bool = False
     """It shows how its model is built, and no word of another place than host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightFacts:
-    """Everything that was looked at."""
+    """Everything that the probes read."""
 
     installed: Installed | None = None
     toolchain: Toolchain | None = None

@@ -37,11 +37,11 @@ ACCELERATOR = Rule(
 
 def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """A launch sets the variable for the CPU alone."""
-    said = inputs.environ.get("DS_ACCELERATOR")
-    if said is not None and inputs.on_gpus and said != "cuda":
+    name = inputs.environ.get("DS_ACCELERATOR")
+    if name is not None and inputs.on_gpus and name != "cuda":
         yield found(
             ACCELERATOR,
-            f"`DS_ACCELERATOR={said}`, and the plan is for GPUs",
+            f"`DS_ACCELERATOR={name}`, and the plan is for GPUs",
             "unset DS_ACCELERATOR",
             "`$accelerator cpu` plans for the CPU",
         )

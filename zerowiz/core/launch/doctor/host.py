@@ -10,7 +10,7 @@ from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Method
 
-# NVIDIA, NCCL user guide, troubleshooting, shared memory: what it says to give a container.
+# NVIDIA, NCCL user guide, troubleshooting, shared memory: the size for a container.
 _SHM_OF_NCCL_BYTES = 2**30
 # deepspeed/ops/csrc/cpu/comm/shm.cpp, allreduce_workspace (0.19.8). With less, two ranks trained,
 # and ended with signal 11 at the first `inference_all_reduce` (tried with 40 and 64 MiB).
@@ -186,7 +186,7 @@ def _load(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         return
     load_bytes = planned.evaluated.load_bytes(planned.job)
     host = machine.host
-    # What offload takes was weighed; 4-bit weights are made on the GPU.
+    # The plan counts what offload takes; 4-bit weights are made on the GPU.
     if load_bytes <= planned.evaluated.host_bytes or planned.job.workload.method is Method.QLORA:
         return
     free_bytes, all_bytes = host.available_bytes, host.total_bytes

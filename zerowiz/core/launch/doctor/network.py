@@ -176,11 +176,11 @@ FRAGMENTS = Rule(
 def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if inputs.on_gpus and not expands_segments(inputs.environ):
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-        said = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
+        setting = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
         yield found(
             FRAGMENTS,
-            f"`{said}` has no `expandable_segments:True`",
-            f"export {said},expandable_segments:True",
+            f"`{setting}` has no `expandable_segments:True`",
+            f"export {setting},expandable_segments:True",
         )
 
 

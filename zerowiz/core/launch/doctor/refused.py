@@ -1,4 +1,4 @@
-"""Say what an earlier step of a launch refused."""
+"""Report what an earlier step of a launch refused."""
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.rule import Rule, Severity

@@ -22,7 +22,7 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     settings = config.context.settings
     if settings is None:
         return
-    for path, value, said_by in _said(settings, config.context.world_size):
+    for path, value, said_by in _set_by_script(settings, config.context.world_size):
         entry = config.last.get(path)
         if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
             continue
@@ -48,7 +48,9 @@ def _two_rates(config: Config) -> Iterator[ConfigFinding]:
         )
 
 
-def _said(settings: ScriptSettings, ranks: int | None) -> Iterator[tuple[str, object, str]]:
+def _set_by_script(
+    settings: ScriptSettings, ranks: int | None
+) -> Iterator[tuple[str, object, str]]:
     """Keys, what the script makes of them, and where."""
     micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
     whole, per_gpu, accumulated = BATCH_KEYS

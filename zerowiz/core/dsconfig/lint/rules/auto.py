@@ -1,4 +1,4 @@
-"""Find an "auto" that nobody fills."""
+"""Find an "auto" that is never filled."""
 
 from collections.abc import Iterator
 

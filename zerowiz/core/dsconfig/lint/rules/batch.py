@@ -15,7 +15,7 @@ _FEWER_RANKS = ("sequence_parallel_size", "data_parallel_size", "tensor_parallel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Batch:
-    """The three numbers of one config, as far as they stand there."""
+    """The three numbers of one config, as far as they are set."""
 
     train_size: int | None
     micro_batch: int | None
@@ -28,7 +28,7 @@ class _Batch:
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
-    """The batch equation, as far as it can be told."""
+    """The batch equation, as far as its numbers are known."""
     if all(config.get(key) is None for key in BATCH_KEYS[:2]):
         yield _missing(config)
         return
@@ -64,7 +64,7 @@ def _missing(config: Config) -> ConfigFinding:
 
 
 def _is_whole(config: Config, batch: _Batch) -> bool:
-    """Whether all that is set is a positive whole number; other rules tell the rest."""
+    """Whether all that is set is a positive whole number; other rules report the rest."""
     numbers = (batch.train_size, batch.micro_batch, batch.accumulation_steps)
     return all(
         config.get(key) is None or (number is not None and number > 0)

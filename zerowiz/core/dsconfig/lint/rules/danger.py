@@ -16,7 +16,7 @@ _PERSISTENCE = f"{ZERO}.stage3_param_persistence_threshold"
 _HALF_BYTES = 2
 # DeepSpeed's default of 5e8 elements takes up to an eighth of a GPU of 8 GiB.
 _MOST_FRACTION = 1 / 8
-# An eighth of 80 GB, for a GPU that nobody named.
+# An eighth of 80 GB, for a GPU that is not known.
 _MOST_BYTES = 10 * 10**9
 # runtime/zero/partitioned_param_coordinator.py, fetch_sub_module and __params_to_release. What
 # recurs within the reuse distance was passed on the way in and on the way out: half of it is held.

@@ -19,14 +19,14 @@ _STAGES: Mapping[str, tuple[int, ...]] = {
     f"{ZERO}.round_robin_gradients": (1, 2),
 }
 _STAGE_3_PREFIX = f"{ZERO}.stage3_"
-# 0.16.9 to 0.19.8: config.py parses them, and nobody asks for them.
+# 0.16.9 to 0.19.8: config.py parses them, and nothing reads them.
 _INERT = frozenset({f"{ZERO}.allgather_partitions", "disable_allgather"})
-# People keep the settings of one precision beside the other.
+# Many configs keep the settings of the precision that is off.
 _OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
-    """Keys of another stage, of nobody, and of sections that are off."""
+    """Keys of another stage, keys that nothing reads, and sections that are off."""
     for entry in config.entries:
         if entry.key is not None and not entry.key.deprecated:
             yield from _stage(config, entry)
@@ -110,7 +110,7 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
             f"`{entry.label}` has no `enabled`, and is off",
             fix='write `"enabled": true`, or drop the section',
         )
-    elif entry.value["enabled"] is False and not _is_spare(config, entry, rest):
+    elif entry.value["enabled"] is False and not _is_harmless(config, entry, rest):
         yield entry.found(
             SECTION_DISABLED,
             f"`{entry.label}` is off, with its other keys",
@@ -119,7 +119,7 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         )
 
 
-def _is_spare(config: Config, entry: Entry, names: Sequence[str]) -> bool:
+def _is_harmless(config: Config, entry: Entry, names: Sequence[str]) -> bool:
     """Whether it is a precision whose settings do no harm: the other is on, or all are usual."""
     other = _OTHER_PRECISION.get(entry.known_path)
     if other is None:

@@ -1,4 +1,4 @@
-"""Find keys that DeepSpeed does not know, knows elsewhere, or knows no more."""
+"""Find keys that DeepSpeed does not know, knows in another section, or has removed."""
 
 import json
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ _OTHER_WORDS = {
     "train_micro_batch_size": "train_micro_batch_size_per_gpu",
     "train_micro_batch_size_per_device": "train_micro_batch_size_per_gpu",
 }
-# A name that so many sections have says nothing about where it belongs.
+# A name that more sections have does not show where it belongs.
 _HOMES = 2
 # A key of these that stands elsewhere was meant for them; a `seed` is anybody's, as is `enabled`.
 _DISTINCT_HOMES = frozenset({"", "zero_optimization", "fp16", "bf16"})
 _ANYBODYS = "enabled"
 # Where unknown keys are ignored: `_comment`, `$schema`, `//`.
 _NOTES = ("_", "$", "//", "#", "comment")
-# Somebody's notes are fewer, a Trainer's state and a model's config have more.
+# Notes are fewer; a Trainer's state and a model's config have more.
 _ANOTHERS = 5
-# Nobody misspells more; each guess looks at every key of the section.
+# A limit on time: each guess compares every key of the section.
 _MOST_GUESSES = 50
 # What DeepSpeed does not look at when a script passes an optimizer or a scheduler of its own.
 _BUILT = frozenset({"optimizer", "scheduler"})
@@ -69,7 +69,7 @@ NOT_A_CONFIG = Rule(
 
 
 def no_config(config: Config) -> ConfigFinding:
-    """What is said of a file that no reader takes, for it has no batch size either."""
+    """The finding for a file that no reader accepts, because it has no batch size either."""
     known = config.context.integration is not None
     return config.found(
         NOT_A_CONFIG,
@@ -80,7 +80,7 @@ def no_config(config: Config) -> ConfigFinding:
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
-    """Whatever is wrong with names."""
+    """Names of keys that are wrong."""
     anothers = _of_another_program(config)
     if anothers:
         yield config.found(
@@ -124,8 +124,8 @@ DEPRECATED_KEY = Rule(
 def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision adds a `bf16` of its
     # own; runtime/precision_config.py, get_bfloat16_config reads that first.
-    beside = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
-    if entry.path == "bfloat16" and (beside or config.by_accelerate):
+    has_bf16 = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
+    if entry.path == "bfloat16" and (has_bf16 or config.by_accelerate):
         yield entry.found(
             KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", fix="drop it"
         )
@@ -217,7 +217,7 @@ def _comes_anyway(config: Config, key: SchemaKey, value: object) -> bool:
 
 
 def _is_loss_scaling(entry: Entry) -> bool:
-    """Whether it is a key of fp16 under bf16, where nobody needs it.
+    """Whether it is a key of fp16 under bf16, where it is not needed.
 
     Strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config).
     """

@@ -20,7 +20,7 @@ def check(config: Config) -> Iterator[ConfigFinding]:
 
 
 def offloads(config: Config) -> bool | None:
-    """Whether the optimizer goes to the CPU or further; None where nobody can tell yet."""
+    """Whether the optimizer goes to the CPU or further; None where it is not known yet."""
     # runtime/zero/config.py: cpu_offload becomes an offload_optimizer.
     if config.device("offload_optimizer") or config.truth(f"{ZERO}.cpu_offload"):
         return True

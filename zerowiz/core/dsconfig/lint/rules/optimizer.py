@@ -12,7 +12,7 @@ from zerowiz.core.rule import Rule, Severity
 
 # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
 _TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"})
-# runtime/config.py, DEEPSPEED_OPTIMIZERS; up to 0.19.6 the 1-bit ones too. In any case of letters.
+# runtime/config.py, DEEPSPEED_OPTIMIZERS, whose case it ignores; up to 0.19.6 the 1-bit ones too.
 _DEEPSPEED = _TESTED | {"lamb", "musgd"}
 _ONE_BIT = frozenset({"onebitadam", "zerooneadam", "onebitlamb"})
 # torch 2.x, optim/__init__.py, as it is spelled.

@@ -34,7 +34,7 @@ _LION = _names("lr betas weight_decay set_grad_none")
 _ADAGRAD = _names(
     "lr lr_decay weight_decay initial_accumulator_value eps foreach maximize differentiable fused"
 )
-# Their names in any case of letters.
+# By name in lower case; DeepSpeed ignores the case.
 DEEPSPEED_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "adagrad": _ADAGRAD,
     "lamb": _LAMB,
@@ -77,8 +77,8 @@ TORCH_ARGUMENTS: Mapping[str, frozenset[str]] = {
     ),
     "SparseAdam": _names("lr betas eps maximize"),
 }
-# runtime/engine.py, _muon_param_groups and get_optimizer_configuration: what it asks for, the rest
-# it leaves lying.
+# runtime/engine.py, _muon_param_groups and get_optimizer_configuration: what it reads; it ignores
+# the rest.
 MUON_ARGUMENTS = _names(
     "lr muon_lr adam_lr momentum weight_decay ns_method betas eps adam_w_mode torch_adam foreach",
     "fp32_optimizer_states",

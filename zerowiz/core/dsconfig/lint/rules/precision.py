@@ -18,7 +18,7 @@ _DTYPES: Mapping[str, str] = {
     **dict.fromkeys(("torch.float32", "fp32", "float32", "float"), "fp32"),
 }
 
-# torch/cuda/__init__.py, is_bf16_supported: below that it is emulated, and still said to be there.
+# torch/cuda/__init__.py, is_bf16_supported: below that torch emulates it, and reports it as there.
 _BF16_CAPABILITY = (8, 0)
 # accelerator/cuda_accelerator.py, is_fp16_supported; DS_ALLOW_DEPRECATED_FP16=1 lets 6.x through.
 _FP16_CAPABILITY = (7, 0)
@@ -105,7 +105,7 @@ ZERO_WITHOUT_16_BIT = Rule(
 
 
 def _none(config: Config) -> Iterator[ConfigFinding]:
-    """Said of DeepSpeed by itself: the others add a precision of their own."""
+    """For DeepSpeed by itself alone: the others add a precision of their own."""
     switches = ("bf16.enabled", "fp16.enabled", "torch_autocast.enabled")
     off = all(config.truth(path) is False for path in switches)
     meant = any(config.get(path) is False for path in switches)
@@ -192,7 +192,7 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
 
 
 def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
-    """What trains there: fp16, and the Trainer has to be told of it too."""
+    """What trains there: fp16, which TrainingArguments have to name too."""
     if capability < _FP16_CAPABILITY:
         return "train in fp32"
     script = config.context.integration is Integration.HF

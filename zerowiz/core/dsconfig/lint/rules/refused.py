@@ -1,4 +1,4 @@
-"""Find what DeepSpeed or Accelerate refuses beside something else."""
+"""Find pairs of settings that DeepSpeed or Accelerate refuses."""
 
 from collections.abc import Iterator
 
@@ -28,8 +28,8 @@ NO_ZERO_SECTION = Rule(
 
 def _no_zero(config: Config) -> Iterator[ConfigFinding]:
     # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
-    said = config.context.integration is not None
-    if said and config.by_accelerate and ZERO not in config.last:
+    is_known = config.context.integration is not None
+    if is_known and config.by_accelerate and ZERO not in config.last:
         yield config.found(
             NO_ZERO_SECTION,
             "there is no `zero_optimization`",
@@ -50,12 +50,12 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
     entry = config.last.get("gradient_allreduce_op")
     if entry is None or str(entry.value).lower() != "sum":
         return
-    beside = {
+    others = {
         "stage 3": config.stage == STAGE_3,
         "ZenFlow": isinstance(config.get(f"{ZERO}.zenflow"), dict),
         "DeepCompile": config.truth("compile.deepcompile"),
     }
-    for name in (name for name, is_there in beside.items() if is_there):
+    for name in (name for name, is_there in others.items() if is_there):
         yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", fix="write `mean`")
 
 

@@ -13,7 +13,7 @@ from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
-# what nobody said.
+# what is not set.
 _TEXTS = {Kind.DIGITS, Kind.DECIMAL, Kind.NUMERAL, Kind.SWITCH, Kind.WORD, Kind.AUTO}
 _MEANT: Mapping[str, frozenset[Kind]] = {
     "boolean": frozenset({Kind.BOOLEAN, Kind.WHOLE}),
@@ -36,7 +36,7 @@ _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
-    """Whatever is wrong with single values."""
+    """Values that are wrong by themselves."""
     for entry in config.entries:
         if entry.key is None or entry.key.removed or _is_auto(entry.value):
             continue
@@ -106,7 +106,7 @@ def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
 
 
 def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
-    """What a lax section reads without a look at it."""
+    """A value that a lax section accepts unchecked."""
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
     if is_meant or not key.types or _is_strict(entry):
         return None
@@ -158,7 +158,7 @@ def _unquote(entry: Entry, key: SchemaKey, bare: object) -> tuple[Edit, ...]:
 
 
 def _bare(word: str) -> object:
-    """The number or truth that the word says; None where JSON would write it in another way."""
+    """The number or the truth in quotes; None where JSON would write it in another way."""
     if _JSON_NUMBER.fullmatch(word):
         try:
             return json.loads(word)
