@@ -22,7 +22,6 @@ from zerowiz.core.script import (
     Setting,
     Takes,
     check_accelerator,
-    default_targets,
     deliver,
     field_options,
     settle,
@@ -436,7 +435,7 @@ def test_the_layers_that_nobody_names_are_those_of_the_installed_peft() -> None:
     constants = pytest.importorskip("peft.utils.constants")
     table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     named = {family: set(table.get(family, ())) for family in FAMILIES}
-    assert named == {family: set(default_targets(family)) for family in FAMILIES}
+    assert named == {name: set(family.default_lora_targets) for name, family in FAMILIES.items()}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.script import (
     ScriptFacts,
     ScriptSettings,
-    default_targets,
     settle,
 )
 from zerowiz.core.strategy import Strategy
@@ -125,7 +124,8 @@ def make_request(
         else ReadModel(model=model)
     )
     if settings.targets_by_architecture and options.lora_target_modules is None:
-        targets = default_targets(read.model.architecture.family)
+        family = FAMILIES.get(read.model.architecture.family)
+        targets = () if family is None else family.default_lora_targets
         workload = replace(workload, lora_target_modules=targets)
     budget = options.memory_budget
     flag, said = "optimizer_state_dtype", options.optimizer_state_dtype

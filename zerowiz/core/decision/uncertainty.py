@@ -19,6 +19,7 @@ from zerowiz.core.memory.common import share_gradients
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
+from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.workload import (
@@ -121,8 +122,6 @@ _GUESSED: Stretch = {
     **dict.fromkeys(_LARGEST, (0.5, 1.0)),
 }
 
-# Their formulas were held against no run of tests/measured.
-_NEW_FAMILIES = frozenset({"gemma"})
 # There, five times at least.
 _KNOWN_OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.ADAMW_8BIT})
 
@@ -132,6 +131,11 @@ def _steps_with(job: PlanInput, strategy: Strategy, *, fused: bool) -> bool:
     w = job.workload
     here = strategy.offload is Offload.NONE
     return here and w.optimizer is Optimizer.ADAMW and w.optimizer_fused is fused
+
+
+def _is_new(family: str) -> bool:
+    """Whether the formulas of a known family were held against no run of tests/measured."""
+    return family in FAMILIES and not FAMILIES[family].measured
 
 
 def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
@@ -168,7 +172,7 @@ DOUBTS: Sequence[Doubt] = (
     # Falcon, Mixtral, Phi-3 and ViT were 0.8 to 2.4 % off when they were first measured.
     Doubt(
         what=Assumption.NEW_FAMILY,
-        holds=lambda job, _: job.model.architecture.family in _NEW_FAMILIES,
+        holds=lambda job, _: _is_new(job.model.architecture.family),
         rate=0.02,
     ),
     # f3-025: 2.04 %, of which ZeRO-3 is a part.

@@ -73,6 +73,15 @@ class Family(Struct, frozen=True, kw_only=True):
     """Whether its linear layers call torch's function, in whose place DeepSpeed puts its own."""
     lora_targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By what names peft adapts a tensor, where it is not by its own."""
+    default_lora_targets: tuple[str, ...] = ()
+    """The layers that peft adapts where a script names none; peft refuses a family without any.
+
+    Source: peft 0.21, utils/constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+    """
+    moe_block: str | None = None
+    """The class whose `experts` attribute holds the experts, for ZeRO-3's `leaf_module.classes`."""
+    measured: bool = True
+    """Whether a run of tests/measured holds its formulas; the bounds of a prediction ask."""
 
 
 _LLAMA: Mapping[str, Default] = {
@@ -87,6 +96,7 @@ _LLAMA: Mapping[str, Default] = {
     "attention_dropout": 0.0,
     "hidden_act": "silu",
 }
+_QV = ("q_proj", "v_proj")
 _UNTIED: Mapping[str, bool] = {"tie_word_embeddings": False}
 _TIED: Mapping[str, bool] = {"tie_word_embeddings": True}
 _BIASED: Mapping[str, bool] = {"attention_bias": False}
@@ -192,9 +202,15 @@ FAMILIES: Mapping[str, Family] = {
         defaults=_LLAMA,
         switches={**_UNTIED, **_BIASED, "mlp_bias": False},
         tensors=_LLAMA_BLOCK,
+        default_lora_targets=_QV,
     ),
     "mistral": Family(
-        liger=True, defaults=_MISTRAL, switches=_UNTIED, tensors=_LLAMA_BLOCK, sliding_every=1
+        liger=True,
+        defaults=_MISTRAL,
+        switches=_UNTIED,
+        tensors=_LLAMA_BLOCK,
+        sliding_every=1,
+        default_lora_targets=_QV,
     ),
     "qwen2": Family(
         liger=True,
@@ -206,12 +222,14 @@ FAMILIES: Mapping[str, Family] = {
             *blocks.TWO_NORMS,
             *blocks.RMS_ENDS,
         ),
+        default_lora_targets=_QV,
     ),
     "qwen3": Family(
         liger=True,
         defaults={**_QWEN2, "head_dim": 128},
         switches={**_UNTIED, **_BIASED, **_SLIDES},
         tensors=(*_LLAMA_BLOCK, *blocks.HEAD_NORMS),
+        default_lora_targets=_QV,
     ),
     "gemma": Family(
         liger=True,
@@ -219,6 +237,8 @@ FAMILIES: Mapping[str, Family] = {
         switches={**_TIED, **_BIASED},
         tensors=_LLAMA_BLOCK,
         norm=Norm.RMS_SCALED_IN_FP32,
+        default_lora_targets=_QV,
+        measured=False,
     ),
     "gemma2": Family(
         # sdpa has no cap for scores.
@@ -236,6 +256,7 @@ FAMILIES: Mapping[str, Family] = {
         sliding_every=2,
         norms_per_layer=4,
         norm=Norm.RMS_SCALED_IN_FP32,
+        default_lora_targets=_QV,
     ),
     "gemma3_text": Family(
         liger=True,
@@ -259,6 +280,7 @@ FAMILIES: Mapping[str, Family] = {
         sliding_every=6,
         norms_per_layer=4,
         norm=Norm.RMS_SCALED_IN_FP32,
+        default_lora_targets=_QV,
     ),
     "mixtral": Family(
         defaults={
@@ -277,6 +299,8 @@ FAMILIES: Mapping[str, Family] = {
         ),
         sliding_every=1,
         lora_targets=_LORA_OF_MIXTRAL,
+        default_lora_targets=_QV,
+        moe_block="MixtralSparseMoeBlock",
     ),
     "qwen2_moe": Family(
         defaults={
@@ -299,6 +323,7 @@ FAMILIES: Mapping[str, Family] = {
             *blocks.TWO_NORMS,
             *blocks.RMS_ENDS,
         ),
+        moe_block="Qwen2MoeSparseMoeBlock",
     ),
     "qwen3_moe": Family(
         defaults={
@@ -314,6 +339,7 @@ FAMILIES: Mapping[str, Family] = {
         tensors=(*_LLAMA_BLOCK, *blocks.HEAD_NORMS, *blocks.EXPERTS),
         sliding_every=1,
         lora_targets=_LORA_OF_QWEN3_MOE,
+        moe_block="Qwen3MoeSparseMoeBlock",
     ),
     "olmo2": Family(
         liger=True,
@@ -372,6 +398,7 @@ FAMILIES: Mapping[str, Family] = {
         gated=NEVER,
         softmax_in_fp32=False,
         learned_positions=True,
+        default_lora_targets=("c_attn",),
     ),
     "gpt_neox": Family(
         defaults={
@@ -394,6 +421,7 @@ FAMILIES: Mapping[str, Family] = {
         norm=Norm.LAYER,
         gated=NEVER,
         value_in_qkv=blocks.ALWAYS,
+        default_lora_targets=("query_key_value",),
     ),
     "falcon": Family(
         defaults={
@@ -432,6 +460,7 @@ FAMILIES: Mapping[str, Family] = {
         residual_dropouts=1,
         softmax_in_fp32=False,
         masked=True,
+        default_lora_targets=("query_key_value",),
     ),
     "opt": Family(
         packable=False,
@@ -465,6 +494,7 @@ FAMILIES: Mapping[str, Family] = {
         first_norm="do_layer_norm_before",
         gated=NEVER,
         learned_positions=True,
+        default_lora_targets=_QV,
     ),
     "bert": Family(
         defaults=_BERT,
@@ -479,6 +509,7 @@ FAMILIES: Mapping[str, Family] = {
         causal=False,
         loss_in_fp32=False,
         learned_positions=True,
+        default_lora_targets=("query", "value"),
     ),
     "roberta": Family(
         defaults={**_BERT, "vocab_size": 50265},
@@ -494,6 +525,7 @@ FAMILIES: Mapping[str, Family] = {
         causal=False,
         loss_in_fp32=False,
         learned_positions=True,
+        default_lora_targets=("query", "value"),
     ),
     "t5": Family(
         # integrations/sdpa_attention.py: its rows lie together since then.
@@ -534,6 +566,7 @@ FAMILIES: Mapping[str, Family] = {
         softmax_in_fp32=False,
         causal=False,
         loss_in_fp32=False,
+        default_lora_targets=("q", "v"),
     ),
     "vit": Family(
         defaults={

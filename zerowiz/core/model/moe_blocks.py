@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from zerowiz.core.model.families import FAMILIES
+
 # transformers 5.23, models/*/modeling_*.py: the class whose `experts` attribute holds the experts;
-# by the `model_type` of config.json, and that of the text model inside it.
-MOE_BLOCKS: Mapping[str, str] = {
+# by the `model_type` of config.json, and that of the text model inside it. Families with formulas
+# have it in their row.
+_WITHOUT_A_ROW: Mapping[str, str] = {
     "afmoe": "AfmoeSparseMoeBlock",
     "aria": "AriaTextMoELayer",
     "aria_text": "AriaTextMoELayer",
@@ -32,15 +35,12 @@ MOE_BLOCKS: Mapping[str, str] = {
     "longcat_flash": "LongcatFlashMoE",
     "minimax": "MiniMaxSparseMoeBlock",
     "minimax_m2": "MiniMaxM2SparseMoeBlock",
-    "mixtral": "MixtralSparseMoeBlock",
     "nemotron_h": "NemotronHMoE",
     "nllb-moe": "NllbMoeSparseMLP",
     "olmoe": "OlmoeSparseMoeBlock",
     "phimoe": "PhimoeSparseMoeBlock",
-    "qwen2_moe": "Qwen2MoeSparseMoeBlock",
     "qwen3_5_moe": "Qwen3_5MoeSparseMoeBlock",
     "qwen3_5_moe_text": "Qwen3_5MoeSparseMoeBlock",
-    "qwen3_moe": "Qwen3MoeSparseMoeBlock",
     "qwen3_next": "Qwen3NextSparseMoeBlock",
     "qwen3_vl_moe": "Qwen3VLMoeTextSparseMoeBlock",
     "qwen3_vl_moe_text": "Qwen3VLMoeTextSparseMoeBlock",
@@ -51,3 +51,9 @@ MOE_BLOCKS: Mapping[str, str] = {
 # to rank. Everywhere else transformers 5 holds all experts of a layer in one tensor, which every
 # rank gathers at the same moment: those train without leaf modules, to the same weights.
 APART = frozenset({"nllb-moe", "switch_transformers"})
+
+MOE_BLOCKS: Mapping[str, str] = {
+    **_WITHOUT_A_ROW,
+    **{name: family.moe_block for name, family in FAMILIES.items() if family.moe_block is not None},
+}
+"""By the `model_type` of every model whose experts are known."""

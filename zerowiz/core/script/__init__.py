@@ -1,6 +1,5 @@
 """Bind a plan to its training script: what the script settles, how a config reaches it."""
 
-from zerowiz.core.model.lora_targets import default_targets
 from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
     BY_ARCHITECTURE,
@@ -50,7 +49,6 @@ __all__ = [
     "Takes",
     "check_accelerator",
     "check_method",
-    "default_targets",
     "deliver",
     "field_options",
     "read_word",
