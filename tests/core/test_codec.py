@@ -11,7 +11,7 @@ from msgspec.structs import fields
 
 from zerowiz.core.codec import decode, decode_machine, encode_machine
 from zerowiz.core.decision.oom_history import History
-from zerowiz.core.launch.rendezvous import AttemptSpec, Join, RendezvousCall
+from zerowiz.core.launch.rendezvous import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
@@ -170,7 +170,7 @@ def test_null_stays_where_a_mapping_holds_it() -> None:
     assert FileAnswers(text={"/proc/a": None}) == answers
 
 
-READ = (Machine, Traced, History, Trial, FileAnswers, RendezvousCall, Join, AttemptSpec)
+READ = (Machine, Traced, History, Trial, FileAnswers, OpenRendezvous, Join, AttemptSpec)
 each_read = pytest.mark.parametrize("kind", READ, ids=lambda kind: kind.__name__)
 
 

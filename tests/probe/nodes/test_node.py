@@ -2,7 +2,7 @@ import pytest
 
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.nodes.node import read_place, require_address
+from zerowiz.probe.nodes.node import read_node_rank, require_address
 
 # Read off a job of two nodes (Slurm 22.05.8); what zerowiz does not ask for is left out.
 BATCH = {
@@ -58,7 +58,7 @@ IN_TORCHRUN = {
 
 
 def of(environ: dict[str, str]) -> NodeRank:
-    place = read_place(environ)
+    place = read_node_rank(environ)
     assert place is not None
     return place
 
@@ -101,7 +101,7 @@ def test_a_step_with_fewer_nodes_than_its_job_is_a_job_of_its_own() -> None:
 )
 def test_one_copy_for_many_nodes_is_told_of_srun(environ: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
-        read_place(environ)
+        read_node_rank(environ)
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1" in refused.value.hints[0]
     assert "$nodes 1" in refused.value.hints[1]
 
@@ -120,7 +120,7 @@ def test_one_copy_for_many_nodes_is_told_of_srun(environ: dict[str, str], told: 
     ],
 )
 def test_one_node_has_no_place(environ: dict[str, str]) -> None:
-    assert read_place(environ) is None
+    assert read_node_rank(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_one_node_has_no_place(environ: dict[str, str]) -> None:
 )
 def test_several_copies_on_a_node_are_refused(change: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="more than once on a node") as refused:
-        read_place(STEP | change)
+        read_node_rank(STEP | change)
     assert "--ntasks-per-node=1" in refused.value.hints[0]
 
 
 @pytest.mark.parametrize("environ", [IN_TORCHRUN, STEP])
 def test_eight_copies_of_torchrun_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="8 copies of zerowiz") as refused:
-        read_place(environ | {"LOCAL_WORLD_SIZE": "8"})
+        read_node_rank(environ | {"LOCAL_WORLD_SIZE": "8"})
     assert "torchrun --nproc-per-node=1" in refused.value.hints[1]
 
 
@@ -188,12 +188,12 @@ def test_node_rank_and_nnodes_are_read_as_people_export_them() -> None:
 
 def test_a_rank_that_is_no_number_is_refused() -> None:
     with pytest.raises(UsageError, match="SLURM_NODEID=x"):
-        read_place(STEP | {"SLURM_NODEID": "x"})
+        read_node_rank(STEP | {"SLURM_NODEID": "x"})
 
 
 def test_variables_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="node 3 of 2 nodes"):
-        read_place(STEP | {"SLURM_NODEID": "3"})
+        read_node_rank(STEP | {"SLURM_NODEID": "3"})
 
 
 def test_a_key_is_a_name_of_a_folder() -> None:

@@ -7,7 +7,7 @@ from zerowiz.app.options import Options
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.nodes.node import read_place
+from zerowiz.probe.nodes.node import read_node_rank
 
 
 def find_place(options: Options) -> NodeRank | None:
@@ -19,7 +19,7 @@ def find_place(options: Options) -> NodeRank | None:
     named = options.machine not in {None, CPU_MACHINE}
     if options.hostfile is not None or options.nodes == 1 or named:
         return None
-    return read_place(os.environ)
+    return read_node_rank(os.environ)
 
 
 def with_place(options: Options, place: NodeRank | None) -> Options:

@@ -1,17 +1,18 @@
-"""Say what the copies of zerowiz on several nodes tell each other, through files they all see.
+"""The files by which the zerowiz processes of several nodes meet and agree on a launch.
 
-Node 0 plans; the others do as it says. A launcher may give no name that the next job has not too,
-so files of an earlier one can lie there, and a clock is not trusted. Hence each side proves that it
-speaks now:
+The leader on node 0 plans, and the followers on the other nodes do as it says. Files of an earlier
+job may lie in the same folder, because a launcher need not give each job a name of its own. Clocks
+are not trusted. So each side proves by a random word that its file is new:
 
-1. node 0 makes a folder named by a fresh word, and writes that word into `call.json`;
-2. every other node answers each call that it sees: `hello-RANK.json` in the folder of the call,
-   with a fresh word of its own and what its node has;
-3. node 0, once each has answered its own call, writes `attempt-1.json` there, with their words;
-4. a node takes an attempt only with its own word in it, and looks for one in the folders of the
-   calls that it answered before it answers another.
+1. The leader opens a rendezvous: it makes a folder that is named by a new word, and writes the word
+   to `call.json`.
+2. Every follower joins each rendezvous that it sees: it writes `hello-RANK.json` to that folder,
+   with a new word of its own and the machine of its node.
+3. Once every node has joined, the leader writes `attempt-1.json` to the folder, with their words.
+4. A follower accepts only an attempt that has its own word. Before it joins another rendezvous, it
+   looks for an attempt in the folders of those that it has joined.
 
-A later attempt is `attempt-2.json` and so on: again a plan, or the end.
+A later attempt is `attempt-2.json` and so on. Each one is a launch, or the end of the job.
 """
 
 import json
@@ -28,24 +29,27 @@ from zerowiz.errors import UsageError, ZerowizError
 
 SCHEMA_VERSION = 1
 
-CALL = "call.json"
+OPEN_FILE = "call.json"
+"""Holds an OpenRendezvous."""
 
 _Value = TypeVar("_Value")
 
 
-class RendezvousCall(Struct, frozen=True, kw_only=True):
-    """Node 0 is here."""
+class OpenRendezvous(Struct, frozen=True, kw_only=True):
+    """The leader waits for the other nodes."""
 
     word: str
-    """Names the folder in which it waits for answers."""
+    """The name of the folder in which it waits."""
 
 
 class Join(Struct, frozen=True, kw_only=True):
-    """A node is here, and what it has."""
+    """A node joins a rendezvous."""
 
     rank: Count
+    """The node's."""
     host: str
     word: str
+    """Random; proves that a later file is for this process."""
     zerowiz_version: str
     machine: Machine
 
@@ -56,9 +60,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     zerowiz_version: str
     script: str
     script_args: tuple[str, ...]
-    """With the words that hand the config over."""
+    """With the words that pass the config to the script."""
     env: Mapping[str, str]
-    """What the config's way into the script adds to the environment."""
+    """Variables that pass the config to the script."""
     config_path: str
     config_sha256: str
     strategy: str
@@ -71,42 +75,49 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 
 class AttemptSpec(Struct, frozen=True, kw_only=True):
-    """What node 0 says: a plan, or the end."""
+    """What the leader says of an attempt: a launch, or the end of the job."""
 
     heard: tuple[str, ...]
-    """The words of those that are meant."""
+    """The words of the nodes that it is for."""
     spec: LaunchSpec | None = None
+    """None ends the job."""
     end: Count | None = None
-    """The status that every copy returns."""
+    """The exit status of every node's zerowiz."""
     why: str = ""
+    """Why the job ends, in one sentence."""
 
 
 def job_folder(output_dir: str, job_key: str) -> str:
-    """Where the copies of this job meet."""
+    """The folder in which the nodes of this job meet."""
     return f"{output_dir or '.'}/.zerowiz/jobs/{job_key}"
 
 
 def join_name(rank: int) -> str:
-    """The file in which this node answers."""
+    """The name of the file by which a node joins."""
     return f"hello-{rank}.json"
 
 
 def attempt_name(number: int) -> str:
-    """The file of this attempt; they count from 1."""
+    """The name of an attempt's file; attempts count from 1."""
     return f"attempt-{number}.json"
 
 
-def encode_file(value: RendezvousCall | Join | AttemptSpec) -> str:
+def encode_file(value: OpenRendezvous | Join | AttemptSpec) -> str:
     """The text of its file."""
     content = {"schema_version": SCHEMA_VERSION, "value": encode(value)}
     return json.dumps(content, indent=2) + "\n"
 
 
 def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
-    """The value in this file.
+    """The value in a file.
+
+    Args:
+        kind: The class of the value.
+        text: The content of the file.
+        name: What errors call the file.
 
     Raises:
-        UsageError: Another version of zerowiz wrote it, or it is none.
+        UsageError: Another version of zerowiz wrote it, or it holds no such value.
     """
     try:
         content = json.loads(text)
@@ -118,13 +129,14 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
 
 
 def refuse_unlike(joins: Sequence[Join]) -> None:
-    """See that these nodes can train together.
+    """Refuse nodes that cannot train together.
 
     DeepSpeed numbers the ranks of a node by `rank % ranks of the node`, which is wrong where nodes
     have different counts (deepspeed/launcher/launch.py, main, 0.19.8).
 
     Raises:
-        ZerowizError: They have different releases of zerowiz, or different counts of devices.
+        ZerowizError: The nodes have different releases of zerowiz, different accelerators, or
+            different counts of devices.
     """
     first = joins[0]
     for other in joins[1:]:

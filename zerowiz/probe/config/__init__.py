@@ -1,1 +1,1 @@
-"""Reads configs, their schema and lists of cases."""
+"""Reads DeepSpeed configs, their schema, and lists of cases."""

@@ -10,7 +10,7 @@ def read_cases(path: Path) -> object:
     """The JSON of a cases file.
 
     Raises:
-        UsageError: It cannot be read, or is no JSON.
+        UsageError: The file cannot be read, or is no JSON.
     """
     hint = 'a cases file is a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
     try:

@@ -1,4 +1,4 @@
-"""Read a person's own ds_config."""
+"""Read a person's own DeepSpeed config."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ _HINT = "a DeepSpeed config is one JSON object, such as those that `zerowiz init
 
 
 def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
-    """The person's own ds_config, as its reader reads it.
+    """The config in a file, parsed as the program that trains with it parses it.
 
     Args:
-        path: Of the file.
-        integration: Who reads it; DeepSpeed by itself where nobody is known.
+        path: The file.
+        integration: What reads the config; DeepSpeed itself, where None.
 
     Raises:
-        UsageError: There is none, or it is no JSON object.
+        UsageError: The file cannot be read, or holds no JSON object.
     """
     text = read_config_text(path)
     lenient = integration in {None, Integration.DEEPSPEED}
@@ -41,10 +41,10 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
 
 
 def read_config_values(path: Path) -> dict[str, object]:
-    """What it holds, as DeepSpeed by itself reads it; nothing where that is no object.
+    """The values of a config as DeepSpeed itself parses it; empty where it is no JSON object.
 
     Raises:
-        UsageError: There is no such file, or it cannot be read.
+        UsageError: The file cannot be read.
     """
     try:
         root = parse(read_config_text(path).text, Dialect.HJSON)
@@ -54,10 +54,10 @@ def read_config_values(path: Path) -> dict[str, object]:
 
 
 def read_config_text(path: Path) -> ConfigText:
-    """Its text, or why there is none.
+    """The text of a config, or why its bytes are no text.
 
     Raises:
-        UsageError: There is no such file, or it cannot be read.
+        UsageError: The file cannot be read.
     """
     try:
         return decode_config(str(path), path.read_bytes())

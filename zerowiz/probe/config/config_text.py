@@ -1,4 +1,4 @@
-"""Read the files that `check` is told to look at."""
+"""Read the configs that `zerowiz check` is to check."""
 
 import difflib
 import re
@@ -14,32 +14,33 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_yaml import read_yaml
 
 STDIN = "-"
-"""The word for a config that comes through a pipe, as JSON."""
+"""On the command line: the config comes through stdin, as JSON."""
 
 # A config with every key that DeepSpeed 0.19.8 knows takes some 20 kB.
 LARGEST_BYTES = 250_000
 
 _YAML = frozenset({".yaml", ".yml"})
-# The names that `.pre-commit-hooks.yaml` has; a plan beside a config is none.
-_NAMED = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
-# Of what else lies in such folders, a Trainer's state has `train_batch_size` alone.
+# File names of configs, as in `.pre-commit-hooks.yaml`; the plan of a config is none.
+_CONFIG_NAME = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
+# Other JSON files in such folders have fewer keys of a config: a Trainer's state has
+# `train_batch_size` alone.
 _ENOUGH_KEYS = 2
 _SECTION = "zero_optimization"
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-# The byte order marks of UTF-16, which Windows' own shell writes.
-_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# The byte order marks of UTF-16, which PowerShell writes.
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_configs(word: str, known: Collection[str]) -> tuple[ConfigText, ...]:
-    """The configs that one word of the command line means.
+    """The configs that one argument of the command line means.
 
-    A folder means the JSON files right in it that are named like a config, or that hold
-    `zero_optimization` or two other keys of a config.
+    Of a folder, these are the JSON files in it that are named like a config, or that hold
+    `zero_optimization` or two other keys of a config. Its subfolders are not read.
 
     Args:
-        word: A file, a folder, or `-`.
-        known: The keys that stand at the top of a config.
+        word: A file, a folder, or `-` for stdin.
+        known: The keys at the top level of a config.
 
     Raises:
         UsageError: There is no such file, or no config in it.
@@ -65,11 +66,17 @@ def _read_folder(folder: Path, known: Collection[str]) -> tuple[ConfigText, ...]
 
 
 def _is_config(config: ConfigText, known: Collection[str]) -> bool:
-    return bool(_NAMED.fullmatch(Path(config.path).name)) or looks_like_config(config.text, known)
+    has_name = _CONFIG_NAME.fullmatch(Path(config.path).name) is not None
+    return has_name or looks_like_config(config.text, known)
 
 
 def looks_like_config(text: str, known: Collection[str]) -> bool:
-    """Whether a text is an object with keys that hardly anything but a DeepSpeed config has."""
+    """Whether a text is a JSON object with keys that few files but DeepSpeed configs have.
+
+    Args:
+        text: The content of a file.
+        known: The keys at the top level of a config.
+    """
     try:
         root = parse(text)
     except JsonTextError:
@@ -90,7 +97,7 @@ def _read_file(path: Path, known: Collection[str]) -> ConfigText:
 
 
 def _read_bytes(path: Path, *hints: str) -> bytes:
-    """The beginning of a file, as far as a config may go.
+    """The beginning of a file, one byte more than a config may have.
 
     Raises:
         UsageError: It does not exist, or cannot be read.
@@ -99,29 +106,34 @@ def _read_bytes(path: Path, *hints: str) -> bytes:
         with path.open("rb") as stream:
             return stream.read(LARGEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"config `{path}` does not exist", *hints, *_near(path)) from None
+        raise UsageError(f"config `{path}` does not exist", *hints, *_suggest(path)) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"config `{path}` cannot be read: {reason.lower()}", *hints) from None
 
 
-def _near(path: Path) -> tuple[str, ...]:
-    """Files beside it with a name like it, else what can be checked."""
+def _suggest(path: Path) -> tuple[str, ...]:
+    """Hints that name files of its folder with a similar name, else what can be checked."""
     try:
-        beside = sorted(child.name for child in path.parent.iterdir() if child.is_file())
+        siblings = sorted(child.name for child in path.parent.iterdir() if child.is_file())
     except OSError:
-        beside = []
-    names = difflib.get_close_matches(path.name, beside, n=2)
-    meant = tuple(f"did you mean `{path.parent / name}`?" for name in names)
-    return meant or ("say a file, a folder of them, or `-` for stdin",)
+        siblings = []
+    names = difflib.get_close_matches(path.name, siblings, n=2)
+    hints = tuple(f"did you mean `{path.parent / name}`?" for name in names)
+    return hints or ("say a file, a folder of them, or `-` for stdin",)
 
 
 def decode_config(path: str, data: bytes) -> ConfigText:
-    """The text of a file; a byte order mark stays in it, for the rules to judge."""
+    """The text of a file. A byte order mark stays in it, because a rule of `check` reports it.
+
+    Args:
+        path: What findings call the file.
+        data: The bytes of the file.
+    """
     if len(data) > LARGEST_BYTES:
         reason = f"the file has more than {LARGEST_BYTES} bytes, which no config has"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
-    if data.startswith(_WIDE_MARKS):
+    if data.startswith(_UTF16_MARKS):
         reason = "the file is UTF-16, and is read as UTF-8"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
     try:

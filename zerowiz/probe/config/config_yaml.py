@@ -1,4 +1,4 @@
-"""Find the DeepSpeed config in a YAML file, with the places of its keys."""
+"""Find the DeepSpeed config in a YAML file, with the line and column of each key."""
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
@@ -12,8 +12,8 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
 
-# Rule: a YAML file is Accelerate's own, with `deepspeed_config`; or that of a program around the
-# Trainer (Axolotl, LLaMA-Factory), with `deepspeed`; or a config as it is.
+# A YAML file is one of three: Accelerate's own, with the key `deepspeed_config`; that of a program
+# around the Trainer (Axolotl, LLaMA-Factory), with the key `deepspeed`; or the config itself.
 
 # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__, plugin_to_config_mapping.
 _PLUGIN: Mapping[str, tuple[str, ...]] = {
@@ -33,13 +33,13 @@ _PLUGIN_STAGE = 2
 # DeepSpeedPlugin.set_mixed_precision.
 _MIXED_PRECISIONS = frozenset({"fp16", "bf16"})
 
-# One config says a few hundred things; aliases of aliases say millions.
+# A config has a few hundred nodes; aliases of aliases can make millions.
 _MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedFile:
-    """A config that the YAML file only names."""
+    """A config in another file, whose path the YAML file holds."""
 
     path: str
     integration: Integration
@@ -50,7 +50,7 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
 
     Args:
         file: The file, read as text.
-        known: The keys that stand at the top of a config.
+        known: The keys at the top level of a config.
 
     Raises:
         UsageError: PyYAML is not installed, or there is no config in the file.
@@ -85,34 +85,34 @@ def _text(node: Node | None) -> str | None:
 
 
 def _of_accelerate(path: str, plugin: Object, precision: Node | None) -> ConfigText | NamedFile:
-    """The file that Accelerate is told of, else the config that it builds."""
+    """The file that Accelerate's section names, else the config that Accelerate builds of it."""
     values = _values(plugin)
     if named := _text(values.get("deepspeed_config_file")):
         return NamedFile(path=named, integration=Integration.ACCELERATE)
-    said = {_PLUGIN[name]: value for name, value in values.items() if name in _PLUGIN}
-    said |= {(name,): _scalar("auto", plugin.place) for name in _PLUGIN_AUTO}
-    said.setdefault(("zero_optimization", "stage"), _scalar(_PLUGIN_STAGE, plugin.place))
+    built = {_PLUGIN[name]: value for name, value in values.items() if name in _PLUGIN}
+    built |= {(name,): _scalar("auto", plugin.place) for name in _PLUGIN_AUTO}
+    built.setdefault(("zero_optimization", "stage"), _scalar(_PLUGIN_STAGE, plugin.place))
     if precision is not None and (dtype := _text(precision)) in _MIXED_PRECISIONS:
-        said[dtype, "enabled"] = _scalar(True, precision.place)  # noqa: FBT003 - a config's value
-    return render(path, _nested(said, plugin.place), Integration.ACCELERATE)
+        built[dtype, "enabled"] = _scalar(True, precision.place)  # noqa: FBT003 - a config's value
+    return render(path, _nested(built, plugin.place), Integration.ACCELERATE)
 
 
 def _scalar(value: str | int, place: Span) -> Scalar:
     return Scalar(place=place, value=value, quote="")
 
 
-def _nested(said: Mapping[tuple[str, ...], Node], place: Span) -> Object:
-    """Values by the steps to them, as sections within sections."""
+def _nested(values: Mapping[tuple[str, ...], Node], place: Span) -> Object:
+    """An object with nested sections, of values by their paths."""
     members: list[Member] = []
-    for name in dict.fromkeys(steps[0] for steps in said):
-        inner = {steps[1:]: value for steps, value in said.items() if steps[0] == name}
+    for name in dict.fromkeys(path[0] for path in values):
+        inner = {path[1:]: value for path, value in values.items() if path[0] == name}
         value = inner.get(()) or _nested(inner, next(iter(inner.values())).place)
         members.append(Member(key=KeyToken(place=value.place, name=name, quote=""), value=value))
     return Object(place=place, members=tuple(members))
 
 
 class _YamlReader:
-    """A YAML text as a tree of values; what PyYAML makes of a scalar is what a trainer gets."""
+    """Parses a YAML text to a tree of values; PyYAML decides what a scalar is, as for a trainer."""
 
     def __init__(self, path: str, text: str) -> None:
         try:
@@ -125,10 +125,10 @@ class _YamlReader:
         self.nodes = 0
 
     def root(self) -> Node:
-        """The whole text.
+        """The root of the tree.
 
         Raises:
-            JsonTextError: PyYAML does not take it, or it is no plain tree.
+            JsonTextError: PyYAML cannot parse the text, or it is no plain tree.
         """
         try:
             self.loader = self.yaml.SafeLoader(self.text)
@@ -141,7 +141,7 @@ class _YamlReader:
 
     # PyYAML has no types.
     def node(self, node: Any, level: int) -> Node:  # noqa: ANN401
-        """A value with what is in it."""
+        """A value with its members or items."""
         place = _place(node)
         self.nodes += 1
         if level > DEEPEST_LEVEL or self.nodes > _MOST_NODES:
@@ -155,7 +155,7 @@ class _YamlReader:
         return Scalar(place=place, value=self.scalar(node), quote="")
 
     def members(self, pairs: Sequence[tuple[Any, Any]], level: int) -> tuple[Member, ...]:
-        """As a trainer gets them: of equal keys, the last one counts."""
+        """The members of an object; of equal keys the last one counts, as for a trainer."""
         last: dict[str, Member] = {}
         for name, value in pairs:
             key = KeyToken(place=_place(name), name=str(name.value), quote="")
@@ -163,7 +163,7 @@ class _YamlReader:
         return tuple(last.values())
 
     def scalar(self, node: Any) -> str | float | bool | None:  # noqa: ANN401
-        """What JSON has no word for, such as a date, is its text."""
+        """A scalar; a type that JSON lacks, such as a date, becomes its text."""
         try:
             value = self.loader.construct_object(node)
         except (ValueError, OverflowError) as error:
@@ -181,7 +181,7 @@ _START = Span(start=0, end=0, line=1, column=1)
 
 
 def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
-    """PyYAML's own reason, in one line."""
+    """PyYAML's error, in one line."""
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
     line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)

@@ -8,10 +8,10 @@ from zerowiz.core.dsconfig.schema import Schema, choose_schema, decode_schemas
 
 
 def read_ds_schema(version: str | None = None) -> Schema:
-    """What this version of DeepSpeed reads, or the nearest that is known; without one, the newest.
+    """The schema of a DeepSpeed version, or of the nearest known one.
 
     Args:
-        version: As `deepspeed.__version__` says it.
+        version: As in `deepspeed.__version__`; None takes the newest.
     """
     return choose_schema(read_ds_schemas(), version)
 

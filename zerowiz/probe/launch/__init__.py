@@ -1,1 +1,1 @@
-"""Reads what a launch needs: interpreter, compilers, ports, records."""
+"""Reads what a launch needs: interpreter, compilers, ports, checkpoints, records."""

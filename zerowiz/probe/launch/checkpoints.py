@@ -1,4 +1,4 @@
-"""See what a script has saved, and which of it a restart could go on from."""
+"""Find the checkpoints that a script has saved, from which a restart could resume."""
 
 import json
 import re
@@ -9,16 +9,16 @@ from zerowiz.core.outcome.resume import Saved
 
 # transformers 5.23, trainer_utils.py, PREFIX_CHECKPOINT_DIR.
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
-# templates/portable_checkpoint/files.py, MARKER: written last.
+# templates/portable_checkpoint/files.py, MARKER: the file that is written last.
 _PORTABLE = "portable.json"
 
 
 def read_saved(folder: Path | None, since: float = 0.0) -> Saved:
-    """What lies in a script's output folder.
+    """The newest checkpoint of each kind in a script's output folder.
 
     Args:
         folder: None where it is not known.
-        since: What was last written before, in seconds since 1970, does not count.
+        since: In seconds since 1970; a checkpoint that was last written before does not count.
     """
     if folder is None:
         return Saved()
@@ -26,7 +26,7 @@ def read_saved(folder: Path | None, since: float = 0.0) -> Saved:
     newest_first = [path for _, path in found if _written_at(path) >= since]
     portable = {path: _saved_at(path) for path in newest_first if (path / _PORTABLE).is_file()}
     return Saved(
-        # Whatever its step: a run that was started again saves lower ones.
+        # By time, not by step: a run that was started again saves lower steps.
         portable=_first(sorted(portable, key=lambda path: portable[path], reverse=True)),
         engine=_first(path for path in newest_first if any(path.glob("global_step*"))),
         weights=_first(path for path in newest_first if _has_weights(path)),
@@ -45,7 +45,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _written_at(path: Path) -> float:
-    """When the last of it was written; 0 where nobody can say."""
+    """When its last file was written, in seconds since 1970; 0 where it cannot be read."""
     try:
         return max(each.stat().st_mtime for each in (path, *path.iterdir()))
     except OSError:
@@ -53,7 +53,7 @@ def _written_at(path: Path) -> float:
 
 
 def _saved_at(path: Path) -> int:
-    """When a portable checkpoint was saved, in nanoseconds; 0 where it does not tell."""
+    """When a portable checkpoint was saved, in nanoseconds since 1970; 0 where it is not known."""
     try:
         content = json.loads((path / _PORTABLE).read_bytes())
         return int(content["saved_at_ns"])

@@ -1,4 +1,4 @@
-"""Gather, for the checks of a launch, what is around the job."""
+"""Read the facts that the preflight checks of a launch are about."""
 
 import os
 import re
@@ -13,6 +13,7 @@ from zerowiz.probe.launch.interpreter import read_installed
 from zerowiz.probe.launch.ports import is_taken, read_interfaces
 from zerowiz.probe.launch.toolchain import (
     can_write,
+    find_existing,
     find_extensions_folder,
     read_extensions,
     read_toolchain,
@@ -24,7 +25,7 @@ _LIBRARIES = (
     *("torch", "deepspeed", "transformers", "accelerate", "peft", "bitsandbytes"),
     "setuptools",
 )
-# Linux, capabilities(7), CAP_IPC_LOCK: locks whatever it likes.
+# Linux, capabilities(7), CAP_IPC_LOCK: the process may lock any amount of memory.
 _CAN_LOCK = 1 << 14
 _CAPABILITIES = re.compile(r"^CapEff:\s+([0-9a-f]{1,32})$", re.MULTILINE)
 
@@ -41,18 +42,18 @@ def read_facts(
     output_folder: Path | None = None,
     master_port: int | None = None,
 ) -> PreflightFacts:
-    """Everything that a check may ask about this host.
+    """Every fact about this host that a preflight check may need.
 
     Args:
-        program: `deepspeed`; None where there is none.
-        environ: Of the job, with what a launch adds.
-        files: Of the host.
+        program: The path of `deepspeed`; None where there is none.
+        environ: The job's environment, with what a launch adds.
+        files: The files of the host.
         ops: What DeepSpeed has to compile.
         cuda: Whether the job runs on GPUs.
         script: The training script.
-        nvme_path: Where offloaded states go.
-        output_folder: Where checkpoints go.
-        master_port: A port that somebody chose for the job on this host.
+        nvme_path: The folder of offloaded states.
+        output_folder: The folder of checkpoints.
+        master_port: A port that was chosen for the job on this host.
     """
     installed = None if program is None else read_installed(program, environ, _LIBRARIES)
     shm = files.space("dev/shm")
@@ -85,7 +86,7 @@ def _read_extensions(
 
 
 def _is_there(name: str, installed: Installed | None) -> bool | None:
-    """Whether the ranks find a library; of another Python nobody knows."""
+    """Whether the ranks find a library; None for the libraries of another Python."""
     if installed is None or not installed.own:
         return None
     try:
@@ -95,12 +96,9 @@ def _is_there(name: str, installed: Installed | None) -> bool | None:
 
 
 def _read_folder(path: Path) -> Folder:
-    """A folder, or the nearest one above it where it is not there yet."""
-    nearest = path.absolute()
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    """A folder; of one that does not exist yet, the free space is that of its nearest parent."""
     try:
-        system = os.statvfs(nearest)
+        system = os.statvfs(find_existing(path))
         free_bytes = system.f_bavail * system.f_frsize
     except OSError:
         free_bytes = None

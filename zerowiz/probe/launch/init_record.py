@@ -1,4 +1,4 @@
-"""Read what an earlier `init` left behind."""
+"""Read the record that an earlier `zerowiz init` left."""
 
 import json
 from collections.abc import Mapping
@@ -12,22 +12,26 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """The script and the options that `init` ended with, as plain JSON values."""
+    """The script and the options at the end of `init`, as plain JSON values."""
 
     script: str
     options: Mapping[str, object]
 
 
 def record_path(folder: Path) -> Path:
-    """Where `init` leaves its record."""
+    """The path of the record that `init` writes."""
     return folder / ".zerowiz" / "init.json"
 
 
 def parse_record(text: str, name: str) -> Record:
-    """The record in this text.
+    """The record in a text.
+
+    Args:
+        text: The content of the file.
+        name: What errors call the file.
 
     Raises:
-        ZerowizError: It is none of this version's.
+        ZerowizError: It is no record of this version.
     """
     try:
         content = json.loads(text)
@@ -47,7 +51,7 @@ def parse_record(text: str, name: str) -> Record:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of an earlier `init` here, or None.
+    """The record of an earlier `init` in a folder; None where there is none.
 
     Raises:
         ZerowizError: There is one, and this version cannot read it.

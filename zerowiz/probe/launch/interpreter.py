@@ -1,4 +1,4 @@
-"""Read which Python the ranks run with, and its libraries, without loading any of them."""
+"""Find the Python that the ranks run with, and its libraries, without loading any of them."""
 
 import ast
 import platform
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Installed, Package, Torch
 
-# pip and uv write `#!/bin/sh` and this second line where a path is long or has a space.
+# Where a path is long or has a space, pip and uv write `#!/bin/sh` and this second line.
 _TRAMPOLINE = re.compile(r"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""")
 # The longest first line that Linux starts (include/uapi/linux/binfmts.h, BINPRM_BUF_SIZE) is 256.
 _FIRST_LINES_BYTES = 1024
 
 _ASSIGNMENT = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=\s*(.+?)\s*$", re.MULTILINE)
 _CUDA = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
-# A release of PyTorch's own, whose kernels its table lists: `2.13.0+cu130`.
+# A release that PyTorch published, for which the table below holds: `2.13.0+cu130`.
 _RELEASE = re.compile(r"\d+\.\d+\.\d+\+cu\d+", re.ASCII)
 # torch/cuda/__init__.py, PYTORCH_RELEASES_CODE_CC: by CUDA's version, then by architecture.
 _TABLE = re.compile(r"^PYTORCH_RELEASES_CODE_CC\b[^=\n]*= (\{.+?^\})", re.MULTILINE | re.DOTALL)
@@ -29,8 +29,8 @@ def read_interpreter(program: str, environ: Mapping[str, str]) -> str | None:
     """The Python in the first line of a program; None where it names none.
 
     Args:
-        program: `deepspeed`, as pip or uv wrote it.
-        environ: Whose PATH `env python3` looks in.
+        program: The path of `deepspeed`, as pip or uv wrote it.
+        environ: The environment whose PATH `env python3` searches.
     """
     try:
         with Path(program).open("rb") as file:
@@ -41,7 +41,12 @@ def read_interpreter(program: str, environ: Mapping[str, str]) -> str | None:
 
 
 def parse_interpreter(text: str, path: str) -> str | None:
-    """The same of its text."""
+    """As `read_interpreter`, of the program's text.
+
+    Args:
+        text: The beginning of the program.
+        path: The PATH that `env python3` searches.
+    """
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
         return None
@@ -56,12 +61,12 @@ def parse_interpreter(text: str, path: str) -> str | None:
 
 
 def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str]) -> Installed:
-    """What the ranks of this `deepspeed` will find.
+    """The libraries that the ranks of a `deepspeed` will find.
 
     Args:
-        program: `deepspeed`.
-        environ: Of the job.
-        names: The libraries that may matter.
+        program: The path of `deepspeed`.
+        environ: The job's environment.
+        names: The libraries to look for.
     """
     interpreter = read_interpreter(program, environ)
     own = None if interpreter is None else _is_own(interpreter)
@@ -69,7 +74,7 @@ def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str
     found = {name: _find(name, folders) for name in names}
     deepspeed, torch = found.get("deepspeed"), found.get("torch")
     version, prebuilt = _read_deepspeed(deepspeed)
-    packages = {name: _package(place, folders) for name, place in found.items()}
+    packages = {name: _package(path, folders) for name, path in found.items()}
     if version is not None:
         packages["deepspeed"] = Package(present=True, version=version)
     return Installed(
@@ -85,42 +90,48 @@ def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str
 
 
 def _is_own(interpreter: str) -> bool:
-    """Whether it starts the Python that this process runs with: one `python` of many is a link."""
+    """Whether it is the Python of this process.
+
+    Their folders must be the same too: the `python` of several virtual environments may link to the
+    same file.
+    """
     theirs, ours = Path(interpreter), Path(sys.executable)
     try:
-        beside = theirs.parent.resolve() == ours.parent.resolve()
-        return beside and theirs.resolve() == ours.resolve()
+        same_folder = theirs.parent.resolve() == ours.parent.resolve()
+        return same_folder and theirs.resolve() == ours.resolve()
     except OSError:
         return False
 
 
 def _list_folders(interpreter: str) -> list[str]:
-    """Where another Python keeps its libraries; what `.pth` files add to it is not followed."""
+    """The library folders of another Python, without those that its `.pth` files add."""
     prefix = Path(interpreter).parent.parent
     found = [*prefix.glob("lib*/python3*/site-packages"), *prefix.glob("lib/python3/dist-packages")]
     return [str(folder) for folder in sorted(found)]
 
 
 def _find(name: str, folders: Sequence[str] | None) -> Path | None:
-    """The folder of a library, or its file."""
+    """The folder of a library, or its file; None where it is not found."""
     try:
         spec = find_spec(name) if folders is None else PathFinder.find_spec(name, folders)
     except (ImportError, ValueError, AttributeError):
         return None
     if spec is None:
         return None
-    places = spec.submodule_search_locations
-    place = next(iter(places), None) if places else spec.origin
-    return None if place is None else Path(place)
+    locations = spec.submodule_search_locations
+    location = next(iter(locations), None) if locations else spec.origin
+    return None if location is None else Path(location)
 
 
-def _package(place: Path | None, folders: Sequence[str] | None) -> Package:
-    """In another Python, what is not found may have come another way."""
-    return Package(present=True if place is not None else None if folders is not None else False)
+def _package(path: Path | None, folders: Sequence[str] | None) -> Package:
+    """A library; in another Python one that was not found may still be installed another way."""
+    if path is not None:
+        return Package(present=True)
+    return Package(present=False if folders is None else None)
 
 
 def _read_deepspeed(folder: Path | None) -> tuple[str | None, frozenset[str]]:
-    """Its version, and the ops that were compiled with it: setup.py writes both down."""
+    """DeepSpeed's version and the ops that were compiled with it, which its setup.py writes."""
     text = "" if folder is None else _read(folder / "git_version_info_installed.py")
     values: dict[str, object] = {}
     for line in text.splitlines():
@@ -136,13 +147,13 @@ def _read_deepspeed(folder: Path | None) -> tuple[str | None, frozenset[str]]:
 
 
 def _list_cuda_builders(folder: Path | None) -> frozenset[str]:
-    """Older releases build their optimizers for the host with nvcc (op_builder/cpu_adam.py)."""
+    """The ops of the host's optimizers; older releases build them with nvcc (op_builder/)."""
     builders = () if folder is None else folder.glob("ops/op_builder/cpu_*.py")
     return frozenset(path.stem for path in builders)
 
 
 def _read_torch(folder: Path) -> Torch | None:
-    """From its version.py, and the table of what its releases hold code for."""
+    """The contents of torch's version.py, and the GPUs that its release has code for."""
     torch = parse_torch_version(_read(folder / "version.py"))
     if torch is None or torch.cuda_version is None or not _RELEASE.fullmatch(torch.version):
         return torch
@@ -152,7 +163,7 @@ def _read_torch(folder: Path) -> Torch | None:
 
 
 def parse_torch_version(text: str) -> Torch | None:
-    """What torch/version.py says; None where it is not as torch writes it."""
+    """The contents of torch/version.py; None where torch did not write it like this."""
     values: dict[str, object] = {}
     for name, value in _ASSIGNMENT.findall(text):
         try:
@@ -173,7 +184,16 @@ def parse_torch_version(text: str) -> Torch | None:
 def parse_capabilities(
     text: str, cuda: tuple[int, int], architecture: str
 ) -> frozenset[tuple[int, int]] | None:
-    """What releases for this CUDA hold code for; None where torch has no such table."""
+    """The compute capabilities that torch's release for this CUDA has code for.
+
+    Args:
+        text: The content of torch/cuda/__init__.py.
+        cuda: CUDA's version.
+        architecture: The host's, such as `x86_64`.
+
+    Returns:
+        None where torch has no such table.
+    """
     match = _TABLE.search(text)
     try:
         table = ast.literal_eval(match[1]) if match else {}

@@ -1,4 +1,4 @@
-"""Look whether what starts ranks on other nodes is installed here."""
+"""Check that the programs that start ranks on other nodes are installed here."""
 
 import shutil
 import subprocess
@@ -16,24 +16,31 @@ class _Needs:
     programs: tuple[str, ...]
     """What DeepSpeed looks for, and runs (multinode_runner.py, backend_exists, 0.19.8)."""
     package: str
-    says: tuple[str, ...] = ("",)
-    """What `mpirun --version` may say of itself: DeepSpeed runs the first one on PATH."""
+    """The package of Debian that has them."""
+    version_words: tuple[str, ...] = ("",)
+    """One of these is in the output of `mpirun --version`; DeepSpeed runs the first on PATH."""
 
 
 _NEEDS: Mapping[Launcher, _Needs] = {
     Launcher.PDSH: _Needs(programs=("pdsh", "ssh"), package="pdsh"),
     Launcher.OPENMPI: _Needs(
-        programs=("ompi_info", "mpirun", "ssh"), package="openmpi-bin", says=("Open MPI", "OpenRTE")
+        programs=("ompi_info", "mpirun", "ssh"),
+        package="openmpi-bin",
+        version_words=("Open MPI", "OpenRTE"),
     ),
-    Launcher.MPICH: _Needs(programs=("mpirun", "ssh"), package="mpich", says=("HYDRA",)),
+    Launcher.MPICH: _Needs(programs=("mpirun", "ssh"), package="mpich", version_words=("HYDRA",)),
 }
 
 
 def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
     """Refuse a launcher that would not start.
 
+    Args:
+        launcher: Which of DeepSpeed's launchers.
+        environ: The environment, whose PATH is searched.
+
     Raises:
-        PreflightError: It is not installed, or another MPI stands before it.
+        PreflightError: It is not installed, or the `mpirun` of another MPI comes first on PATH.
     """
     needs, path = _NEEDS[launcher], environ.get("PATH", "")
     for program in needs.programs:
@@ -44,7 +51,7 @@ def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
                 f"install it: `apt-get install {package}`, or your system's package of that name",
             )
     version = _version(environ) if "mpirun" in needs.programs else ""
-    if not any(words in version for words in needs.says):
+    if not any(words in version for words in needs.version_words):
         raise PreflightError(
             f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` is another MPI's",
             f"put the `mpirun` of {needs.package} first on PATH",
@@ -55,7 +62,7 @@ def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
 def _version(environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            ["mpirun", "--version"],  # noqa: S607 - the person's PATH decides, as in DeepSpeed
+            ["mpirun", "--version"],  # noqa: S607 - the user's PATH decides, as in DeepSpeed
             env=environ,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""Read which runs of a job died for want of memory on this machine."""
+"""Read which runs of a job ran out of memory on this machine."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from zerowiz.probe.cache import cache_folder
 
 
 def history_path(key: str, environ: Mapping[str, str]) -> Path:
-    """Where the history of the jobs with this key lies, or will lie."""
+    """The path of the history of the jobs with this key."""
     return cache_folder(environ) / "zerowiz" / "ran_out" / f"{key}.json"
 
 
 def read_history(path: Path) -> History:
-    """The history in this file; an empty one where there is none, or none that can be read."""
+    """The history in a file; an empty one where the file is missing or cannot be read."""
     try:
         return decode(History, json.loads(path.read_bytes()), "ran_out")
     except (OSError, ValueError, UsageError):

@@ -1,4 +1,4 @@
-"""Find what a launch runs with: programs, folders, a port."""
+"""Find the programs and folders of a launch, and a free port."""
 
 import os
 import shutil
@@ -12,14 +12,17 @@ from zerowiz.probe.launch.ports import find_free_port
 
 
 def find_programs(environ: Mapping[str, str]) -> Programs:
-    """`deepspeed` beside this interpreter, else the one on PATH.
+    """What runs a job: `deepspeed` of this interpreter's folder, else the one on PATH.
+
+    Args:
+        environ: The caller's environment.
 
     Raises:
-        PreflightError: There is no `deepspeed` at all.
+        PreflightError: There is no `deepspeed`.
     """
     bin_folder = Path(sys.executable).parent
-    beside = bin_folder / "deepspeed"
-    found = str(beside) if os.access(beside, os.X_OK) else None
+    own = bin_folder / "deepspeed"
+    found = str(own) if os.access(own, os.X_OK) else None
     deepspeed = found or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
         raise PreflightError(

@@ -1,4 +1,4 @@
-"""Read what DeepSpeed's ops would be built with, and where."""
+"""Read the compilers that DeepSpeed's ops would be built with, and the folder of the builds."""
 
 import os
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Extensions, Installed, Lock, Toolchain
 from zerowiz.core.launch.doctor.ops import Op
+from zerowiz.probe.cache import cache_folder
 from zerowiz.probe.recording.files import Files
 
 _NVCC_RELEASE = re.compile(r"release (\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -30,9 +31,9 @@ def read_toolchain(
     """The compilers that torch would start.
 
     Args:
-        environ: Of the job.
+        environ: The job's environment.
         ops: What is to be built.
-        own: Whether the ranks run with this Python.
+        own: Whether the ranks run with the Python of this process.
         cuda: Whether they train on GPUs.
     """
     compiler, path = environ.get("CXX", "c++"), environ.get("PATH", "")
@@ -55,10 +56,13 @@ def read_toolchain(
 
 
 def find_cuda_home(environ: Mapping[str, str]) -> str | None:
-    """As torch/utils/cpp_extension.py, _find_cuda_home (2.13)."""
-    said = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
-    if said:
-        return said
+    """The folder of the CUDA toolkit, found as torch does.
+
+    Source: torch/utils/cpp_extension.py, _find_cuda_home (2.13).
+    """
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
+    if home:
+        return home
     nvcc = shutil.which("nvcc", path=environ.get("PATH", ""))
     if nvcc is not None:
         return str(Path(nvcc).parent.parent)
@@ -67,12 +71,12 @@ def find_cuda_home(environ: Mapping[str, str]) -> str | None:
 
 
 def _read_nvcc(nvcc: Path | None, environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """As DeepSpeed asks for it (op_builder/builder.py, installed_cuda_version)."""
-    return parse_nvcc(_ask([str(nvcc), "-V"], environ))
+    """The release of nvcc, read like DeepSpeed (op_builder/builder.py, installed_cuda_version)."""
+    return parse_nvcc(_run([str(nvcc), "-V"], environ))
 
 
 def parse_nvcc(text: str) -> tuple[int, int] | None:
-    """The release in what `nvcc -V` prints; None where it prints none."""
+    """The release in the output of `nvcc -V`; None where there is none."""
     match = _NVCC_RELEASE.search(text)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -83,23 +87,23 @@ def _has_headers() -> bool:
 
 
 def _has_libaio(compiler: str, environ: Mapping[str, str]) -> bool | None:
-    """Ask the compiler: it alone knows where it and its linker look."""
+    """Whether the compiler finds libaio; only it knows which folders it and its linker search."""
     flags, links = _split(environ.get("CFLAGS", "")), _split(environ.get("LDFLAGS", ""))
-    said = _ask([compiler, *links, "-print-file-name=libaio.so"], environ).strip()
-    places = [Path(flag.removeprefix("-L")) for flag in links if flag.startswith("-L")]
-    linked = Path(said).is_absolute() or any((place / "libaio.so").exists() for place in places)
-    words = [compiler, *flags, "-E", "-x", "c++", "-"]
-    seen = _ask(words, environ, "#include <libaio.h>\nio_context_t zerowiz;\n")
-    if not said:
+    path = _run([compiler, *links, "-print-file-name=libaio.so"], environ).strip()
+    folders = [Path(flag.removeprefix("-L")) for flag in links if flag.startswith("-L")]
+    linked = Path(path).is_absolute() or any((each / "libaio.so").exists() for each in folders)
+    argv = [compiler, *flags, "-E", "-x", "c++", "-"]
+    preprocessed = _run(argv, environ, "#include <libaio.h>\nio_context_t zerowiz;\n")
+    if not path:
         return None
-    return linked and "zerowiz" in seen and "struct io_context" in seen
+    return linked and "zerowiz" in preprocessed and "struct io_context" in preprocessed
 
 
-def _ask(words: list[str], environ: Mapping[str, str], text: str = "") -> str:
-    """What a program prints; nothing where it fails or takes too long."""
+def _run(argv: list[str], environ: Mapping[str, str], text: str = "") -> str:
+    """The output of a program; empty where it fails or takes too long."""
     try:
         done = subprocess.run(  # noqa: S603 - the compilers that torch itself would start
-            words,
+            argv,
             input=text,
             capture_output=True,
             text=True,
@@ -121,31 +125,33 @@ def _split(text: str) -> list[str]:
 
 
 def find_extensions_folder(environ: Mapping[str, str], installed: Installed) -> str | None:
-    """Where torch builds: as its _get_build_directory has it (utils/cpp_extension.py, 2.13)."""
-    said = environ.get("TORCH_EXTENSIONS_DIR")
-    if said:
-        return said
+    """The folder in which torch builds; None where it is not known.
+
+    Source: torch/utils/cpp_extension.py, _get_build_directory (2.13).
+    """
+    folder = environ.get("TORCH_EXTENSIONS_DIR")
+    if folder:
+        return folder
     torch = installed.torch
     if torch is None or torch.hip or not installed.own:
         return None
-    cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")) / ".cache")
     python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
     kind = f"cu{torch.cuda_version[0]}{torch.cuda_version[1]}" if torch.cuda_version else "cpu"
-    return str(Path(cache).expanduser() / "torch_extensions" / f"{python}_{kind}")
+    return str(cache_folder(environ) / "torch_extensions" / f"{python}_{kind}")
 
 
 def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
-    """What is in that folder of these ops, and whether more can come."""
+    """The builds of these ops in the folder, its locks, and whether it can be written."""
     root, now_s = Path(folder), time.time()
     names = [op.name for op in ops]
     locks = []
     for name in names:
-        place = root / name / "lock"
+        path = root / name / "lock"
         try:
-            age_s = now_s - place.stat().st_mtime
+            age_s = now_s - path.stat().st_mtime
         except OSError:
             continue
-        locks.append(Lock(path=str(place), op=name, age_milliseconds=int(1000 * max(0.0, age_s))))
+        locks.append(Lock(path=str(path), op=name, age_milliseconds=int(1000 * max(0.0, age_s))))
     return Extensions(
         folder=folder,
         writable=can_write(root),
@@ -155,20 +161,29 @@ def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
     )
 
 
+def find_existing(path: Path) -> Path:
+    """The path itself, or its nearest parent that exists."""
+    absolute = path.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists() or not each.name)
+
+
 def can_write(folder: Path) -> bool:
-    """Whether this process may write there, or make the folder first."""
-    nearest = folder.absolute()
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    """Whether this process may write to the folder, or make it first."""
+    nearest = find_existing(folder)
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def find_file_system(mountinfo: str, path: Path) -> str | None:
-    """The type of the file system under a path, by the longest mount point above it."""
-    wanted = Path(os.path.realpath(path))
+    """The type of the file system under a path: that of the nearest mount point above it.
+
+    Args:
+        mountinfo: The content of /proc/self/mountinfo.
+        path: Any path.
+    """
+    resolved = Path(os.path.realpath(path))
     types = {
         _OCTAL.sub(lambda match: chr(int(match[1], 8)), point): kind
         for point, kind in _MOUNT.findall(mountinfo)
     }
-    above = [str(parent) for parent in (wanted, *wanted.parents)]
+    above = [str(parent) for parent in (resolved, *resolved.parents)]
     return next((types[point] for point in above if point in types), None)

@@ -1,1 +1,1 @@
-"""Reads models: from folders, caches and the hub, or by a trace."""
+"""Reads models from folders, the local cache and the Hugging Face Hub, or by a trace."""

@@ -31,14 +31,18 @@ _TOKEN_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _LISTED_FILES = 6
 
 Named = tuple[str, Mapping[str, object]]
-"""What a person would call a model, and the content of its config.json."""
+"""A short name of the model, and the content of its config.json."""
 
 
 def parse_config(where: str, content: bytes) -> Mapping[str, object]:
     """The object that a JSON file holds.
 
+    Args:
+        where: What errors call the file.
+        content: Its bytes.
+
     Raises:
-        UsageError: It is no JSON object; the error names the place.
+        UsageError: It is no JSON object.
     """
     try:
         config = json.loads(content.decode())
@@ -59,7 +63,7 @@ def _read_config(path: Path) -> Mapping[str, object]:
 
 
 def _name(config_path: Path) -> str:
-    """What a person would call it: its folder, or the id whose snapshot the folder is."""
+    """The name of the config's folder, or the hub id of the snapshot that the folder is."""
     if config_path.name != _CONFIG:
         return config_path.stem
     folder = config_path.parent.resolve()
@@ -75,7 +79,7 @@ def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
 
 
 def _refuse_folder(folder: Path) -> UsageError:
-    """Say what the folder holds instead of a config.json."""
+    """The error for a folder without a config.json, with what the folder holds instead."""
     adapter_path = folder / _ADAPTER
     if adapter_path.is_file():
         return _refuse_adapter(folder, _read_config(adapter_path))
@@ -91,7 +95,7 @@ def _refuse_folder(folder: Path) -> UsageError:
 
 
 def _find_config(text: str) -> Path | None:
-    """The file that `text` leads to, when it is a path."""
+    """The config.json that a path leads to; None where `text` is no path."""
     path = Path(text).expanduser()
     config_path = path if path.is_file() else path / _CONFIG
     if config_path.is_file():
@@ -113,14 +117,14 @@ def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    """Where Hugging Face keeps its things."""
+    """The folder of Hugging Face's caches and tokens."""
     if home := environ.get("HF_HOME"):
         return Path(home).expanduser()
     return cache_folder(environ) / "huggingface"
 
 
 def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:
-    """The config.json that a download left here, of the revision that `main` was then."""
+    """The cached config.json of the revision that `main` was when it was downloaded."""
     cache = _first(environ, _CACHE_KEYS)
     hub = Path(cache).expanduser() if cache else _home(environ) / "hub"
     folder = hub / f"models--{model_id.replace('/', '--')}"
@@ -134,8 +138,8 @@ def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:
 def _read_token(environ: Mapping[str, str]) -> str | None:
     if token := _first(environ, _TOKEN_KEYS):
         return token.strip()
-    told = environ.get("HF_TOKEN_PATH")
-    path = Path(told).expanduser() if told else _home(environ) / "token"
+    token_path = environ.get("HF_TOKEN_PATH")
+    path = Path(token_path).expanduser() if token_path else _home(environ) / "token"
     return path.read_text(errors="replace").strip() if path.is_file() else None
 
 
@@ -147,7 +151,7 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
             f"where there is a network: `hf download {model_id} config.json`",
             _WANTED,
         )
-    # Lazily: its urllib costs more than all else that a plan loads.
+    # Imported here: urllib takes longer to load than all else that a plan needs.
     from zerowiz.probe.model import hub
 
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
@@ -166,7 +170,13 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
 
 
 def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
-    """What `--model` names; what exists here wins over what could be fetched; None for a size.
+    """The config of the model that `--model` names; None for a size.
+
+    A folder or file here comes before the local cache, and that before the hub.
+
+    Args:
+        text: The value of `--model`.
+        environ: The environment, with the variables of Hugging Face.
 
     Raises:
         ZerowizError: There is no such model.
@@ -176,13 +186,17 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
     try:
         return _read(text, environ)
     except (OSError, RuntimeError) as error:
-        # A folder nobody may enter, a name longer than a path can be, the home of nobody.
-        said = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read the model `{text}`: {said}", _WANTED) from error
+        # A folder without permission, a path that is too long, the home of an unknown user.
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the model `{text}`: {reason}", _WANTED) from error
 
 
 def model_of(text: str, named: Named | None) -> Model:
-    """Count what was read, or guess it, and hold that against the checkpoint in its folder.
+    """Count the model by its config, or guess it, and check that against its checkpoint.
+
+    Args:
+        text: The value of `--model`.
+        named: What `read_config` returned for it.
 
     Raises:
         UsageError: It can be neither counted nor guessed.
@@ -191,9 +205,12 @@ def model_of(text: str, named: Named | None) -> Model:
     if named is None and size is not None:
         return model_from_size(text.strip(), size)
     name, config = named or (text, {})
-    count, held = (guess_model, settle_guess) if is_unknown(config) else (model_from_config, settle)
-    model, folder = count(name, config), Path(text).expanduser()
+    if is_unknown(config):
+        model, check = guess_model(name, config), settle_guess
+    else:
+        model, check = model_from_config(name, config), settle
+    folder = Path(text).expanduser()
     try:
-        return held(model, read_stored(folder)) if folder.is_dir() else model
+        return check(model, read_stored(folder)) if folder.is_dir() else model
     except OSError as error:
         raise UsageError(f"cannot read the model `{text}`: {error.strerror}", _WANTED) from error

@@ -1,6 +1,6 @@
 """Fetch a model's config.json from the Hugging Face Hub.
 
-Imported where the network is needed and nowhere else: urllib takes longer to load than a plan.
+Import it only where the network is needed: urllib takes longer to load than a plan takes.
 """
 
 from http.client import HTTPException, HTTPMessage
@@ -21,7 +21,7 @@ ELSEWHERE = "give a folder with config.json, or a size such as `$model 7b`"
 
 
 class _Refusal(NamedTuple):
-    """An answer of the Hub other than the file."""
+    """The error for an answer of the Hub other than the file."""
 
     error: type[ZerowizError]
     message: str
@@ -55,13 +55,13 @@ _REFUSALS = {
 }
 
 
-class _TokenStaysHome(HTTPRedirectHandler):
-    """Follows a redirect, but shows the token to no other host than the one it is for."""
+class _RedirectWithoutToken(HTTPRedirectHandler):
+    """Follows a redirect, but sends the token to no other host than the one it is for."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
-        """The next request."""
+        """The next request, without the token where it goes to another host."""
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following and (following.type, following.host) != (req.type, req.host):
             following.remove_header("Authorization")
@@ -69,7 +69,7 @@ class _TokenStaysHome(HTTPRedirectHandler):
 
 
 def _refuse(error: HTTPError, model_id: str, endpoint: str) -> ZerowizError:
-    """Say what the Hub's answer means."""
+    """The error that the Hub's answer means."""
     code, status = error.headers.get("X-Error-Code", ""), str(error.code)
     refusal = _REFUSALS.get(code) or _REFUSALS.get(status)
     if refusal is None:
@@ -85,6 +85,11 @@ def _refuse(error: HTTPError, model_id: str, endpoint: str) -> ZerowizError:
 def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     """The content of the main revision's config.json.
 
+    Args:
+        model_id: Such as `Qwen/Qwen3-8B`.
+        endpoint: The Hub's address, without a last slash.
+        token: The user's access token, if there is one.
+
     Raises:
         ZerowizError: The Hub cannot be reached, or refuses.
     """
@@ -96,7 +101,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     address = f"{endpoint}/{model_id}/resolve/main/config.json"
     try:
         request = Request(address, headers=headers)  # noqa: S310 - the scheme is checked above
-        with build_opener(_TokenStaysHome()).open(request, timeout=_TIMEOUT_S) as answer:
+        with build_opener(_RedirectWithoutToken()).open(request, timeout=_TIMEOUT_S) as answer:
             content: bytes = answer.read(_LARGEST_CONFIG_BYTES)
     except HTTPError as error:
         with error:
@@ -107,6 +112,6 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
             f"cannot reach {endpoint} for the config.json of `{model_id}`: {reason}", ELSEWHERE
         ) from error
     except ValueError as error:
-        # Its text would show the token.
+        # The error's text would show the token.
         raise UsageError(f"`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}") from error
     return content

@@ -1,4 +1,4 @@
-"""Read which release of a library is installed, without loading it."""
+"""Read the installed release of a library without loading the library."""
 
 import re
 import sys
@@ -11,9 +11,9 @@ _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 
 
 def read_version(package: str) -> str | None:
-    """As the folder of its metadata is named, else as `importlib.metadata` says.
+    """The release of a package, by the name of its metadata's folder, else `importlib.metadata`.
 
-    That loads all that reads e-mails: as much as a tenth of a plan.
+    The latter loads the standard library's e-mail parser, which takes a tenth of a plan's time.
 
     Args:
         package: A name without `-`, `.` and `_`.
@@ -31,7 +31,7 @@ def read_version(package: str) -> str | None:
 
 
 def _read_metadata(package: str) -> str | None:
-    """Of a checkout, or of what a distribution packages in a way of its own."""
+    """The release of a checkout, or of a package whose metadata a Linux distribution moved."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - seldom needed
 
     try:
@@ -41,11 +41,11 @@ def _read_metadata(package: str) -> str | None:
 
 
 def read_transformers_release() -> tuple[int, int]:
-    """Major and minor of the transformers that runs the model; the newest where none is here."""
+    """Major and minor release of the installed transformers; the newest where there is none."""
     return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
 
 
 def parse_release(text: str | None) -> tuple[int, int] | None:
-    """Major and minor of `5.23.0`; None where nothing like it is told."""
+    """Major and minor of a text like `5.23.0`; None for any other."""
     found = _MAJOR_MINOR.match(text or "")
     return (int(found[1]), int(found[2])) if found else None

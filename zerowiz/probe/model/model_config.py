@@ -1,4 +1,4 @@
-"""Read the content of a model's config.json, where it lies here."""
+"""Read a model's config.json from this host."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,14 @@ from zerowiz.probe.model.hf import parse_config
 
 
 def read_config_json(text: str) -> Mapping[str, object]:
-    """The config.json that `text` leads to, a file or its folder; empty where it is no path."""
+    """The content of the config.json that a path leads to; empty where `text` is no path.
+
+    Args:
+        text: The file, or its folder.
+
+    Raises:
+        UsageError: The file is no JSON object.
+    """
     path = Path(text).expanduser()
     config_path = path if path.is_file() else path / "config.json"
     if not config_path.is_file():

@@ -1,4 +1,4 @@
-"""Read what a checkpoint holds from the headers of its safetensors files, without its weights."""
+"""Read the tensors of a checkpoint from the headers of its safetensors files, without weights."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,12 @@ _CUT_SHORT = "fetch the file again if it was cut short"
 def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
     """The tensors that a header names.
 
+    Args:
+        where: What errors call the file.
+        content: The header's JSON.
+
     Raises:
-        UsageError: It is no header of safetensors; the error names the place.
+        UsageError: It is no header of safetensors.
     """
     try:
         entries = json.loads(content)
@@ -34,8 +38,12 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
 def parse_index(where: str, content: bytes) -> Sequence[str]:
     """The files that an index names, each once.
 
+    Args:
+        where: What errors call the file.
+        content: The file's JSON.
+
     Raises:
-        UsageError: It is no index; the error names the place.
+        UsageError: It is no index.
     """
     try:
         return sorted(set(json.loads(content)["weight_map"].values()))
@@ -46,13 +54,13 @@ def parse_index(where: str, content: bytes) -> Sequence[str]:
 def _read_header(path: Path) -> tuple[StoredTensor, ...]:
     with path.open("rb") as file:
         length_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        # A file that is something else would be read whole.
+        # In another kind of file, the length could be that of the whole file.
         content = file.read(length_bytes) if length_bytes <= _LARGEST_HEADER_BYTES else b""
     return parse_header(f"`{path}`", content)
 
 
 def _find_files(folder: Path) -> Iterator[Path]:
-    """The files with the weights; a download that is not finished lacks some."""
+    """The files with the weights; in an unfinished download some are missing."""
     index, weights = folder / _INDEX, folder / _WEIGHTS
     if index.is_file():
         names = parse_index(f"`{index}`", index.read_bytes())
@@ -62,10 +70,10 @@ def _find_files(folder: Path) -> Iterator[Path]:
 
 
 def read_stored(folder: Path) -> Stored | None:
-    """What the checkpoint in this folder holds; None where there is none, or but a part of one.
+    """The tensors of the checkpoint in a folder; None where there is none, or only a part of one.
 
     Raises:
-        UsageError: A file is not what its name says.
+        UsageError: A file is not of the kind that its name says.
     """
     paths = list(_find_files(folder))
     if not paths or not all(path.is_file() for path in paths):

@@ -1,1 +1,1 @@
-"""Reads what concerns several nodes: hostfile, addresses, rendezvous."""
+"""Reads what a job on several nodes needs: hostfile, addresses, node rank, rendezvous."""

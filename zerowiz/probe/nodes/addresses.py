@@ -1,4 +1,4 @@
-"""Find the address under which the nodes reach the first of them."""
+"""Find the address by which the other nodes reach the first one."""
 
 import ipaddress
 import socket
@@ -9,17 +9,17 @@ _LIMIT_S = 10
 
 
 def find_master_address(hosts: Sequence[str]) -> str | None:
-    """The first host's address on the network that leads to the others.
+    """The first host's address on the network to the other hosts.
 
-    DeepSpeed takes the first word of `hostname -I` there, which may be a container's bridge or
-    another network (runner.py, 0.19.8). Where the first host is this one, its own name often leads
-    to a loopback address, so the one that leads to the second host is taken.
+    DeepSpeed takes the first word of `hostname -I` on that host, which may be a container's bridge
+    or another network (runner.py, 0.19.8). Where the first host is this one, its own name often
+    resolves to a loopback address; then it is the address of the route to the second host.
 
     Args:
         hosts: As the hostfile names them.
 
     Returns:
-        None where names do not tell, as behind a jump host: DeepSpeed asks the node then.
+        None where the names do not resolve, as behind a jump host; DeepSpeed then asks the node.
     """
     found = _resolve(_hostname(hosts[0]))
     if found is None or not ipaddress.ip_address(found).is_loopback:
@@ -28,7 +28,7 @@ def find_master_address(hosts: Sequence[str]) -> str | None:
 
 
 def _hostname(host: str) -> str:
-    """What `ssh` would connect to: a hostfile may hold an alias of ssh_config."""
+    """The host name that `ssh` connects to: a hostfile may hold an alias of ssh_config."""
     try:
         done = subprocess.run(  # noqa: S603 - it only prints settings
             ["ssh", "-G", "--", host],  # noqa: S607 - as DeepSpeed runs it
@@ -43,7 +43,7 @@ def _hostname(host: str) -> str:
 
 
 def parse_ssh_hostname(text: str) -> str | None:
-    """The host of what `ssh -G` says; None where it says none."""
+    """The host name in the output of `ssh -G`; None where there is none."""
     settings = dict(line.partition(" ")[::2] for line in text.splitlines())
     return settings.get("hostname")
 
@@ -68,7 +68,7 @@ def _own_address_towards(name: str) -> str | None:
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as udp:
         try:
-            # Nothing is sent: the kernel only chooses the way.
+            # Nothing is sent: the kernel only chooses the route.
             udp.connect((target, 9))
         except OSError:
             return None

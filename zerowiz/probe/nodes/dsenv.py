@@ -1,4 +1,4 @@
-"""Read the files of variables that DeepSpeed's runner hands to the nodes."""
+"""Read the files of environment variables that DeepSpeed's runner sends to the nodes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,18 +11,18 @@ _NAME = ".deepspeed_env"
 
 
 def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[EnvText, ...]:
-    """The one in the home folder, then the one of the working folder, which wins.
+    """The file in the home folder, then the one in the working folder, which takes precedence.
 
     Args:
-        environ: The caller's environment; its DS_ENV_FILE renames both.
+        environ: The caller's environment; its DS_ENV_FILE renames both files.
         folder: The working folder.
 
     Raises:
-        UsageError: One is there and cannot be read.
+        UsageError: A file exists and cannot be read.
     """
     name = environ.get("DS_ENV_FILE", _NAME)
-    places = (Path("~").expanduser() / name, folder / name)
-    found = (path for path in dict.fromkeys(places) if path.is_file())
+    paths = (Path("~").expanduser() / name, folder / name)
+    found = (path for path in dict.fromkeys(paths) if path.is_file())
     return tuple(EnvText(name=str(path), text=_read(path)) for path in found)
 
 

@@ -10,10 +10,14 @@ _LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
 
 
 def parse_hostfile(text: str, name: str) -> dict[str, int]:
-    """Slots by host, in the file's order.
+    """The count of slots by host, in the file's order.
+
+    Args:
+        text: The content of the file.
+        name: What errors call the file.
 
     Raises:
-        UsageError: A line is none of `host slots=N`, a host stands twice, or there is no host.
+        UsageError: A line is not `host slots=N`, a host stands twice, or there is no host.
     """
     slots: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -32,7 +36,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
-    """Slots by host.
+    """The count of slots by host.
 
     Raises:
         UsageError: The file cannot be read or parsed.

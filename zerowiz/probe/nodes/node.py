@@ -1,4 +1,7 @@
-"""Read where this copy of zerowiz stands in a job of several nodes, from its variables."""
+"""Read this node's rank in a job on several nodes, from the variables of SLURM or a launcher.
+
+In such a job one zerowiz runs on each node, and starts the ranks of its own node.
+"""
 
 import re
 import socket
@@ -16,31 +19,32 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def read_place(environ: Mapping[str, str]) -> NodeRank | None:
-    """Where this copy stands; `None` on a single node, or where nothing says so.
+def read_node_rank(environ: Mapping[str, str]) -> NodeRank | None:
+    """This node's rank; `None` in a job on one node, or where no variable says otherwise.
 
     Raises:
-        UsageError: A node has several copies, only one of several nodes has one, or the variables
-            contradict each other.
+        UsageError: zerowiz runs more than once on a node, or on one of several nodes only, or the
+            variables contradict each other.
     """
     _refuse_copies_of_torchrun(environ)
     if "SLURM_JOB_ID" in environ:
         return _read_slurm(environ)
-    return next((place for row in _LAUNCHERS if (place := _read_row(environ, row))), None)
+    found = (node_rank for row in _LAUNCHERS if (node_rank := _read_row(environ, row)))
+    return next(found, None)
 
 
-def require_address(place: NodeRank) -> None:
-    """See that this node can find node 0.
+def require_address(node_rank: NodeRank) -> None:
+    """Refuse to go on where this node cannot resolve the name of node 0.
 
     Raises:
-        PreflightError: Its name has no address here.
+        PreflightError: The name has no address on this node.
     """
     try:
-        socket.getaddrinfo(place.master_addr, None)
+        socket.getaddrinfo(node_rank.master_addr, None)
     except OSError:
         raise PreflightError(
-            f"`{place.master_addr}`, the first of the job's {place.nodes} nodes, has no address"
-            f" on `{place.hosts[place.node_rank]}`",
+            f"`{node_rank.master_addr}`, the first of the job's {node_rank.nodes} nodes, has no"
+            f" address on `{node_rank.hosts[node_rank.node_rank]}`",
             "set MASTER_ADDR in the job script to an address of that node",
         ) from None
 
@@ -61,7 +65,7 @@ def _read_slurm(environ: _Environ) -> NodeRank | None:
         return None
     hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", ""))
     parts = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    # An array's tasks have job numbers of their own; a requeued job keeps its number.
+    # Each task of an array has its own job number; a requeued job keeps its number.
     key = (*(environ.get(name, "") for name in parts), environ.get("SLURM_RESTART_COUNT", "0"))
     return NodeRank(
         node_rank=_rank(environ, "SLURM_NODEID"),
@@ -84,10 +88,10 @@ def _refuse_tasks(environ: _Environ, nodes: int) -> None:
 
 def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
     if in_step:
-        told = f"SLURM gives the job {nodes} nodes, and zerowiz is started on one of them"
+        message = f"SLURM gives the job {nodes} nodes, and zerowiz is started on one of them"
     else:
-        told = f"SLURM gives the job {nodes} nodes, and zerowiz is started without `srun`"
-    return UsageError(told, f"start one on each: `{_srun_line(nodes)}`", _ALONE)
+        message = f"SLURM gives the job {nodes} nodes, and zerowiz is started without `srun`"
+    return UsageError(message, f"start one on each: `{_srun_line(nodes)}`", _ALONE)
 
 
 def _srun_line(nodes: int) -> str:
@@ -99,7 +103,7 @@ def _srun_line(nodes: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Launcher:
-    """The variables of one that starts a copy on each node; the first that is set counts."""
+    """The variables of a launcher that starts zerowiz on each node; the first one set counts."""
 
     node_rank: str
     nodes: str
@@ -107,20 +111,20 @@ class _Launcher:
     master_port: tuple[str, ...] = ("MASTER_PORT",)
 
 
-# The innermost one first.
+# The innermost launcher comes first.
 _LAUNCHERS = (
-    # PyTorch, torch/distributed/run.py, "Environment Variables": inside of torchrun, whose own
-    # store listens on MASTER_PORT.
+    # PyTorch, torch/distributed/run.py, "Environment Variables". torchrun's own store listens on
+    # MASTER_PORT.
     _Launcher(node_rank="GROUP_RANK", nodes="GROUP_WORLD_SIZE", master_port=()),
     # Kubeflow, trainer, pkg/runtime/framework/plugins/torch/torch.go; training-operator,
-    # pkg/controller.v1/pytorch/envvar.go. RANK and WORLD_SIZE beside them count pods or ranks.
+    # pkg/controller.v1/pytorch/envvar.go. It sets RANK and WORLD_SIZE too, to pods or to ranks.
     _Launcher(
         node_rank="PET_NODE_RANK",
         nodes="PET_NNODES",
         master_addr=("PET_MASTER_ADDR", "MASTER_ADDR"),
         master_port=("PET_MASTER_PORT", "MASTER_PORT"),
     ),
-    # What people export for `torchrun --nnodes $NNODES --node-rank $NODE_RANK`.
+    # Variables that people export for `torchrun --nnodes $NNODES --node-rank $NODE_RANK`.
     _Launcher(node_rank="NODE_RANK", nodes="NNODES"),
     # Kubeflow, PyTorchJob, one process for each pod.
     _Launcher(node_rank="RANK", nodes="WORLD_SIZE"),
@@ -136,7 +140,7 @@ def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
     return NodeRank(
         node_rank=_rank(environ, row.node_rank),
         nodes=nodes,
-        # The pods' names are not told; DeepSpeed only tells nodes apart by them.
+        # The names of the pods are not known; DeepSpeed uses them only to distinguish nodes.
         hosts=tuple(f"node-{number}" for number in range(nodes)),
         master_addr=address,
         master_port=port,

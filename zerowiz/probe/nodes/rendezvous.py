@@ -1,4 +1,4 @@
-"""Read what the copies of zerowiz on several nodes left for each other."""
+"""Read the files of the rendezvous, which the zerowiz processes of several nodes write."""
 
 import hashlib
 import os
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from zerowiz.core.launch.rendezvous import (
-    CALL,
+    OPEN_FILE,
     AttemptSpec,
     Join,
-    RendezvousCall,
+    OpenRendezvous,
     attempt_name,
     decode_file,
     join_name,
@@ -20,23 +20,37 @@ from zerowiz.errors import UsageError, ZerowizError
 _Value = TypeVar("_Value")
 
 
-def read_call(folder: Path) -> RendezvousCall | None:
-    """The newest call of a node 0."""
-    return _read(RendezvousCall, folder / CALL)
+def read_open_rendezvous(folder: Path) -> OpenRendezvous | None:
+    """The newest rendezvous that a node 0 has opened; None where there is none.
+
+    Args:
+        folder: Of the job.
+    """
+    return _read(OpenRendezvous, folder / OPEN_FILE)
 
 
-def read_hello(folder: Path, rank: int) -> Join | None:
-    """The newest answer of this node."""
-    return _read(Join, folder / join_name(rank))
+def read_join(folder: Path, node_rank: int) -> Join | None:
+    """The newest join of this node; None where there is none.
+
+    Args:
+        folder: Of the rendezvous.
+        node_rank: The node's number.
+    """
+    return _read(Join, folder / join_name(node_rank))
 
 
 def read_attempt(folder: Path, number: int) -> AttemptSpec | None:
-    """This attempt, whoever is meant by it."""
+    """This attempt, for whichever nodes it is meant; None where there is none.
+
+    Args:
+        folder: Of the rendezvous.
+        number: Of the attempt, from 1.
+    """
     return _read(AttemptSpec, folder / attempt_name(number))
 
 
-def is_file_of(path: Path, sha256: str) -> bool:
-    """Whether the file is there with this content."""
+def has_content(path: Path, sha256: str) -> bool:
+    """Whether a file exists and its content has this hash."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     except OSError:
@@ -44,11 +58,11 @@ def is_file_of(path: Path, sha256: str) -> bool:
 
 
 def _read(kind: type[_Value], path: Path) -> _Value | None:
-    """What the file says; what another version left there in an earlier run says nothing."""
-    # A network file system remembers for up to a minute that a file was not there, unless its
-    # folder is looked at (nfs(5), "Directory entry caching").
+    """The value in a file; None where it is missing, or another version of zerowiz wrote it."""
+    # A network file system caches for up to a minute that a file is missing, unless its folder is
+    # read (nfs(5), "Directory entry caching").
     with suppress(OSError):
-        os.listdir(path.parent)  # noqa: PTH208 - it is to look, not to see
+        os.listdir(path.parent)  # noqa: PTH208 - the names are not used
     try:
         return decode_file(kind, path.read_text(encoding="utf-8"), path.name)
     except (FileNotFoundError, UsageError, UnicodeDecodeError):

@@ -24,7 +24,7 @@ from zerowiz.app.launch.multi_node.leader import (
 )
 from zerowiz.app.options import Options
 from zerowiz.core.launch.node import NodeRank
-from zerowiz.core.launch.rendezvous import CALL, Join, attempt_name, job_folder, join_name
+from zerowiz.core.launch.rendezvous import OPEN_FILE, Join, attempt_name, job_folder, join_name
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
@@ -140,7 +140,7 @@ def test_an_attempt_of_an_earlier_job_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_files_of_another_version_are_passed_over(tmp_path: Path) -> None:
-    for name in (CALL, join_name(1), attempt_name(1)):
+    for name in (OPEN_FILE, join_name(1), attempt_name(1)):
         (tmp_path / name).write_text('{"schema_version": 99}', encoding="utf-8")
     with following(tmp_path, own(1)) as told:
         publish_end(gather(tmp_path, place(0), own(0), silent, deadline_s=20), 7)
@@ -206,7 +206,7 @@ def test_a_second_job_in_the_same_folder_is_noticed(tmp_path: Path) -> None:
 
     def steal(_: object) -> None:
         if not stolen:
-            call = tmp_path / CALL
+            call = tmp_path / OPEN_FILE
             text = call.read_text(encoding="utf-8")
             stolen.append(json.loads(text)["value"]["word"])
             call.write_text(text.replace(stolen[0], "another"), encoding="utf-8")

@@ -8,7 +8,7 @@ from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import AttemptSpec, Join, encode_file, join_name
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.nodes.rendezvous import is_file_of, read_attempt, read_call
+from zerowiz.probe.nodes.rendezvous import has_content, read_attempt, read_open_rendezvous
 
 
 def follow(
@@ -27,7 +27,7 @@ def follow(
     """
     answered: list[Path] = []
     for _ in ticks(deadline_s):
-        call = read_call(job)
+        call = read_open_rendezvous(job)
         # A node 0 that calls again has said before what its last call came to.
         for folder in answered:
             attempt = _take(folder, own, 1)
@@ -73,7 +73,7 @@ def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
     if attempt is None or own.word not in attempt.heard:
         return None
     agreed = attempt.spec
-    there = agreed is None or is_file_of(Path(agreed.config_path), agreed.config_sha256)
+    there = agreed is None or has_content(Path(agreed.config_path), agreed.config_sha256)
     return attempt if there else None
 
 

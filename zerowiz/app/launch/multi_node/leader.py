@@ -13,11 +13,11 @@ import typer
 import zerowiz
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import (
-    CALL,
+    OPEN_FILE,
     AttemptSpec,
     Join,
     LaunchSpec,
-    RendezvousCall,
+    OpenRendezvous,
     attempt_name,
     encode_file,
     refuse_unlike,
@@ -26,7 +26,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ExitCode, ZerowizError
-from zerowiz.probe.nodes.rendezvous import read_attempt, read_call, read_hello
+from zerowiz.probe.nodes.rendezvous import read_attempt, read_join, read_open_rendezvous
 
 DEADLINE_S = 300.0
 
@@ -82,7 +82,7 @@ def gather(
             answer are told so.
     """
     rendezvous = Rendezvous(folder=job / own.word, own=own, joins=(own,))
-    replace_file(job / CALL, encode_file(RendezvousCall(word=own.word)))
+    replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=own.word)))
     for late in ticks(deadline_s):
         rendezvous = _hear(rendezvous, place)
         missing = _find_missing(rendezvous, place)
@@ -100,7 +100,7 @@ def gather(
 def _hear(rendezvous: Rendezvous, place: NodeRank) -> Rendezvous:
     """With those who have answered since."""
     known = {join.rank: join for join in rendezvous.joins}
-    heard = (known.get(r) or read_hello(rendezvous.folder, r) for r in range(place.nodes))
+    heard = (known.get(r) or read_join(rendezvous.folder, r) for r in range(place.nodes))
     return replace(rendezvous, joins=tuple(join for join in heard if join is not None))
 
 
@@ -110,7 +110,7 @@ def _find_missing(rendezvous: Rendezvous, place: NodeRank) -> list[str]:
 
 
 def _refuse_other_call(job: Path, own: Join) -> None:
-    call = read_call(job)
+    call = read_open_rendezvous(job)
     if call is None or call.word != own.word:
         raise ZerowizError(
             f"another job has taken over `{job}`",

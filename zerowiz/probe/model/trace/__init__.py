@@ -1,5 +1,5 @@
-"""Trace one micro-step of the real model without memory, and count what it held."""
-# ruff: noqa: ANN401 -- torch need not be here, so it has no types
+"""Trace one micro-step of the real model on tensors without data, and count what it held."""
+# ruff: noqa: ANN401 -- torch need not be installed, so it has no types
 
 import hashlib
 import json
@@ -24,25 +24,31 @@ from zerowiz.probe.model.trace.build import (
     build_model,
     checkpoint_blocks,
     find_blocks,
-    lay_out,
     make_inputs,
+    move_to_fake_cpu,
 )
 from zerowiz.probe.model.trace.step import MicroStep
 
-# Changes with what a trace counts, so that no old one is read.
+# Raised when a trace counts something else, so that no old trace is read from the cache.
 _FORMAT = 2
 _NEEDED = ("torch", "transformers")
 
 
 def can_trace() -> bool:
-    """Whether what a trace runs is installed."""
+    """Whether torch and transformers are installed."""
     return all(find_spec(name) for name in _NEEDED)
 
 
 def cache_path(
     content: Mapping[str, object], workload: Workload, environ: Mapping[str, str]
 ) -> Path:
-    """Where the trace of this micro-step lies or will lie; torch is not loaded to know it."""
+    """The path of this micro-step's trace in the cache; torch is not loaded.
+
+    Args:
+        content: The content of config.json.
+        workload: What a micro-step is.
+        environ: The environment, which names the cache folder.
+    """
     w = workload
     key = {
         "config": content,
@@ -55,7 +61,7 @@ def cache_path(
 
 
 def read_cached(path: Path) -> Traced | None:
-    """The trace in this file; None where there is none, or none that can be read."""
+    """The trace in this file; None where it is missing or cannot be read."""
     try:
         return decode(Traced, json.loads(path.read_bytes()), "trace")
     except (OSError, ValueError, UsageError):
@@ -63,12 +69,17 @@ def read_cached(path: Path) -> Traced | None:
 
 
 def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
-    """Build the model of this config.json and take one micro-step, all without memory.
+    """Build the model of a config.json and take one micro-step, on tensors without data.
 
-    Where checkpointing is off, the step is taken with it as well: it is the first remedy.
+    Where gradient checkpointing is off, a second step is taken with it, because it is the first
+    remedy.
+
+    Args:
+        content: The content of config.json.
+        workload: What a micro-step is.
 
     Raises:
-        UsageError: transformers does not know the model, or the model looks into its data.
+        UsageError: transformers does not know the model, or the model reads values of its tensors.
     """
     began = time.monotonic()
     try:
@@ -76,27 +87,30 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
         traced = _describe(model, (run, *_checkpointed(content, workload)))
     except ZerowizError:
         raise
-    except Exception as error:  # whatever somebody's model raises
-        said = str(error).partition("\n")[0] or type(error).__name__
+    except Exception as error:  # the code of a model may raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
-            f"`{content.get('model_type')}` cannot be traced: {said}",
+            f"`{content.get('model_type')}` cannot be traced: {reason}",
             "give a size instead, such as `$model 7b`, to plan with a Llama of that size",
         ) from error
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 
 
 def _checkpointed(content: Mapping[str, object], workload: Workload) -> tuple[TracedRun, ...]:
-    """The same step with checkpointing; nothing where it is on, or the model does not bear it."""
+    """The same step with gradient checkpointing.
+
+    Empty where it is on already, or where the model fails with it.
+    """
     if workload.gradient_checkpointing:
         return ()
     try:
         return (_trace(content, replace(workload, gradient_checkpointing=True))[1],)
-    except Exception:  # noqa: BLE001 -- somebody's model may raise anything
+    except Exception:  # noqa: BLE001 -- the code of a model may raise anything
         return ()
 
 
 def _trace(content: Mapping[str, object], workload: Workload) -> tuple[Any, TracedRun]:
-    """The model on the meta device, and what one micro-step of it held."""
+    """The model on the meta device, and the memory of one micro-step."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model = build_model(content, workload)
@@ -105,7 +119,7 @@ def _trace(content: Mapping[str, object], workload: Workload) -> tuple[Any, Trac
         checkpoint_blocks(stepping)
     step = MicroStep()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        lay_out(stepping)
+        move_to_fake_cpu(stepping)
         step.run(stepping, find_blocks(stepping), make_inputs(stepping, workload))
     return model, TracedRun(
         micro_batch=workload.micro_batch,
@@ -119,7 +133,7 @@ def _trace(content: Mapping[str, object], workload: Workload) -> tuple[Any, Trac
 
 
 def _describe(model: Any, runs: tuple[TracedRun, ...]) -> Traced:
-    """The model itself, as it was built."""
+    """The model as it was built, with the traces of its steps."""
     from torch.nn import Embedding
 
     embedding, head = _ends(model)
@@ -139,14 +153,14 @@ def _describe(model: Any, runs: tuple[TracedRun, ...]) -> Traced:
 
 
 def _ends(model: Any) -> tuple[Any, Any]:
-    """The modules of the first and the last embedding, None where there is none."""
+    """The input embedding and the head; None where the model has none."""
     with suppress(NotImplementedError, AttributeError):
         return model.get_input_embeddings(), model.get_output_embeddings()
     return None, None
 
 
 def _list_tensors(model: Any) -> tuple[TracedTensor, ...]:
-    """The parameters, alike ones together; a tied weight bears its first name."""
+    """The parameters; equal ones of several blocks are one, a tied weight has its first name."""
     from torch.nn import Linear
 
     blocks = find_blocks(model)

@@ -1,6 +1,6 @@
-"""Build the model that a config names, and what it reads, without data."""
-# ruff: noqa: ANN401, SLF001 -- torch need not be here, so it has no types; `_from_config` is the
-# one way to a model with a kernel of one's own.
+"""Build the model that a config names, and inputs for it, on tensors without data."""
+# ruff: noqa: ANN401, SLF001 -- torch need not be installed, so it has no types; only `_from_config`
+# builds a model with a custom kernel.
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from zerowiz.core.workload import Attention, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace.kernels import flash_attention
 
-# transformers takes a name with "flash" in it for a package to load.
+# Without "flash" in the name: transformers would take that for a package to load.
 _FLASH = "zerowiz_fused"
 _ATTENTION = {
     Attention.SDPA: ("sdpa", "eager"),
@@ -35,7 +35,7 @@ _HEADS = (
 
 
 def is_buildable(content: Mapping[str, object]) -> bool:
-    """Whether transformers, which is then loaded, knows a model of this type."""
+    """Whether transformers knows a model of this type; loads transformers."""
     from transformers import CONFIG_MAPPING
 
     return content.get("model_type") in CONFIG_MAPPING
@@ -56,7 +56,10 @@ def _model_class(config: Any) -> Any:
 
 
 def _register_flash() -> None:
-    """flash-attn itself, whether or not it is installed: no mask, keys and values as they are."""
+    """Register a kernel that keeps what flash-attn keeps, which need not be installed.
+
+    It takes no mask, and keys and values without repeated heads.
+    """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -68,9 +71,16 @@ def _register_flash() -> None:
 
 
 def build_model(content: Mapping[str, object], workload: Workload) -> Any:
-    """The model on the meta device, in training mode, with the kernel that was asked for.
+    """The model on the meta device, in training mode, with the workload's attention kernel.
 
-    A model that does not support that kernel gets the one that transformers would fall back to.
+    A model that does not support that kernel gets the one that transformers falls back to.
+
+    Args:
+        content: The content of config.json.
+        workload: Names the attention kernel and the precision.
+
+    Raises:
+        UsageError: transformers has no such model.
     """
     import torch
     import transformers
@@ -80,7 +90,7 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     if not is_buildable(content):
         raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
     config = transformers.AutoConfig.for_model(**content)
-    # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the values.
+    # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the tensors.
     config.use_cache = False
     model_class = _model_class(config)
     dtype = getattr(torch, _TORCH_NAMES[workload.precision])
@@ -96,19 +106,20 @@ def checkpoint_blocks(model: Any) -> None:
     """Recompute each block in backward, as the Trainer's `gradient_checkpointing` does.
 
     Raises:
-        UsageError: The model does not know how.
+        UsageError: The model does not support it.
     """
     if not model.supports_gradient_checkpointing:
         raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    # Random numbers have no state here.
+    # The fake device has no state of random numbers.
     enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
-def lay_out(model: Any) -> None:
-    """Move the model to the CPU of the fake mode that is on; each tied weight becomes its own.
+def move_to_fake_cpu(model: Any) -> None:
+    """Replace each parameter and buffer by a fake one on the CPU; a fake mode must be active.
 
-    A tied weight's gradients meet at the end of backward, which the ledger has a line for.
+    Tied weights become separate ones. Their gradients would be added at the end of backward, for
+    which the ledger has a line of its own.
     """
     import torch
 
@@ -123,7 +134,10 @@ def lay_out(model: Any) -> None:
 
 
 def find_blocks(model: Any) -> list[Any]:
-    """The outermost modules that repeat: what transformers checkpoints, else lists of modules."""
+    """The model's blocks: the outermost modules that transformers can checkpoint.
+
+    A model without such modules has the items of its outermost ModuleLists instead.
+    """
     from torch.nn import ModuleList
 
     with suppress(ImportError):
@@ -150,28 +164,32 @@ def _image_shape(config: Any) -> tuple[int, ...]:
 
 
 def _sound_shape(config: Any) -> tuple[int, ...]:
-    # transformers, models/whisper/modeling_whisper.py: two frames of the spectrum a position.
+    # transformers, models/whisper/modeling_whisper.py: two frames of the spectrum per position.
     return (config.num_mel_bins, 2 * config.max_source_positions)
 
 
-# Heads whose label is one number a sequence.
+# Heads with one label per sequence.
 _ONE_LABEL = ("SequenceClassification", "ImageClassification", "VideoClassification")
 
 
 def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
-    """A micro-batch for this model on the fake CPU, labels included."""
+    """A micro-batch for this model on the fake CPU, with labels.
+
+    Raises:
+        UsageError: The model reads a kind of input that is not known here.
+    """
     import torch
 
     config, batch = model.config, workload.micro_batch
     names = signature(model.forward).parameters
-    whole: Mapping[str, Callable[[Any], tuple[int, ...]]] = {
+    shape_of: Mapping[str, Callable[[Any], tuple[int, ...]]] = {
         "pixel_values": _image_shape,
         "input_features": _sound_shape,
     }
     tokens = (batch, workload.sequence_tokens)
     main = model.main_input_name
-    if main in whole:
-        inputs = {main: torch.empty(batch, *whole[main](config), dtype=model.dtype)}
+    if main in shape_of:
+        inputs = {main: torch.empty(batch, *shape_of[main](config), dtype=model.dtype)}
         tokens = (batch, min(tokens[1], getattr(config, "max_target_positions", tokens[1])))
     elif main == "input_ids":
         inputs = {main: torch.zeros(tokens, dtype=torch.int64)}

@@ -1,14 +1,17 @@
-"""Put in place of what a CPU would run the kernels that CUDA runs, by what they keep.
+"""Replace operations of torch by stand-ins that keep the tensors that CUDA's kernels keep.
 
-Theory: attention, dropout and RMSNorm have fused CUDA kernels that keep other tensors than the
-fallback of the CPU. On tensors without data a kernel is the shapes it keeps and returns.
+Theory: attention, dropout and RMSNorm have fused CUDA kernels, which keep other tensors for
+backward than the CPU's implementation. On tensors without data, all that matters of a kernel is the
+shapes that it keeps and returns. These are kept:
 
-    flash, efficient   q, k, v, output, 4 bytes a head and query, the seed, the mask in w
-    dropout            one byte a value
-    RMSNorm            its input, 4 bytes a row
+    flash, efficient   q, k, v, output, 4 bytes per head and query, the seed, the mask in w
+    dropout            one byte per value
+    RMSNorm            its input, 4 bytes per row
+
+(w is the precision of the weights.)
 """
-# ruff: noqa: A002, ANN401, ARG001, ARG004, FBT003, SLF001 -- torch need not be here, so it has no
-# types; the signatures are its own.
+# ruff: noqa: A002, ANN401, ARG001, ARG004, FBT003, SLF001 -- torch need not be installed, so it has
+# no types; the signatures are torch's.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ from typing import Any
 _FLASH_HEAD_DIM = 256
 # flash_attn/flash_api.cpp: q, k, v are padded to this; mha_bwd rounds queries to 128 in its sums.
 _FLASH_ALIGNMENT, _FLASH_ROWS = 8, 128
-# Batch, head, row, dim: what the fused kernels take.
+# The dimensions that the fused kernels take: batch, head, row, dim.
 _BATCHED = 4
 
 
@@ -27,14 +30,14 @@ def _rounded(count: int, to: int) -> int:
 
 
 def _attention() -> Any:
-    """Flash and efficient attention, which differ in the mask alone."""
+    """Flash and efficient attention, which differ only in the mask."""
     import torch
 
     class Attention(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
             batch, heads, rows, _ = q.shape
-            # Both kernels write (batch, row, head, dim) and hand back a view of it.
+            # Both kernels write (batch, row, head, dim) and return a view of it.
             out = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
             sums = q.new_empty(batch, heads, rows, dtype=torch.float32)
             seed = q.new_empty(2, dtype=torch.int64)
@@ -49,7 +52,8 @@ def _attention() -> Any:
             dq = torch.empty_like(q)
             sums = q.new_empty(batch, heads, _rounded(rows, _FLASH_ROWS), dtype=torch.float32)
             accumulated = sums.new_empty(*sums.shape, dim)
-            # Grouped heads get gradients of their own, then one sum (mha_bwd, dk_expanded).
+            # With grouped heads each query head gets a gradient, which are then summed (mha_bwd,
+            # dk_expanded).
             wide = [x.new_empty(batch, heads, x.shape[2], x.shape[3]) for x in (k, v)]
             dk, dv = (
                 w if heads == x.shape[1] else torch.empty_like(x)
@@ -64,8 +68,8 @@ def _attention() -> Any:
 def _padded(tensor: Any) -> Any:
     from torch.nn.functional import pad
 
-    spare = -tensor.shape[-1] % _FLASH_ALIGNMENT
-    return pad(tensor, (0, spare)) if spare else tensor
+    missing = -tensor.shape[-1] % _FLASH_ALIGNMENT
+    return pad(tensor, (0, missing)) if missing else tensor
 
 
 def flash_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
@@ -75,9 +79,10 @@ def flash_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
 
 
 def _as_bias(mask: Any, q: Any, k: Any) -> Any:
-    """attention.cpp, convert_boolean_attn_mask: a new tensor in w, for each call.
+    """The mask as a bias, which is a new tensor in w for each call.
 
-    preprocess_mask widens it to all scores, and so is its gradient.
+    Source: attention.cpp, convert_boolean_attn_mask. Then preprocess_mask expands the bias, and
+    with it its gradient, to the shape of the scores.
     """
     import torch
 
@@ -97,11 +102,11 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """sdp_utils.cpp, _select_sdp_backend: flash, then efficient, then plain matmuls.
+    """Choose flash, then efficient, then plain matmuls (sdp_utils.cpp, _select_sdp_backend).
 
-    Flash takes no mask, efficient no groups and no mask whose rows do not lie together, such as
-    T5's position bias, and neither takes fewer keys than queries that are not told to be groups,
-    such as Falcon's (sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense and
+    Flash takes no mask. Efficient takes no grouped heads, and no mask whose rows are not
+    contiguous, such as T5's position bias. Neither takes fewer key heads than query heads without
+    `enable_gqa`, as in Falcon (sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense and
     check_batch_size_and_num_heads_dense).
     """
     import torch
@@ -114,7 +119,7 @@ def _scaled_dot_product_attention(
     matched = enable_gqa or query.shape[1] == key.shape[1]
     if query.dim() == _BATCHED and matched and (flash or efficient):
         return flash_attention(query, key, value, _as_bias(attn_mask, query, key))
-    # torch/_decomp/decompositions.py, dropout: written in Python it is the fused one.
+    # torch/_decomp/decompositions.py: the decomposition in Python calls the fused dropout.
     with enable_python_dispatcher():
         return torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -122,7 +127,7 @@ def _scaled_dot_product_attention(
 
 
 def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Dropout.cpp, is_fused_kernel_acceptable: a mask of one byte a value."""
+    """Keep a mask of one byte per value (Dropout.cpp, is_fused_kernel_acceptable)."""
     import torch
 
     if not training or p in (0, 1):
@@ -150,7 +155,7 @@ def _rms_norm() -> Any:
 
 @contextmanager
 def fused_kernels() -> Iterator[None]:
-    """While this is open, these functions of torch keep what their CUDA kernels keep."""
+    """In this block, these functions of torch keep what their CUDA kernels keep."""
     import torch
     from torch.nn import functional
 
@@ -166,11 +171,11 @@ def fused_kernels() -> Iterator[None]:
         (functional, "rms_norm", rms_norm),
         (torch, "rms_norm", rms_norm),
     )
-    own = [(place, name, getattr(place, name)) for place, name, _ in stand_ins]
+    own = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
     try:
-        for place, name, stand_in in stand_ins:
-            setattr(place, name, stand_in)
+        for module, name, stand_in in stand_ins:
+            setattr(module, name, stand_in)
         yield
     finally:
-        for place, name, function in own:
-            setattr(place, name, function)
+        for module, name, function in own:
+            setattr(module, name, function)
