@@ -1,12 +1,12 @@
 """Supervise a command as `zerowiz launch` does: FOLDER RANKS GRACE_S COMMAND..."""
 
-import dataclasses
 import json
 import os
 import signal
 import sys
 from pathlib import Path
 
+from zerowiz.core.codec import encode
 from zerowiz.emit.supervise import Watch, supervise
 
 
@@ -22,7 +22,7 @@ def main() -> None:
         grace_s=float(grace_s),
     )
     end = supervise(argv, os.environ, watch)
-    content = json.dumps(dataclasses.asdict(end), indent=2)
+    content = json.dumps(encode(end), indent=2)
     Path(folder).with_suffix(".json").write_text(content, encoding="utf-8")
     sys.exit(end.status)
 

@@ -9,7 +9,7 @@ import pytest
 from zerowiz.app.ask.init_record import recall
 from zerowiz.app.options import Options
 from zerowiz.core.codec import encode
-from zerowiz.core.measure.trial import decode_trials
+from zerowiz.core.measure.trial import decode_trials, encode_trial
 from zerowiz.probe.config.cases import read_cases
 from zerowiz.probe.launch.init_record import parse_record
 from zerowiz.probe.launch.oom_history import read_history
@@ -55,7 +55,7 @@ def test_a_history_is_read_as_it_was_written() -> None:
 def test_cases_are_read_as_they_were() -> None:
     expected = content_of("cases_as_read.json")
     trials = decode_trials(read_cases(SAVED / "cases.json"))
-    assert expected == kept(expected, [as_json(trial) for trial in trials])
+    assert expected == kept(expected, [as_json(encode_trial(trial)) for trial in trials])
 
 
 def test_the_answers_of_the_wizard_are_read_as_they_were_given() -> None:

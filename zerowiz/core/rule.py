@@ -1,9 +1,10 @@
 """Describe what `check` and `doctor` share: rules, their severity, and findings."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
+
+from msgspec import Struct
 
 
 class Severity(StrEnum):
@@ -17,8 +18,7 @@ class Severity(StrEnum):
     """Advice."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """One kind of finding.
 
     A code never changes its meaning, and is never given to another rule.
@@ -36,8 +36,7 @@ class Rule:
     """In which cases it is found; the guide of `doctor` lists it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """What a check found; each command adds fields of its own."""
 
     rule: Rule

@@ -4,9 +4,10 @@ A setting is a field of a typed class, and its row stands in the field's annotat
 the table: options, help, JSON, assumptions and comparison rows are made from it.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
+
+from msgspec import Struct
 
 
 class Panel(StrEnum):
@@ -19,8 +20,7 @@ class Panel(StrEnum):
     OUTPUT = "Output"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SettingRow:
+class SettingRow(Struct, frozen=True, kw_only=True):
     """What everybody needs to know of one setting, beside its type and its default."""
 
     flag: str

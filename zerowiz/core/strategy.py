@@ -3,9 +3,10 @@
 The rows are in `strategies.py`, above the rooms whose formulas they name; functions are handed one.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Part(StrEnum):
@@ -50,8 +51,7 @@ class RingPasses(NamedTuple):
     """Whether every micro-step gathers the weights too."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BufferSizes:
+class BufferSizes(Struct, frozen=True, kw_only=True):
     """One choice of communication buffers; counts are elements."""
 
     least_bucket: int
@@ -62,8 +62,7 @@ class BufferSizes:
     sub_group_size: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Strategy:
+class Strategy(Struct, frozen=True, kw_only=True):
     """What is known of a strategy without its memory formulas (memory/rank_sizes.py has them).
 
     No field has a default: a row without one of them is a type error, and fails at import.

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from zerowiz.core.settings import Panel, SettingRow, read_rows
+from zerowiz.core.values import Count
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
@@ -109,7 +110,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     """One optimizer step of one rank."""
 
     micro_batch: Annotated[
-        int,
+        Count,
         SettingRow(
             flag="--micro-batch",
             help="Sequences per GPU at a time",
@@ -120,7 +121,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     ] = 1
     """Sequences per GPU in one forward pass."""
     sequence_tokens: Annotated[
-        int,
+        Count,
         SettingRow(
             flag="--seq-len",
             help="Tokens per sequence",
@@ -130,7 +131,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         ),
     ] = 2048
     accumulation_steps: Annotated[
-        int,
+        Count,
         SettingRow(
             flag="--grad-accum",
             help="Micro-steps per optimizer step",
@@ -185,7 +186,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         ),
     ] = Method.FULL
     lora_rank: Annotated[
-        int,
+        Count,
         SettingRow(
             flag="--lora-rank",
             help="Rank of the adapters",
@@ -221,7 +222,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     loss: Annotated[
         Loss, SettingRow(flag="--loss", help="How the logits become a loss", panel=Panel.JOB)
     ] = Loss.PLAIN
-    transformers_version: tuple[int, int] = NEWEST_TRANSFORMERS
+    transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
     """Major and minor: what runs the model decides what its attention keeps."""
     packing: Annotated[
         bool,

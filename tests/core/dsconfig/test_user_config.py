@@ -33,7 +33,7 @@ def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
 
 
 def test_no_file_says_nothing() -> None:
-    values = {getattr(UserConfig(), name) for name in UserConfig.__dataclass_fields__}
+    values = {getattr(UserConfig(), name) for name in UserConfig.__struct_fields__}
     assert {None, ()} == values
 
 

@@ -1,8 +1,7 @@
 """What a script settles, by its defaults and by the words after it."""
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import fields
 from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 

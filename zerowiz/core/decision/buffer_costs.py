@@ -1,7 +1,8 @@
 """Say what the sizes in a config cost a GPU, in bytes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.memory.rank_sizes import RankSizes
@@ -9,8 +10,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Part, ZeroKey
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """One key of `zero_optimization`."""
 
     key: ZeroKey

@@ -1,7 +1,8 @@
 """Weigh each rung against the machine: what it needs, what there is, and a verdict."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.decision.oom_history import RanOut, job_key
 from zerowiz.core.machine.types import Machine
@@ -31,8 +32,7 @@ class Verdict(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanInput:
+class PlanInput(Struct, frozen=True, kw_only=True):
     """Everything a rung is weighed with."""
 
     machine: Machine
@@ -151,8 +151,7 @@ class PlanInput:
         return min(self.budget_bytes, free_bytes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StrategyEstimate:
+class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """One rung against one machine."""
 
     estimate: Estimate

@@ -1,8 +1,9 @@
 """Walk the flowchart: choose a rung, and keep every answer and every loser."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict, evaluate_all
 from zerowiz.core.machine.types import Machine
@@ -50,8 +51,7 @@ class Reason(StrEnum):
     BUDGET_UNKNOWN = "budget_unknown"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constraints:
+class Constraints(Struct, frozen=True, kw_only=True):
     """What the person asked of the walk."""
 
     stage: int | None = None
@@ -61,8 +61,7 @@ class Constraints:
     force: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """One step of the walk, with the numbers that settled it."""
 
     question: FlowchartQuestion
@@ -72,8 +71,7 @@ class Answer:
     have_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The chosen rung, or None, with every verdict and the way there."""
 
     job: PlanInput

@@ -1,13 +1,13 @@
 """The wizard's questions, as data: each has a flag, and what is known is not asked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.errors import AnswerNeededError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """One thing that could not be detected."""
 
     key: str

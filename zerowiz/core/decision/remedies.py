@@ -1,7 +1,8 @@
 """Compute what would make a rung fit: every remedy is a change that was weighed again."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, Reason, decide
@@ -16,8 +17,7 @@ Change = Mapping[str, int | str | bool]
 Attempted = tuple[Change, PlanInput, Constraints]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """A change of options, the rung it leads to, and what it frees on each GPU."""
 
     change: Change

@@ -8,10 +8,11 @@ whole peak. Doubts add up, so one more never narrows.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.machine.types import Accelerator
@@ -65,8 +66,7 @@ class Assumption(StrEnum):
     UNPADDED = "batch_without_padding"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """What `torch.cuda.max_memory_allocated` may say on the ranks of a job, in steady state."""
 
     low_bytes: int

@@ -1,8 +1,9 @@
 """Refuse what DeepSpeed fails on, ignores, or trains otherwise than it was asked for."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.machine.types import Accelerator
@@ -21,8 +22,7 @@ class Effect(StrEnum):
     """It trains something else."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """A job on one rung, and who hands its config to DeepSpeed."""
 
     job: PlanInput
@@ -67,8 +67,7 @@ class Predicate(Protocol):
         """Read the job; nothing else decides."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Combination:
+class Combination(Struct, frozen=True, kw_only=True):
     """One row; tests/core/decision/test_unsupported_really.py trains it."""
 
     name: str

@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson_tokens import (
     CrashError,
@@ -19,16 +20,14 @@ from zerowiz.core.dsconfig.hjson_tokens import (
 # code as hjson's, because the two differ only in its numbers.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Array:
+class Array(Struct, frozen=True, kw_only=True):
     """Values in their order."""
 
     place: Span
     items: tuple["Node", ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Object:
+class Object(Struct, frozen=True, kw_only=True):
     """Members in their order, those with the same key included."""
 
     place: Span
@@ -38,8 +37,7 @@ class Object:
 Node = Scalar | Array | Object
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """A key with its value."""
 
     key: KeyToken

@@ -2,8 +2,9 @@
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.errors import UsageError
 
@@ -23,8 +24,7 @@ class Dialect(StrEnum):
     JSON = "json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """The characters from `start` up to `end`; line and column of the first one count from 1.
 
     A line ends with LF, CRLF or CR. A byte order mark is part of the text, but of no line.
@@ -36,8 +36,7 @@ class Span:
     column: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True, kw_only=True):
     """A string, a number, true, false or null."""
 
     place: Span
@@ -46,8 +45,7 @@ class Scalar:
     """What encloses a string: `"`, `'`, `'''`; empty for text without quotes and all else."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeyToken:
+class KeyToken(Struct, frozen=True, kw_only=True):
     """The name of a member."""
 
     place: Span

@@ -5,7 +5,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
@@ -23,8 +24,7 @@ _SHARDED_PARAMETERS = 3
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UserConfig:
+class UserConfig(Struct, frozen=True, kw_only=True):
     """The settings of the file; None where a key is not set or is "auto", or there is no file."""
 
     stage: int | None = None

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.memory.nvme import offload_to_nvme
@@ -22,8 +23,7 @@ AUTO = "auto"
 # in every version is left out; one whose default has changed or surprises is written.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Handover:
+class Handover(Struct, frozen=True, kw_only=True):
     """How the config will reach DeepSpeed, and what the script settles by itself."""
 
     integration: Integration = Integration.HF
@@ -32,8 +32,7 @@ class Handover:
     script_has_optimizer: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Writing:
+class _Writing(Struct, frozen=True, kw_only=True):
     """What the sections are written from."""
 
     job: PlanInput

@@ -12,7 +12,8 @@ pdsh itself replaces `%h`, `%u` and `%n`.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.values import replace
 
@@ -50,16 +51,14 @@ _SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", r
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnvText:
+class EnvText(Struct, frozen=True, kw_only=True):
     """One of the person's files of variables."""
 
     name: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True, kw_only=True):
     """The variables of the ranks, and what a person should know about them."""
 
     values: Mapping[str, str]
@@ -157,8 +156,7 @@ def _travels(name: str) -> bool:
     return chosen and name not in _NEVER and _NAME.fullmatch(name) is not None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True):
     name: str
     value: str
     """Between `"` for a shell, or as it stands."""

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.plan import refuse_slices
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -37,8 +38,7 @@ _NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _MOST_HOSTS = 65_536
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeRank:
+class NodeRank(Struct, frozen=True, kw_only=True):
     """One copy on each of several nodes; each starts the ranks of its own node."""
 
     node_rank: int

@@ -1,8 +1,9 @@
 """Plan a launch: the files, the command and the environment, as one value that can be shown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.errors import UsageError
@@ -16,8 +17,7 @@ class Launcher(StrEnum):
     MPICH = "mpich"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True, kw_only=True):
     """A file to write, whole."""
 
     path: str
@@ -26,8 +26,7 @@ class PlannedFile:
     """In the folder of this one run: nobody's work is there, and nobody else reads it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True, kw_only=True):
     """What `emit.execute` does and `--dry-run` prints; there is no second path."""
 
     files: tuple[PlannedFile, ...]
@@ -49,8 +48,7 @@ class LaunchPlan:
         return {**kept, **self.env}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Programs:
+class Programs(Struct, frozen=True, kw_only=True):
     """What runs the job, as the probe found it."""
 
     deepspeed: str

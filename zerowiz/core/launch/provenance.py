@@ -5,7 +5,8 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Gpu, Machine
@@ -29,8 +30,7 @@ _SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{20,}")
 _HIDDEN = "***"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True, kw_only=True):
     """What the plan of a config does not tell by itself."""
 
     config: PlannedFile

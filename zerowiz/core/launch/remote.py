@@ -7,7 +7,8 @@ Open MPI and MPICH start the ranks themselves, without a shell between.
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.env import Carried, for_shell, is_secret, keep_here, render_env
 from zerowiz.core.launch.plan import Launcher
@@ -34,8 +35,7 @@ _EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostLaunch:
+class HostLaunch(Struct, frozen=True, kw_only=True):
     """What a launch over a hostfile adds to the command and to its environment."""
 
     options: tuple[str, ...]

@@ -3,7 +3,8 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _GIB = 2**30
 _WIDTH = 96
@@ -24,8 +25,7 @@ _AGAIN = (
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobScript:
+class JobScript(Struct, frozen=True, kw_only=True):
     """What the script has to ask for, and to start."""
 
     nodes: int

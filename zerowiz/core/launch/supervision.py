@@ -1,11 +1,11 @@
 """Decide whether zerowiz becomes the job, or stays and watches over it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchEnvironment:
+class LaunchEnvironment(Struct, frozen=True, kw_only=True):
     """What a launch was started from."""
 
     in_foreground: bool

@@ -1,8 +1,9 @@
 """Turn what ranks reported into a measured row, and hold the prediction against it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -21,8 +22,7 @@ PHASES = (
 """In the order of a run."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialEnd:
+class TrialEnd(Struct, frozen=True, kw_only=True):
     """How a trial ended on one rank."""
 
     rank: int
@@ -34,8 +34,7 @@ class TrialEnd:
     """Why it was ended from outside: `deadline`, `peer`, `launcher`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True, kw_only=True):
     """A predicted and a measured size."""
 
     name: str
@@ -50,8 +49,7 @@ class Compared:
         return (self.predicted_bytes - self.measured_bytes) / self.measured_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """A measured row beside its prediction."""
 
     row: Report

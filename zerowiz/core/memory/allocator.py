@@ -6,14 +6,14 @@ Llama-2-7B at 1.00, 1.03 and 1.10 x (d4-015 to d4-026).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import Buffers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Margin:
+class Margin(Struct, frozen=True, kw_only=True):
     """Fractions of the predicted peak, above it."""
 
     slack_fraction: float

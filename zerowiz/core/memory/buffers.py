@@ -1,14 +1,13 @@
 """Size DeepSpeed's communication buffers, in elements, as its config counts them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import BufferSizes, Strategy
 from zerowiz.core.values import replace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Buffers:
+class Buffers(Struct, frozen=True, kw_only=True):
     """The `zero_optimization` keys that cost memory; counts are elements, not bytes.
 
     The defaults are DeepSpeed's own (runtime/zero/config.py, 0.19.8).

@@ -1,7 +1,8 @@
 """Predict, allocation by allocation, what one rank holds under a strategy."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.ledger import (
@@ -27,8 +28,7 @@ _BEFORE_BACKWARD = {(Phase.FORWARD, 0), (Phase.BACKWARD, 0)}
 _WITH_MATMULS = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """What one rank holds under a strategy.
 
     The peak is that of the steady state: no run of tests/measured had a larger first iteration.

@@ -8,7 +8,8 @@ measured on a GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
@@ -45,8 +46,7 @@ AIO: Section = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvmeOffload:
+class NvmeOffload(Struct, frozen=True, kw_only=True):
     """One rank's states on NVMe; `nvme_path`, the folder on every node, is left to be added."""
 
     offload_optimizer: Section
@@ -106,8 +106,7 @@ def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Parameters:
+class _Parameters(Struct, frozen=True, kw_only=True):
     """Parameters on NVMe, and the buffers through which they come."""
 
     model: Model

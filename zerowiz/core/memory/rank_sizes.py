@@ -12,7 +12,8 @@ Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py`
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations, activations
@@ -51,8 +52,7 @@ _BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
 _WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StrategyRow(Strategy):
+class StrategyRow(Strategy, frozen=True, kw_only=True):
     """A strategy with the formulas of its memory: a row of core/strategies.py."""
 
     moments: "Callable[[RankSizes], Moments]"
@@ -61,8 +61,7 @@ class StrategyRow(Strategy):
     """What a rank holds in host memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankSizes:
+class RankSizes(Struct, frozen=True, kw_only=True):
     """One rank; counts are elements unless the name says bytes."""
 
     strategy: StrategyRow

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.outcome.resume import GoesOn
 from zerowiz.core.outcome.verdict import JobEnd
@@ -11,8 +12,7 @@ SCHEMA_VERSION = 1
 FILE_NAME = "zerowiz-run.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttemptRecord:
+class AttemptRecord(Struct, frozen=True, kw_only=True):
     """One start of the job."""
 
     strategy: str
@@ -33,8 +33,7 @@ class AttemptRecord:
     end: JobEnd | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """All attempts of one launch."""
 
     zerowiz_version: str

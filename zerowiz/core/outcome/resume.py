@@ -1,8 +1,9 @@
 """Say from where a restarted script goes on, and with which arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.script import SWITCHES, Convention, ScriptFacts, Takes, read_words
 from zerowiz.core.strategy import Offload, Strategy
@@ -18,8 +19,7 @@ class GoesOn(StrEnum):
     START = "start"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True, kw_only=True):
     """What the script's output folder holds; None where there is nothing of that kind."""
 
     portable: str | None = None
@@ -30,8 +30,7 @@ class Saved:
     """The newest of the Trainer's with whole weights in it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True, kw_only=True):
     """How a script is started again."""
 
     goes_on: GoesOn

@@ -2,9 +2,10 @@
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
+
+from msgspec import Struct
 
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.oom_text import died_for, last_error
@@ -65,8 +66,7 @@ class Cause(StrEnum):
     """A node no longer answers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankEnd:
+class RankEnd(Struct, frozen=True, kw_only=True):
     """How one rank ended."""
 
     rank: int
@@ -93,8 +93,7 @@ class RankEnd:
         return self.ended_at if self.failed_at is None else min(self.failed_at, self.ended_at)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobEnd:
+class JobEnd(Struct, frozen=True, kw_only=True):
     """How a job ended."""
 
     status: int

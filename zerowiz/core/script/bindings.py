@@ -1,8 +1,9 @@
 """Read a setting off the script's bindings, seen through the words after it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.options import SWITCHES, Given, Option, Reads, Scalar, Takes, read_words
@@ -11,8 +12,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting(Generic[T]):
+class Setting(Struct, Generic[T], frozen=True, kw_only=True):
     """One setting of the run that the script, or a word after it, decides."""
 
     value: T

@@ -2,8 +2,9 @@
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NoReturn
+
+from msgspec import Struct, field
 
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.options import read_words
@@ -13,16 +14,14 @@ from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """How the config travels: the words after the script, and the environment."""
 
     script_args: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True, kw_only=True):
     """A script, the words after it, and the config that is to reach it."""
 
     facts: ScriptFacts

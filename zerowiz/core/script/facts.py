@@ -1,7 +1,8 @@
 """State what a training script shows without being run."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zerowiz.core.script.options import Scalar, ScriptParser
 from zerowiz.core.workload import Integration
@@ -41,8 +42,7 @@ class Obstacle(StrEnum):
     HIDDEN_HF = "hidden_hf"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True, kw_only=True):
     """What the script says of one setting; empty when that cannot be seen."""
 
     value: Scalar = None
@@ -71,8 +71,7 @@ class Binding:
 UNSEEN = Binding()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptFacts:
+class ScriptFacts(Struct, frozen=True, kw_only=True):
     """What a training script shows without being run."""
 
     path: str

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 from typing import TypeAlias
+
+from msgspec import Struct
 
 Scalar: TypeAlias = int | float | str | bool | None
 
@@ -69,8 +70,7 @@ def read_word(reads: Reads, word: str) -> Scalar:
         return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """One option of the script's own command line."""
 
     flags: tuple[str, ...]
@@ -89,8 +89,7 @@ class Option:
         return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptParser:
+class ScriptParser(Struct, frozen=True, kw_only=True):
     """The script's command line, as far as it is seen."""
 
     options: tuple[Option, ...] = ()
@@ -124,8 +123,7 @@ class ScriptParser:
         return not first.startswith("-") and first.endswith(self.args_file_suffixes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """An option as it stands on the command line."""
 
     words: str

@@ -1,7 +1,8 @@
 """Settle what a run will use: the script's own values, overridden by the words after it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
@@ -22,8 +23,7 @@ from zerowiz.core.workload import Attention, Integration, Loss, Method, Optimize
 from zerowiz.errors import PreflightError, UsageError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptSettings:
+class ScriptSettings(Struct, frozen=True, kw_only=True):
     """What the run will use; None where the script does not decide or cannot be read."""
 
     micro_batch: Setting[int] | None = None

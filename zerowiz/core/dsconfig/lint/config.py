@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
@@ -19,8 +20,7 @@ _SHOWN_CHARACTERS = 40
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A member, wherever it stands, with what DeepSpeed knows of it."""
 
     path: str
@@ -65,8 +65,7 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """What the rules read."""
 
     text: str

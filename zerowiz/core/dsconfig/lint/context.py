@@ -1,6 +1,6 @@
 """Describe the run that a config is checked for."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptSettings
@@ -8,8 +8,7 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Context:
+class Context(Struct, frozen=True, kw_only=True):
     """What is known of the run; None is what is not known."""
 
     integration: Integration | None = None

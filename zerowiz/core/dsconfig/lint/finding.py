@@ -1,13 +1,12 @@
 """Describe one mistake in a config: where it is, how bad, and what fixes it."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson_tokens import Span
 from zerowiz.core.rule import Finding, Rule, Severity
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True, kw_only=True):
     """The characters from `start` up to `end` of the text, and what stands there afterwards."""
 
     start: int
@@ -15,8 +14,7 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigFinding(Finding):
+class ConfigFinding(Finding, frozen=True, kw_only=True):
     """One mistake in one file."""
 
     key: str = ""

@@ -1,7 +1,8 @@
 """Fix a text with the edits of its findings."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.rule import errors_of
@@ -15,8 +16,7 @@ class OverlapError(ValueError):
     """Two edits change the same characters."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FixedText:
+class FixedText(Struct, frozen=True, kw_only=True):
     """A text after its fixes."""
 
     text: str

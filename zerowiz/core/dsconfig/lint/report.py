@@ -1,7 +1,8 @@
 """The JSON of `check --json`: other programs read it, so it changes only on purpose."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import errors_of
@@ -9,8 +10,7 @@ from zerowiz.core.rule import errors_of
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileReport:
+class FileReport(Struct, frozen=True, kw_only=True):
     """What was found in one file."""
 
     path: str

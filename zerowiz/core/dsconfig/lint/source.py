@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson import Array, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, Scalar, Span
@@ -17,8 +18,7 @@ T = TypeVar("T")
 # text, one key or value to a line; what is found on a line then stands where its key or value does.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigText:
+class ConfigText(Struct, frozen=True, kw_only=True):
     """A config as the rules read it."""
 
     path: str

@@ -1,19 +1,18 @@
 """State what the probes found around a job; what is not known is None."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Package:
+class Package(Struct, frozen=True, kw_only=True):
     """A library of the ranks."""
 
     present: bool | None = None
     version: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Torch:
+class Torch(Struct, frozen=True, kw_only=True):
     """What torch's own files show of it."""
 
     version: str
@@ -24,8 +23,7 @@ class Torch:
     """What a release holds code for; None for a build from source."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True, kw_only=True):
     """The Python that the ranks run with, and what it has."""
 
     program: str
@@ -43,8 +41,7 @@ class Installed:
     """Ops for the host that this release builds with nvcc all the same."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Toolchain:
+class Toolchain(Struct, frozen=True, kw_only=True):
     """What an op is built with."""
 
     compiler: str
@@ -60,8 +57,7 @@ class Toolchain:
     has_libaio: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True, kw_only=True):
     """A file that stands while an op is built."""
 
     path: str
@@ -70,8 +66,7 @@ class Lock:
     age_milliseconds: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Extensions:
+class Extensions(Struct, frozen=True, kw_only=True):
     """Where ops are built."""
 
     folder: str
@@ -82,8 +77,7 @@ class Extensions:
     locks: tuple[Lock, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True, kw_only=True):
     """A folder that the job writes to."""
 
     path: str
@@ -94,16 +88,14 @@ class Folder:
     """Whether an earlier job offloaded to it; its files are written over."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Import:
+class Import(Struct, frozen=True, kw_only=True):
     """A library that a script cannot do without."""
 
     name: str
     line: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Script:
+class Script(Struct, frozen=True, kw_only=True):
     """What a script's text shows apart from its settings."""
 
     path: str
@@ -115,8 +107,7 @@ class Script:
     """It shows how its model is built, and no word of another place than host memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightFacts:
+class PreflightFacts(Struct, frozen=True, kw_only=True):
     """Everything that the probes read."""
 
     installed: Installed | None = None

@@ -1,12 +1,9 @@
 """Describe what stands in a job's way: what was seen, why it matters, and what fixes it."""
 
-from dataclasses import dataclass
-
 from zerowiz.core.rule import Finding, Rule, Severity
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightFinding(Finding):
+class PreflightFinding(Finding, frozen=True, kw_only=True):
     """One obstacle."""
 
     fixes: tuple[str, ...] = ()

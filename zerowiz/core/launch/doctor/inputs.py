@@ -1,7 +1,8 @@
 """Join the planned job with the facts about its host, for the preflight checks to read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.launch.doctor.facts import PreflightFacts
@@ -11,8 +12,7 @@ from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Integration
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedJob:
+class PlannedJob(Struct, frozen=True, kw_only=True):
     """The job that is to start."""
 
     job: PlanInput
@@ -29,8 +29,7 @@ class PlannedJob:
         return self.evaluated.strategy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightInput:
+class PreflightInput(Struct, frozen=True, kw_only=True):
     """A job, the machine that it starts on, and what is around it."""
 
     machine: Machine | None = None

@@ -1,7 +1,8 @@
 """Check how the ranks meet, and variables that make them slower than the machine is."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
@@ -32,8 +33,7 @@ def _port(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Switch:
+class _Switch(Struct, frozen=True, kw_only=True):
     """A variable, and when its value works against the machine."""
 
     variable: str

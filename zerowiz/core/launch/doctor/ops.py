@@ -1,7 +1,8 @@
 """Find which ops DeepSpeed compiles for a config when the job starts."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.values import replace
@@ -10,8 +11,7 @@ from zerowiz.core.workload import Integration
 Values = Mapping[str, object]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Op:
+class Op(Struct, frozen=True, kw_only=True):
     """A C++ extension that torch builds in the first rank that asks for it."""
 
     name: str

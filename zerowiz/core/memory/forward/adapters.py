@@ -12,8 +12,9 @@ Held against autograd by tests/core/memory/forward/test_activations.py, with pef
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
@@ -50,8 +51,7 @@ _READS: Mapping[str, Input] = {
 _EXPERTS = "experts."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adapters:
+class Adapters(Struct, frozen=True, kw_only=True):
     """The adapters of one model."""
 
     rank: int

@@ -9,7 +9,8 @@ Held against h1-008 to h1-018 of tests/measured/2026-11-h200.jsonl.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
@@ -19,8 +20,7 @@ from zerowiz.core.workload import FP32_BYTES, Loss, Method, Workload
 _CHUNK_TOKENS = 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossBytes:
+class LossBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one micro-step on one rank, beside what the embedding and the final norm keep."""
 
     kept_bytes: int

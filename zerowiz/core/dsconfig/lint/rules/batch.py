@@ -1,7 +1,8 @@
 """Find batch sizes that do not multiply to each other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -13,8 +14,7 @@ from zerowiz.core.values import replace
 _FEWER_RANKS = ("sequence_parallel_size", "data_parallel_size", "tensor_parallel", "pipeline")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Batch:
+class _Batch(Struct, frozen=True, kw_only=True):
     """The three numbers of one config, as far as they are set."""
 
     train_size: int | None

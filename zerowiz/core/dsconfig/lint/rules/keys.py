@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import drop, put, rename
@@ -42,8 +43,7 @@ _MOST_GUESSES = 50
 _BUILT = frozenset({"optimizer", "scheduler"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Guess:
+class _Guess(Struct, frozen=True, kw_only=True):
     """The key that an unknown one was meant to be."""
 
     key: SchemaKey
