@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from zerowiz.core.model.families import FAMILIES, Family
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.family import Family
 from zerowiz.core.model.tensors import list_tensors
 from zerowiz.core.model.types import Architecture, Model, ModelSource
 from zerowiz.errors import UsageError

@@ -33,7 +33,8 @@ from zerowiz.core.memory.forward.attention import (
 )
 from zerowiz.core.memory.forward.losses import loss_bytes
 from zerowiz.core.model.blocks import Slot
-from zerowiz.core.model.families import FAMILIES, Norm
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.family import Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import Count, replace

@@ -3,7 +3,8 @@
 from msgspec import Struct
 
 from zerowiz.core.memory.forward.activations import Activations
-from zerowiz.core.model.families import FAMILIES, Family
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.family import Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import Attention, Precision, Workload
