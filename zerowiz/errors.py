@@ -5,8 +5,9 @@ prints them.
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 _SETTING = re.compile(r"\$([a-z][a-z_]*)")
 
@@ -50,8 +51,7 @@ class ZerowizError(Exception):
         return _SETTING.sub(r"\1", self.message)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LostEdit:
+class LostEdit(Struct, frozen=True, kw_only=True):
     """What writing a file would lose: somebody's work."""
 
     path: str

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy.records import (
@@ -15,6 +14,7 @@ from accuracy.records import (
     errors_of,
     group,
 )
+from msgspec import Struct
 
 from zerowiz.core.values import replace
 
@@ -26,8 +26,7 @@ README = Path(__file__).parents[2] / "README.md"
 ROUNDING = 0.0001
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True, kw_only=True):
     """What is committed."""
 
     versions: Mapping[str, str]

@@ -1,7 +1,6 @@
 """Hold each measured run against its prediction, and group the errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from accuracy.outcomes import Outcome, outcome_of, verdict_of
@@ -19,6 +18,8 @@ from measured.rows import (
     strategy_of,
 )
 from measured.traces import kept_two_ways, predict_guessed, predict_traced, stand_in
+from msgspec import Struct, field
+from msgspec.structs import asdict, fields
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import measured_phases, predict_phases
@@ -46,8 +47,7 @@ Sizes = tuple[int, int]
 HOST = "host"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One measured run and what was said of it; None is what nobody can say."""
 
     file: str
@@ -258,8 +258,7 @@ TOOLS: Mapping[str, Size] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True, kw_only=True):
     """The errors of one tool on some runs, as signed fractions of what was measured."""
 
     each: tuple[float, ...]
@@ -290,8 +289,7 @@ KEPT_TOGETHER = 0.003
 APART: Mapping[str, float] = {"vit": 0.045, "bert": 0.015}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """How far a trace lies from the formulas, as signed fractions of what they say."""
 
     of_kept: float

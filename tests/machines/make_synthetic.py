@@ -7,10 +7,11 @@ was read where, and what is filled in. Run as `python tests/machines/make_synthe
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from uuid import NAMESPACE_DNS, uuid5
+
+from msgspec import Struct, field
 
 from zerowiz.core.values import replace
 
@@ -52,8 +53,7 @@ MOST_SLICES = 7
 MIB = 2**20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """What every GPU of a model answers alike."""
 
     name: str
@@ -70,8 +70,7 @@ class Card:
     link_mb_per_s: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True, kw_only=True):
     """A MIG slice."""
 
     profile: str
@@ -80,8 +79,7 @@ class Slice:
     processes: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True, kw_only=True):
     """One GPU where it sits."""
 
     bus: str
@@ -101,8 +99,7 @@ class Seat:
     is_lost: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """A machine."""
 
     name: str

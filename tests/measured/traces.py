@@ -7,10 +7,11 @@ runs as the measured one did, and writes their lines of traces.json anew.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.values import replace
@@ -56,8 +57,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     """What is committed of one trace."""
 
     transformers: str

@@ -10,8 +10,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerowiz.probe.launch.ports import find_free_port
 
@@ -25,8 +26,7 @@ _APART = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--kill-child",
 _AS_NODE = 'hostname "$0" && "$@" & wait'
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slurm:
+class Slurm(Struct, frozen=True, kw_only=True):
     """A running one."""
 
     folder: Path

@@ -4,11 +4,13 @@ Settings of the training step have their row in `Workload`; the others have thei
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, get_args
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from zerowiz.core import settings
 from zerowiz.core.decision.flowchart import OffloadChoice
@@ -32,8 +34,7 @@ from zerowiz.errors import UsageError
 _MOST = 10_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What the person said; None where nobody said anything."""
 
     model: Annotated[str | None, settings.MODEL] = None
@@ -149,7 +150,7 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
     return replace(options, **typed)  # type: ignore[arg-type]
 
 
-def _kind(field: Field[object]) -> type:
+def _kind(field: FieldInfo) -> type:
     """The type of a field's values, None aside."""
     hint = get_args(field.type)[0]
     kind: type = next(iter(get_args(hint)), hint)

@@ -4,10 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 import typer
+from msgspec import Struct, field
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
@@ -47,8 +47,7 @@ from zerowiz.ui import show
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Sight:
+class _Sight(Struct, frozen=True, kw_only=True):
     """What is to be looked at, and what the steps of a launch refused on the way."""
 
     options: Options

@@ -3,10 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Annotated, get_args
 
 import typer
+from msgspec.structs import fields
 
 from zerowiz.app.options import Options, rows
 

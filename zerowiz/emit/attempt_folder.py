@@ -8,9 +8,10 @@ import json
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zerowiz.core.outcome.verdict import RankEnd, parse_end
 from zerowiz.emit.processes import Process, is_alive
@@ -27,8 +28,7 @@ ORDERS_FILE = "orders"
 END_ORDER = "end"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankProcess:
+class RankProcess(Struct, frozen=True, kw_only=True):
     """A rank that was started, on this host or another."""
 
     rank: int

@@ -5,8 +5,9 @@ import select
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerowiz.core.outcome.verdict import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.core.values import replace
@@ -31,8 +32,7 @@ _REMOTE_FILES_S = 5.0
 _REFRESH_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """What is supervised, and for how long its ranks may save."""
 
     folder: Path

@@ -12,10 +12,11 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
+
+from msgspec import Struct
 
 from zerowiz.core.measure.row import TrialEnd
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
@@ -37,8 +38,7 @@ _JOB_VARIABLE = "ZEROWIZ_MEASURE"
 _TAIL_LINES = 12
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """What one launch measures."""
 
     cases: Sequence[Mapping[str, object]]
@@ -53,8 +53,7 @@ class Batch:
     case_deadline_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EndedCase:
+class EndedCase(Struct, frozen=True, kw_only=True):
     """A case that has ended on all its ranks."""
 
     index: int

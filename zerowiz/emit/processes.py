@@ -6,8 +6,9 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _POLL_S = 0.02
 _PROC = Path("/proc")
@@ -21,8 +22,7 @@ FORWARDED_SIGNALS = (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 30.0}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """One process; its start time distinguishes it from a later one with the same pid."""
 
     pid: int
@@ -30,8 +30,7 @@ class Process:
     """Clock ticks from the boot to its start (proc(5), stat, field 22)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ProcessStat:
+class _ProcessStat(Struct, frozen=True, kw_only=True):
     """Fields of `/proc/PID/stat` (proc(5))."""
 
     process: Process

@@ -5,9 +5,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec import Struct
 
 from zerowiz.emit.attempt_folder import AttemptFolder
 from zerowiz.emit.processes import FORWARDED_SIGNALS, PATIENCE_S, end_job, read_pid_namespace
@@ -16,8 +17,7 @@ _POLL_S = 0.1
 _JOB_HAS_ENDED = b"."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WatchdogPipe:
+class WatchdogPipe(Struct, frozen=True, kw_only=True):
     """The pipe to the watchdog; it closes when this process is gone, for whatever reason."""
 
     descriptor: int

@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec import Struct
 
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options, with_plain
@@ -25,8 +26,7 @@ from zerowiz.ui.ask import choose
 Show = Callable[[Decision, Sequence[Remedy], TextIO], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What was decided, and the options that led there."""
 
     options: Options

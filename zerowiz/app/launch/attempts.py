@@ -5,9 +5,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
@@ -28,8 +29,7 @@ from zerowiz.ui import ended, show
 Publish = Callable[[int, Start], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(Struct, frozen=True, kw_only=True):
     """How often a supervised job is started."""
 
     escalate: bool = False

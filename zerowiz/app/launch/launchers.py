@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerowiz.core.launch.node import FOREIGN_VARIABLES, NodeRank, copy_options, hostfile_text
 from zerowiz.core.launch.plan import (
@@ -20,8 +21,7 @@ from zerowiz.probe.nodes.hostfile import read_hostfile
 Quote = Callable[[Sequence[str]], tuple[str, ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LauncherCommand:
+class LauncherCommand(Struct, frozen=True, kw_only=True):
     """What DeepSpeed needs to be told to start the ranks where they run."""
 
     options: tuple[str, ...]
@@ -40,8 +40,7 @@ class LauncherCommand:
     """As it was told; None where a free one is taken."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeLaunch:
+class NodeLaunch(Struct, frozen=True, kw_only=True):
     """One zerowiz of many, which starts the ranks of its own node."""
 
     place: NodeRank
@@ -74,8 +73,7 @@ class NodeLaunch:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """What all attempts of one launch share."""
 
     folder: Path

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.decide.plan_files import with_plan
@@ -16,8 +17,7 @@ from zerowiz.core.strategy import Strategy
 from zerowiz.probe.launch.programs import find_programs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """One start of a job, ready to be done."""
 
     plan: Plan

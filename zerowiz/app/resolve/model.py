@@ -1,7 +1,8 @@
 """Read the model that `--model` names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.from_unknown import is_unknown
@@ -11,8 +12,7 @@ from zerowiz.probe.model.hf import Named, model_of, read_config
 from zerowiz.ui import sentences
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadModel:
+class ReadModel(Struct, frozen=True, kw_only=True):
     """A model, and the trace of it if there was one."""
 
     model: Model

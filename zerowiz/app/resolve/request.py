@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config, by_script
@@ -35,8 +36,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import history_path, read_history
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """Everything a command decides with."""
 
     job: PlanInput

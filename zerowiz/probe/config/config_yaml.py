@@ -2,8 +2,9 @@
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson import DEEPEST_LEVEL, Array, Member, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, KeyToken, Scalar, Span
@@ -37,8 +38,7 @@ _MIXED_PRECISIONS = frozenset({"fp16", "bf16"})
 _MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamedFile:
+class NamedFile(Struct, frozen=True, kw_only=True):
     """A config in another file, whose path the YAML file holds."""
 
     path: str

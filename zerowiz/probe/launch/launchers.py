@@ -3,7 +3,8 @@
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import PreflightError
@@ -11,8 +12,7 @@ from zerowiz.errors import PreflightError
 _LIMIT_S = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Needs:
+class _Needs(Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...]
     """What DeepSpeed looks for, and runs (multinode_runner.py, backend_exists, 0.19.8)."""
     package: str

@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO
+
+from msgspec import Struct, field
 
 from zerowiz.core.codec import decode_machine
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
@@ -25,8 +26,7 @@ _GRACE_S = 2.0
 _OUTPUT_BYTES = 8_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Child:
+class _Child(Struct, frozen=True, kw_only=True):
     """A command that asks one host.
 
     It writes to files, not to pipes: a process that it leaves behind cannot hold a file open so
@@ -123,8 +123,7 @@ def ask_nodes(
     return [queries.answers[host] for host in hosts]
 
 
-@dataclass(kw_only=True, slots=True)
-class _Queries:
+class _Queries(Struct, kw_only=True):
     """The hosts that wait, those that are being asked, and the answers so far."""
 
     waiting: deque[str]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Disk, Host
 from zerowiz.probe.recording.files import FOLDER, Files
@@ -23,8 +24,7 @@ _NODES = "sys/devices/system/node"
 _FREEABLE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cgroup:
+class _Cgroup(Struct, frozen=True, kw_only=True):
     """The files in which one version of cgroups has its limits of memory and cores."""
 
     name: str

@@ -5,7 +5,8 @@ Between nodes NCCL uses RDMA devices where it can, else a socket.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.network import Network, NetworkKind, Nic, join_nics
 from zerowiz.probe.machine.pci import parse_numa_node
@@ -43,8 +44,7 @@ _WORKING_STATES = ("up", "unknown")
 _ADDRESS_IN_NAME = re.compile(r"(?<=x)[0-9a-f]{12,}$")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _NameList:
+class _NameList(Struct, frozen=True, kw_only=True):
     """The adapters that a variable of NCCL names, by NCCL's rules (parseStringList, matchIf)."""
 
     variable: str
@@ -64,8 +64,7 @@ class _NameList:
         return named is not self.excludes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rules:
+class _Rules(Struct, frozen=True, kw_only=True):
     """Which adapters the environment lets NCCL use."""
 
     hcas: _NameList
@@ -76,8 +75,7 @@ class _Rules:
     """The assignment by which NCCL uses no RDMA at all."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Port:
+class _Port(Struct, frozen=True, kw_only=True):
     """One port of an RDMA device."""
 
     kind: NetworkKind

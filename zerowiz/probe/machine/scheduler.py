@@ -5,7 +5,8 @@ The variables are hints, not proof: a parser ignores a value that it cannot read
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.probe.machine.host import parse_list
@@ -18,8 +19,7 @@ _SLURM_SIZE = re.compile(r"(\d{1,12})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SLURM_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scheduler:
+class _Scheduler(Struct, frozen=True, kw_only=True):
     """How a scheduler or launcher is recognized, and how its variables are parsed."""
 
     name: str

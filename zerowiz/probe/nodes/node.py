@@ -6,7 +6,8 @@ In such a job one zerowiz runs on each node, and starts the ranks of its own nod
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.launch.node import NodeRank, expand_hosts
 from zerowiz.errors import PreflightError, UsageError
@@ -101,8 +102,7 @@ def _srun_line(nodes: int) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Launcher:
+class _Launcher(Struct, frozen=True, kw_only=True):
     """The variables of a launcher that starts zerowiz on each node; the first one set counts."""
 
     node_rank: str

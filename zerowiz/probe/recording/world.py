@@ -1,14 +1,14 @@
 """The sources that the probes read: this host, or the recording of one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.probe.recording.files import Files
 from zerowiz.probe.recording.tape import Calls
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """The sources of every fact about a machine."""
 
     files: Files

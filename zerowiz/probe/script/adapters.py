@@ -2,7 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
@@ -61,8 +62,7 @@ def _trains_adapters(source: Source) -> bool:
     return "get_peft_config" in names or not libraries.isdisjoint({"peft", "unsloth"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True, kw_only=True):
     """One call that takes a config of peft's, and the LoraConfigs that may be it."""
 
     call: FunctionCall

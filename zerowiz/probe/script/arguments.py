@@ -2,7 +2,8 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerowiz.core.script import (
     ARGUMENT_CLASSES,
@@ -16,8 +17,7 @@ from zerowiz.probe.script.options import dataclass_options
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True, kw_only=True):
     """A dataclass of arguments, of a library or of the file."""
 
     name: str
@@ -80,8 +80,7 @@ def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
     return next(same, name)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Built:
+class Built(Struct, frozen=True, kw_only=True):
     """One call that builds TrainingArguments in the file."""
 
     call: FunctionCall

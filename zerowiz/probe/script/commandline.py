@@ -2,7 +2,8 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.script import Option, ScriptParser, Takes
 from zerowiz.probe.script.arguments import Arguments, find_arguments
@@ -25,8 +26,7 @@ _FILE_READERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True, kw_only=True):
     """The script's parser, and the TrainingArguments among what it fills."""
 
     parser: ScriptParser

@@ -2,7 +2,8 @@
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.script import UNSEEN, Binding, Option, Reads, Scalar
 from zerowiz.core.values import replace
@@ -38,8 +39,7 @@ _PATH_METHODS = frozenset({"absolute", "expanduser", "open", "read", "read_text"
 _CONFIG_READS = frozenset({"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """The source with its command line, and the questions asked of both."""
 
     source: Source

@@ -1,7 +1,8 @@
 """Answer what a script imports, defines and calls."""
 
 import ast
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerowiz.core.script import ARGUMENT_CLASSES
 from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_none
@@ -10,8 +11,7 @@ HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FunctionCall:
+class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call, where it stands and what it is under."""
 
     node: ast.Call
@@ -51,8 +51,7 @@ class FunctionCall:
         return unless_none(value)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """What one walk over the syntax tree has seen; `walk` fills it."""
 
     imports: dict[str, str] = field(default_factory=dict)

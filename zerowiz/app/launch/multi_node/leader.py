@@ -4,11 +4,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import typer
+from msgspec import Struct
 
 import zerowiz
 from zerowiz.core.launch.node import NodeRank
@@ -39,8 +39,7 @@ _MOST_NAMED = 5
 SHARED = "is the output folder on a file system that all nodes share? `$output_dir` names another"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True, kw_only=True):
     """The copies of one run, once they have found each other."""
 
     folder: Path

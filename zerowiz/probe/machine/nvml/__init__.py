@@ -1,6 +1,6 @@
 """Read the GPUs of a machine from NVML. No other package imports pynvml."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerowiz.core.machine.links import PairLink
 from zerowiz.core.machine.topology import Ports
@@ -16,8 +16,7 @@ from zerowiz.probe.recording.world import World
 __all__ = ["GpuReading", "NoDriverError", "read_gpus"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True, kw_only=True):
     """All that NVML reports of a machine."""
 
     gpus: tuple[Gpu, ...]

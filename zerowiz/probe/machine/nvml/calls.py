@@ -4,8 +4,9 @@ The first argument of every function is pynvml.
 """
 
 import ctypes
-from dataclasses import dataclass
 from types import ModuleType
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.probe.machine.nvml.session import Code
@@ -62,8 +63,7 @@ def bus_id(nvml: ModuleType, gpu: object) -> str:
     return str(nvml.nvmlDeviceGetPciInfo(gpu).busId)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuMemory:
+class GpuMemory(Struct, frozen=True, kw_only=True):
     """A GPU's memory, and the NVML function that reported it."""
 
     total_bytes: int
@@ -189,8 +189,7 @@ def p2p_status(nvml: ModuleType, gpu: object, peer: object, kind: int) -> int:
     return int(nvml.nvmlDeviceGetP2PStatus(gpu, peer, kind))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True, kw_only=True):
     """The NVSwitch fabric as one GPU sees it."""
 
     is_ready: bool

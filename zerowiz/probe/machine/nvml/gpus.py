@@ -1,7 +1,8 @@
 """Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PcieSlot
 from zerowiz.core.values import replace
@@ -22,8 +23,7 @@ _EXPLANATIONS: Mapping[int, str] = {
 _NO_SLICES = "it is in MIG mode and has no slices: `nvidia-smi mig -cgi ... -C` makes some"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """A GPU that can be opened, and NVML's handle of it."""
 
     gpu: Gpu

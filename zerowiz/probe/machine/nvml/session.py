@@ -3,10 +3,11 @@
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from types import ModuleType
 from typing import TypeVar
+
+from msgspec import Struct
 
 from zerowiz.errors import PreflightError
 from zerowiz.probe.recording.tape import CallLog, Calls, Replay
@@ -54,16 +55,14 @@ _INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unavailable:
+class Unavailable(Struct, frozen=True, kw_only=True):
     """Why NVML gave no value."""
 
     code: int | None
     name: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """NVML between init and shutdown."""
 
     nvml: ModuleType
