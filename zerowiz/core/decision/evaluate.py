@@ -1,4 +1,4 @@
-"""Weigh each rung against the machine: what it needs, what there is, and a verdict."""
+"""Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
 from enum import StrEnum
 
@@ -25,7 +25,7 @@ from zerowiz.errors import UsageError
 
 
 class Verdict(StrEnum):
-    """Whether a rung lives on this machine."""
+    """Whether a strategy fits on this machine."""
 
     FITS = "fits"
     TIGHT = "tight"
@@ -33,30 +33,30 @@ class Verdict(StrEnum):
 
 
 class PlanInput(Struct, frozen=True, kw_only=True):
-    """Everything a rung is weighed with."""
+    """Everything that a strategy is evaluated with."""
 
     machine: Machine
     model: Model
     workload: Workload
     accounting: Accounting = Accounting.REAL
     state_dtype: StateDtype | None = None
-    """What the person said; None leaves each accounting its own default."""
+    """What the user set; None leaves each accounting its own default."""
     budget_bytes: int | None = None
     """Of each GPU; None takes what is free."""
     own_buffers: Buffers | None = None
-    """Of the person's own config; None fits them to the model."""
+    """Of the user's own config; None fits them to the model."""
     traced: Traced | None = None
-    """A trace of the model, whose activations then stand for the analytic ones."""
+    """A trace of the model, whose activations then replace the analytic ones."""
     expandable_segments: bool = True
     """Whether torch's allocator grows its segments, as the launch asks it to."""
     nvme_path: str | None = None
-    """The folder that offloaded states go to; None keeps them in host memory."""
+    """The folder that states are offloaded to; None keeps them in host memory."""
     hpz: bool | None = None
-    """Whether each node keeps a copy of the weights (stage 3); None asks the network."""
+    """Whether each node keeps a copy of the weights (stage 3); None decides by the network."""
     quantized_weights: bool = False
     """Whether stage 3 gathers the weights in int8."""
     ran_out: tuple[RanOut, ...] = ()
-    """What died for want of memory here before."""
+    """The runs that ran out of memory here before."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
@@ -67,8 +67,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
                 f"`$sequence_tokens {tokens}`: `{self.model.name}` has {a.positions}"
                 " learned positions"
             )
-        told = self.accounting is Accounting.TEXTBOOK
-        if told and self.workload.method is not Method.FULL:
+        by_rule = self.accounting is Accounting.TEXTBOOK
+        if by_rule and self.workload.method is not Method.FULL:
             raise UsageError(
                 f"`$accounting textbook` knows no `$method {self.workload.method}`",
                 "drop `$accounting textbook` for what DeepSpeed really allocates",
@@ -111,8 +111,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         """The number format that the optimizer states are counted in."""
         if self.state_dtype is not None:
             return self.state_dtype.value
-        told = self.accounting is Accounting.TEXTBOOK
-        return self.workload.precision.value if told else StateDtype.FP32.value
+        by_rule = self.accounting is Accounting.TEXTBOOK
+        return self.workload.precision.value if by_rule else StateDtype.FP32.value
 
     def buffers(self, strategy: Strategy) -> tuple[Buffers, ...]:
         """The communication buffers that the config may have, the fastest first."""
@@ -131,7 +131,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         return copied if self.hpz else (*copied, *fitted)
 
     def _may_copy(self, strategy: Strategy) -> bool:
-        """Whether each node may keep a copy of the weights: unasked, between slow nodes."""
+        """Whether each node may keep a copy of the weights; by default, between slow nodes."""
         if Part.PARAMETERS not in strategy.sharded or self.hpz is False:
             return False
         apart = self.machine.nodes > 1 and not self.machine.network.is_fast
@@ -139,7 +139,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """One word for everything that decides what a rank holds, the size of its step aside."""
+        """A hash of everything that decides what a rank holds, except the size of its step."""
         return job_key(self.machine, self.model, self.workload, self.state_dtype)
 
     @property
@@ -152,11 +152,11 @@ class PlanInput(Struct, frozen=True, kw_only=True):
 
 
 class StrategyEstimate(Struct, frozen=True, kw_only=True):
-    """One rung against one machine."""
+    """One strategy on one machine."""
 
     estimate: Estimate
     buffers: Buffers
-    """The communication buffers that it was weighed with."""
+    """The communication buffers that it was evaluated with."""
     verdict: Verdict
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
@@ -170,12 +170,12 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
 
     @property
     def strategy(self) -> StrategyRow:
-        """The rung."""
+        """The strategy."""
         return self.estimate.strategy
 
     @property
     def runs(self) -> bool:
-        """A tight rung counts as a yes."""
+        """Whether it can be chosen: a tight one can."""
         return self.verdict is not Verdict.DOES_NOT_FIT
 
     @property
@@ -185,7 +185,7 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
 
     @property
     def host_headroom_bytes(self) -> int | None:
-        """Left in host memory; negative when it lacks, None when nobody knows."""
+        """Left in host memory; negative when it lacks, None when that is unknown."""
         if self.host_bytes == 0:
             return 0
         return None if self.host_budget_bytes is None else self.host_budget_bytes - self.host_bytes
@@ -194,7 +194,7 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     def lacking_bytes(self) -> int:
         """How much is missing, on the GPU or on the host; 0 when nothing is.
 
-        A host that nobody knows has nothing free, as everywhere.
+        A host that is unknown has nothing free, as everywhere.
         """
         on_gpu, on_host = self.headroom_bytes, self.host_headroom_bytes
         return max(
@@ -222,15 +222,15 @@ def _host_budget_bytes(machine: Machine, device_bytes: int) -> int | None:
     return max(0, available_bytes - device_bytes * len(machine.gpus))
 
 
-def _verdict(need_bytes: int, spare_bytes: int, budget_bytes: int | None) -> Verdict:
+def _verdict(need_bytes: int, margin_bytes: int, budget_bytes: int | None) -> Verdict:
     """An unknown budget could be nothing at all."""
     if budget_bytes is None or need_bytes > budget_bytes:
         return Verdict.DOES_NOT_FIT
-    return Verdict.FITS if need_bytes + spare_bytes <= budget_bytes else Verdict.TIGHT
+    return Verdict.FITS if need_bytes + margin_bytes <= budget_bytes else Verdict.TIGHT
 
 
 def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
-    """Predict the rung and compare it with what the machine has.
+    """Predict the strategy and compare it with what the machine has.
 
     The fastest buffers that leave room are taken; where none do, the leanest.
     """
@@ -249,17 +249,17 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     rank = rank_sizes(job.model, step, ranks, strategy, buffers, job.own_trace)
     if job.accounting is Accounting.TEXTBOOK:
         predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
-        device_bytes, spare_bytes = predicted.peak_bytes, 0
+        device_bytes, margin_bytes = predicted.peak_bytes, 0
     else:
         predicted = estimate(job.model, rank, machine.accelerator)
         peak_bytes = predicted.peak_bytes
         near = margin(expandable_segments=job.expandable_segments)
         slack_bytes = int(near.slack_fraction * peak_bytes)
         device_bytes = peak_bytes + slack_bytes + outside_bytes(machine, buffers)
-        spare_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
+        margin_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
     host_bytes = predicted.host_peak_bytes * len(machine.gpus)
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
-    verdict = _verdict(device_bytes, spare_bytes, budget_bytes)
+    verdict = _verdict(device_bytes, margin_bytes, budget_bytes)
     if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
         verdict = Verdict.DOES_NOT_FIT
     return StrategyEstimate(
@@ -275,39 +275,39 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
 
 
 def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
-    """Every strategy, in the order of the ladder; what ran out here before does not fit."""
+    """Every strategy, in the order of the table; what ran out of memory here does not fit."""
     evaluated = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
-        died = next((one for one in evaluated if one.strategy.name == seen.strategy), None)
+        failed = next((one for one in evaluated if one.strategy.name == seen.strategy), None)
         on_gpu = seen.memory is MemoryKind.GPU
         room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
-        if died is None or seen.job_key != job.key or not seen.rules_out(job.workload, room_bytes):
-            continue
-        without = _without_device if on_gpu else _without_host
-        evaluated = tuple(without(seen, died, job, one) for one in evaluated)
+        of_this_job = seen.job_key == job.key
+        if failed is not None and of_this_job and seen.rules_out(job.workload, room_bytes):
+            without = _without_device if on_gpu else _without_host
+            evaluated = tuple(without(seen, failed, job, one) for one in evaluated)
     return evaluated
 
 
 def _without_device(
-    seen: RanOut, died: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: PlanInput, one: StrategyEstimate
 ) -> StrategyEstimate:
-    """A rung after a run was seen to die: there is less room than was predicted for that run.
+    """A strategy after a run failed: there is less room than was predicted for that run.
 
-    One that spares nothing more dies too; another may still fit, perhaps with leaner buffers.
+    One that shards and offloads no more fails too; another may fit, perhaps with leaner buffers.
     """
-    if not one.strategy.shards_or_offloads_more_than(died.strategy):
+    if not one.strategy.shards_or_offloads_more_than(failed.strategy):
         return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
-    if one.device_bytes < died.device_bytes or not one.runs:
+    if one.device_bytes < failed.device_bytes or not one.runs:
         return one
-    smaller = evaluate(replace(job, budget_bytes=died.device_bytes - 1), one.strategy)
+    smaller = evaluate(replace(job, budget_bytes=failed.device_bytes - 1), one.strategy)
     learned = None if smaller.runs else seen
     return replace(smaller, budget_bytes=job.gpu_budget_bytes, ran_out=learned)
 
 
 def _without_host(
-    seen: RanOut, died: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: PlanInput, one: StrategyEstimate
 ) -> StrategyEstimate:
-    """The same of the host: each rung that needs as much there would die as well."""
-    if one.load_bytes(job) < died.load_bytes(job):
+    """The same of the host: each strategy that needs as much there would fail as well."""
+    if one.load_bytes(job) < failed.load_bytes(job):
         return one
     return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)

@@ -1,4 +1,4 @@
-"""Walk the flowchart: choose a rung, and keep every answer and every loser."""
+"""Follow the flowchart: choose a strategy, and keep every answer and every verdict."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -34,7 +34,7 @@ class FlowchartQuestion(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why the walk ended where it did."""
+    """Why the flowchart led where it did."""
 
     REPLICATED_FITS = "replicated_fits"
     SLOW_LINK_ZERO1 = "slow_link_zero1"
@@ -52,17 +52,17 @@ class Reason(StrEnum):
 
 
 class Constraints(Struct, frozen=True, kw_only=True):
-    """What the person asked of the walk."""
+    """What the user asked of the decision."""
 
     stage: int | None = None
     offload: OffloadChoice | None = None
-    """None: nobody said; `auto` said aloud also allows offload instead of a slow ZeRO-3."""
+    """None: not set; an explicit `auto` also allows offload instead of a slow ZeRO-3."""
     allow_slow: bool = False
     force: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """One step of the walk, with the numbers that settled it."""
+    """One answered question, with the numbers that settled it."""
 
     question: FlowchartQuestion
     answer: bool
@@ -72,7 +72,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The chosen rung, or None, with every verdict and the way there."""
+    """The chosen strategy, or None, with every verdict and the answers that led to it."""
 
     job: PlanInput
     constraints: Constraints
@@ -84,17 +84,18 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def closest(self) -> StrategyEstimate:
-        """Of the rungs that may be chosen, the one that lacks least."""
-        allowed = [w for w in self.evaluated if w.strategy in _considered(self.constraints)]
-        return min(allowed, key=lambda w: w.lacking_bytes)
+        """Of the strategies that may be chosen, the one that lacks least."""
+        considered = _considered(self.constraints)
+        allowed = [each for each in self.evaluated if each.strategy in considered]
+        return min(allowed, key=lambda each: each.lacking_bytes)
 
     def of(self, strategy: Strategy) -> StrategyEstimate:
-        """The verdict on one rung."""
-        return next(w for w in self.evaluated if w.strategy == strategy)
+        """The verdict on one strategy."""
+        return next(each for each in self.evaluated if each.strategy == strategy)
 
 
 def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
-    """The rungs that this wish leaves open, the least frugal first."""
+    """The strategies that these constraints leave open, the largest on a GPU first."""
     if constraints.stage is None and constraints.offload in (None, OffloadChoice.AUTO):
         return FLOWCHART_STRATEGIES
     offloads = {
@@ -120,10 +121,10 @@ def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
 
 
 class _Flowchart:
-    """The walk so far: each question is asked once, in order, and written down."""
+    """The answers so far: each question is asked once, in order, and recorded."""
 
     def __init__(self, evaluated: Sequence[StrategyEstimate]) -> None:
-        self.by_name = {w.strategy.name: w for w in evaluated}
+        self.by_name = {each.strategy.name: each for each in evaluated}
         self.answers: list[Answer] = []
 
     def fits(self, question: FlowchartQuestion, strategy: Strategy) -> bool:
@@ -150,41 +151,41 @@ class _Flowchart:
 _Choice = tuple[StrategyEstimate | None, Reason]
 
 
-def _sharded(walk: _Flowchart, machine: Machine, constraints: Constraints) -> _Choice:
-    """The part of the chart below "does it fit replicated": several GPUs."""
+def _sharded(flowchart: _Flowchart, machine: Machine, constraints: Constraints) -> _Choice:
+    """The part of the flowchart below "does it fit replicated": several GPUs."""
     fast = machine.is_fast
-    # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (traffic.py).
-    if not fast and walk.fits(FlowchartQuestion.FITS_ZERO1, ZERO1):
-        return walk.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1
-    if walk.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
-        return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
-    walk.answers.append(Answer(question=FlowchartQuestion.FAST_INTERCONNECT, answer=fast))
-    zero3 = walk.by_name[ZERO3.name]
-    if walk.fits(FlowchartQuestion.FITS_ZERO3, ZERO3):
+    # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (speed/communication.py).
+    if not fast and flowchart.fits(FlowchartQuestion.FITS_ZERO1, ZERO1):
+        return flowchart.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1
+    if flowchart.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
+        return flowchart.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    flowchart.answers.append(Answer(question=FlowchartQuestion.FAST_INTERCONNECT, answer=fast))
+    zero3 = flowchart.by_name[ZERO3.name]
+    if flowchart.fits(FlowchartQuestion.FITS_ZERO3, ZERO3):
         if fast or constraints.allow_slow:
             return zero3, Reason.FAST_LINK_ZERO3 if fast else Reason.SLOW_ALLOWED
-        if constraints.offload is OffloadChoice.AUTO and (strategy := walk.first_offload()):
+        if constraints.offload is OffloadChoice.AUTO and (strategy := flowchart.first_offload()):
             return strategy, Reason.OFFLOAD_OVER_SLOW_ZERO3
         return None, Reason.SLOW_LINK_REFUSES_ZERO3
-    return _offloaded(walk, constraints)
+    return _offloaded(flowchart, constraints)
 
 
-def _offloaded(walk: _Flowchart, constraints: Constraints) -> _Choice:
-    strategy = None if constraints.offload is OffloadChoice.NONE else walk.first_offload()
+def _offloaded(flowchart: _Flowchart, constraints: Constraints) -> _Choice:
+    strategy = None if constraints.offload is OffloadChoice.NONE else flowchart.first_offload()
     return strategy, Reason.ONLY_OFFLOAD_FITS if strategy else Reason.NOTHING_FITS
 
 
-def _free_walk(walk: _Flowchart, job: PlanInput, constraints: Constraints) -> _Choice:
-    if walk.fits(FlowchartQuestion.FITS_ONE_GPU, DDP):
-        return walk.by_name[DDP.name], Reason.REPLICATED_FITS
+def _unpinned(flowchart: _Flowchart, job: PlanInput, constraints: Constraints) -> _Choice:
+    if flowchart.fits(FlowchartQuestion.FITS_ONE_GPU, DDP):
+        return flowchart.by_name[DDP.name], Reason.REPLICATED_FITS
     if job.machine.world_size > 1:
-        return _sharded(walk, job.machine, constraints)
+        return _sharded(flowchart, job.machine, constraints)
     # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
     # in bf16, which DeepSpeed has at stages 1 to 3 alone.
     halved = job.state_dtype is StateDtype.BF16
-    if halved and walk.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
-        return walk.by_name[ZERO2.name], Reason.MIDDLE_FITS
-    return _offloaded(walk, constraints)
+    if halved and flowchart.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
+        return flowchart.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    return _offloaded(flowchart, constraints)
 
 
 _QUESTION_OF_STAGE = {
@@ -196,31 +197,31 @@ _QUESTION_OF_STAGE = {
 
 
 def _asked_for(
-    walk: _Flowchart, strategies: Sequence[Strategy], constraints: Constraints
+    flowchart: _Flowchart, strategies: Sequence[Strategy], constraints: Constraints
 ) -> _Choice:
     for strategy in strategies:
         plain = strategy.offload is Offload.NONE
         question = _QUESTION_OF_STAGE[strategy.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
-        if walk.fits(question, strategy):
-            return walk.by_name[strategy.name], Reason.ASKED_FOR
+        if flowchart.fits(question, strategy):
+            return flowchart.by_name[strategy.name], Reason.ASKED_FOR
     if constraints.force:
-        return walk.by_name[strategies[0].name], Reason.FORCED
+        return flowchart.by_name[strategies[0].name], Reason.FORCED
     return None, Reason.NOTHING_FITS
 
 
 def follow_flowchart(
     evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
 ) -> Decision:
-    """Walk the chart over verdicts that stand already."""
-    walk, strategies = _Flowchart(evaluated), _considered(constraints)
+    """Decide from verdicts that exist already."""
+    flowchart, strategies = _Flowchart(evaluated), _considered(constraints)
     pinned = constraints.stage is not None or constraints.offload in (
         OffloadChoice.OPTIMIZER,
         OffloadChoice.ALL,
     )
     if pinned:
-        chosen, reason = _asked_for(walk, strategies, constraints)
+        chosen, reason = _asked_for(flowchart, strategies, constraints)
     else:
-        chosen, reason = _free_walk(walk, job, constraints)
+        chosen, reason = _unpinned(flowchart, job, constraints)
     reasons = [reason]
     if chosen and chosen.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)
@@ -230,12 +231,12 @@ def follow_flowchart(
         job=job,
         constraints=constraints,
         evaluated=tuple(evaluated),
-        answers=tuple(walk.answers),
+        answers=tuple(flowchart.answers),
         reasons=tuple(reasons),
         chosen=chosen,
     )
 
 
 def decide(job: PlanInput, constraints: Constraints) -> Decision:
-    """Weigh every rung and walk the chart."""
+    """Evaluate every strategy and follow the flowchart."""
     return follow_flowchart(evaluate_all(job), job, constraints)

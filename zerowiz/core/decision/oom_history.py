@@ -1,7 +1,7 @@
 """Learn from a run that ran out of memory, so that no later plan repeats it.
 
-What ran out with so much memory needs more than that, and so does every rung that is predicted to
-need as much, and every larger step of the same job.
+What ran out with so much memory needs more than that, and so does every strategy that is predicted
+to need as much, and every larger step of the same job.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _SAME_ROOM = 1.05
 
 
 class RanOut(Struct, frozen=True, kw_only=True):
-    """A run that died for want of memory."""
+    """A run that ran out of memory."""
 
     job_key: str
     strategy: str
@@ -45,7 +45,7 @@ class RanOut(Struct, frozen=True, kw_only=True):
 def job_key(
     machine: Machine, model: Model, workload: Workload, state_dtype: StateDtype | None
 ) -> str:
-    """One word for everything that decides what a rank holds, the size of its step aside."""
+    """A hash of everything that decides what a rank holds, except the size of its step."""
     step = replace(workload, micro_batch=1, sequence_tokens=1, accumulation_steps=1)
     held = {
         "gpus": sorted((gpu.name, gpu.total_bytes) for gpu in machine.gpus),
@@ -59,15 +59,15 @@ def job_key(
 
 def _fields(value: Architecture | Workload) -> dict[str, str]:
     """Each field as text; a set in one order, which Python changes from run to run."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field in structs.fields(value):
         held = getattr(value, field.name)
-        told[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
-    return told
+        texts[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
+    return texts
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """What died of one job, each rung's latest once."""
+    """The runs of one job that ran out of memory: of each strategy the latest."""
 
     ran_out: tuple[RanOut, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Compute what would make a rung fit: every remedy is a change that was weighed again."""
+"""Compute what would make a strategy fit: every remedy is a change that was evaluated again."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ Attempted = tuple[Change, PlanInput, Constraints]
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
-    """A change of options, the rung it leads to, and what it frees on each GPU."""
+    """A change of options, the strategy it leads to, and what it frees on each GPU."""
 
     change: Change
     strategy: str
@@ -147,9 +147,9 @@ _REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] =
 
 
 def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) -> Remedy:
-    """The change that leads from a decision to this rung.
+    """The change that leads from a decision to this strategy.
 
-    Told against the same rung, so that a changed strategy does not count as freed memory.
+    Compared with the same strategy before, so that another one does not count as freed memory.
     """
     is_real = decision.job.accounting is Accounting.REAL
     before = decision.of(chosen.strategy) if is_real else decision.closest
@@ -173,12 +173,12 @@ def _first_that_fits(decision: Decision, trials: Iterator[Attempted]) -> Remedy 
 
 
 def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
-    """The changes that would lead to a rung, the cheapest first; none when one was chosen well.
+    """The changes that would lead to a strategy, the cheapest first; none where one fits well.
 
-    A tight choice is given the next rung that fits without being tight.
+    A tight choice is given the next strategy that fits without being tight.
     """
     if decision.job.own_buffers is not None:
-        # A person's own config says all this itself; nothing here could be typed beside it.
+        # The user's own config sets all this itself; no option can be added to it.
         return ()
     if decision.chosen is None:
         found = (

@@ -1,9 +1,9 @@
-"""Say between which bounds the peak of every rank lies, and what that rests on.
+"""Compute the bounds of every rank's peak, and list the assumptions that they rest on.
 
-Theory: one rank is predicted, and two things part a real one from it. Ranks differ: ZeRO-1 and
-ZeRO-2 cut their shares through tensors, and hold a tensor on a cut whole on both sides. And a
-formula is as right as what was measured: each doubt stretches the lines that it is about, or the
-whole peak. Doubts add up, so one more never narrows.
+Theory: one rank is predicted, and a real one differs from it for two reasons. Ranks differ: ZeRO-1
+and ZeRO-2 cut their shares through tensors, and hold a tensor on a cut whole on both sides. And a
+formula is as exact as what was measured: each doubt stretches the allocations that it concerns, or
+the whole peak. Doubts add up, so one more never narrows.
 """
 
 import math
@@ -76,7 +76,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Doubt(NamedTuple):
-    """One thing that a prediction rests on, and how far that can lead astray."""
+    """One assumption of a prediction, and how far off it can be because of that."""
 
     what: Assumption
     holds: Callable[[PlanInput, Strategy], object]
@@ -91,18 +91,18 @@ _RATE = 0.008
 
 # What follows from the largest tensor, which mostly is the embedding.
 _LARGEST = (
-    *(
-        AllocationKind.EMBEDDING_GRADIENT,
-        AllocationKind.HEAD_GRADIENT,
-        AllocationKind.LARGEST_TENSOR,
-        AllocationKind.LARGEST_MODULE,
-    ),
-    *(AllocationKind.OFFLOAD_STAGING, AllocationKind.SLICE_IN_DOUBLE, AllocationKind.SLICE_IN_FP32),
+    AllocationKind.EMBEDDING_GRADIENT,
+    AllocationKind.HEAD_GRADIENT,
+    AllocationKind.LARGEST_TENSOR,
+    AllocationKind.LARGEST_MODULE,
+    AllocationKind.OFFLOAD_STAGING,
+    AllocationKind.SLICE_IN_DOUBLE,
+    AllocationKind.SLICE_IN_FP32,
 )
 
-# The dense language models of tests/models beside a Llama of their size, line by line, as far as
-# tests/core/decision/test_uncertainty.py finds them apart: all but Falcon-7B, which repeats its key
-# 71 times.
+# The dense language models of tests/models compared with a Llama of their size, kind by kind, as
+# far apart as tests/core/decision/test_uncertainty.py finds them: all but Falcon-7B, which repeats
+# its key 71 times.
 _STAND_IN: Stretch = {
     AllocationKind.ACTIVATIONS: (0.55, 2.1),
     AllocationKind.ONE_BLOCK: (0.5, 1.9),
@@ -111,8 +111,8 @@ _STAND_IN: Stretch = {
     AllocationKind.LOSS_GRADIENTS: (1.0, 8.2),
     **dict.fromkeys(_LARGEST, (0.5, 6.0)),
 }
-# Those, the mixtures and the encoders beside the Llama that is guessed from the sizes in their
-# config.
+# Those, the mixtures and the encoders, compared with the Llama that is guessed from the sizes in
+# their config.
 _GUESSED: Stretch = {
     AllocationKind.ACTIVATIONS: (0.6, 1.5),
     AllocationKind.ONE_BLOCK: (0.9, 1.45),
@@ -122,7 +122,7 @@ _GUESSED: Stretch = {
     **dict.fromkeys(_LARGEST, (0.5, 1.0)),
 }
 
-# There, five times at least.
+# In tests/measured, five times at least.
 _KNOWN_OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.ADAMW_8BIT})
 
 
@@ -145,10 +145,10 @@ def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
     return not alone and Part.OPTIMIZER in sharded and Part.PARAMETERS not in sharded
 
 
-# Rule: what is in doubt, and how much, is said here and nowhere else. A rate is what the named row,
-# the furthest off, needs beyond _RATE and its other doubts, up to the next half percent. What ten
-# runs of three families do not need is no doubt: adapters (at most 0.31 % off, i1-006) and packed
-# sequences (0.12 %, i1-029) are none.
+# Rule: what is in doubt, and how much, is decided here and nowhere else. A rate is what the named
+# row, the furthest off, needs beyond _RATE and its other doubts, up to the next half percent. What
+# ten runs of three families do not need is no doubt: adapters (at most 0.31 % off, i1-006) and
+# packed sequences (0.12 %, i1-029) are none.
 DOUBTS: Sequence[Doubt] = (
     Doubt(
         what=Assumption.STAND_IN,
@@ -293,7 +293,7 @@ DOUBTS: Sequence[Doubt] = (
 
 
 def _cuts(r: RankSizes) -> Stretch:
-    """How far ranks differ whose shares are cut from one flat vector, beside the expected one.
+    """How far ranks whose shares are cut from one flat vector differ from the expected one.
 
     A share holds nothing beyond itself at least; at most the rest of the tensor on each of its two
     borders, or of the embedding, where that is wider than the share.
@@ -357,7 +357,7 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
 
 
 def find_interval(job: PlanInput, evaluated: StrategyEstimate) -> Interval | None:
-    """Around what was weighed; None for the told arithmetic, which predicts no run."""
+    """Around what was evaluated; None for the rule of thumb, which predicts no run."""
     if job.accounting is Accounting.TEXTBOOK:
         return None
     strategy = evaluated.strategy

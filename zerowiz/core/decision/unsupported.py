@@ -1,4 +1,4 @@
-"""Refuse what DeepSpeed fails on, ignores, or trains otherwise than it was asked for."""
+"""Refuse combinations that DeepSpeed fails on, ignores, or trains differently."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -13,17 +13,17 @@ from zerowiz.errors import UsageError
 
 
 class Effect(StrEnum):
-    """What becomes of a combination that nobody refuses."""
+    """What DeepSpeed does with a combination that is not refused."""
 
     RAISES = "raises"
     IGNORED = "ignored"
-    """It trains as if this had not been asked for."""
+    """It trains as if this had not been set."""
     DIFFERS = "differs"
     """It trains something else."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A job on one rung, and who hands its config to DeepSpeed."""
+    """A job with one strategy, and the integration that hands its config to DeepSpeed."""
 
     job: PlanInput
     strategy: Strategy
@@ -32,7 +32,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     @property
     def sharded(self) -> bool:
-        """Whether the weights are divided among the ranks: stage 3."""
+        """Whether the parameters are sharded: stage 3."""
         return Part.PARAMETERS in self.strategy.sharded
 
     @property
@@ -52,7 +52,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     @property
     def swapped_optimizer(self) -> bool:
-        """Whether the script's own optimizer is what steps, or what Accelerate makes of it.
+        """Whether the script's own optimizer steps, or the one that Accelerate replaces it by.
 
         The Trainer builds its optimizer after it has read the config, so a config can name one.
         """
@@ -61,10 +61,10 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Predicate(Protocol):
-    """Whether a job asks for a combination."""
+    """Whether a job sets a combination."""
 
     def __call__(self, a: Asked, /) -> bool:
-        """Read the job; nothing else decides."""
+        """Read the job, and nothing else."""
 
 
 class Combination(Struct, frozen=True, kw_only=True):
@@ -80,10 +80,10 @@ class Combination(Struct, frozen=True, kw_only=True):
     is_asked: Predicate
 
 
-# Rule: a row stands here only for what the library really makes of it; what it does fine with
-# must not be refused (tests/core/decision/test_unsupported_really.py trains those, too: hpZ with
-# offload or on one node, torch_autocast with offload and under the Trainer, SGD and Adafactor with
-# offload when nobody swaps them).
+# Rule: a row says only what the library really does; what it trains as asked must not be refused
+# (tests/core/decision/test_unsupported_really.py trains those, too: hpZ with offload or on one
+# node, torch_autocast with offload and under the Trainer, SGD and Adafactor with offload where they
+# are not swapped).
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
@@ -226,7 +226,7 @@ COMBINATIONS: tuple[Combination, ...] = (
 def refuse_unsupported(
     job: PlanInput, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
 ) -> None:
-    """Let only what DeepSpeed trains as asked through to the config.
+    """Let only what DeepSpeed trains as asked reach the config.
 
     Raises:
         UsageError: A row of the table is asked for.

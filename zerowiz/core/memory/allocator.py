@@ -1,4 +1,4 @@
-"""What a job takes on a device beyond its tensors, and how near the edge it may come.
+"""Compute what a job takes on a device beyond its tensors, and which margin it needs.
 
 Measured on H200s (tests/measured), six models at four stages under caps: with expandable_segments
 at 1.01, 1.02, 1.03 and 1.07 x their allocated peak, without it at 1.07 and 1.16 x (g1 and g2 runs);
@@ -17,20 +17,18 @@ class Margin(Struct, frozen=True, kw_only=True):
     """Fractions of the predicted peak, above it."""
 
     slack_fraction: float
-    """With less than this to spare a run dies."""
+    """With less headroom than this a run runs out of memory."""
     tight_fraction: float
-    """With this much to spare it runs as it does alone."""
+    """With this much headroom it runs as fast as with all memory."""
 
 
-# Keyed by whether the allocator's segments expand. With them all died at 1.00 x (two runs), two of
-# 24 at 1.01 x and none above; steady steps were more than 5 % slower in 14 of 24 at 1.02 x, in 14
-# at 1.07 x and, at ZeRO-3, still at 1.10 x. Without them one of two died at 1.03 x, none of one at
-# 1.06 x, 14 of 24 at 1.07 x, two of 24 at 1.16 x. Neither band is wider than a tenth of a budget
-# in which the run starts: 0.100 and 0.105 of the peak, which is at most 0.995 and 0.948 of it.
-_MARGINS: Mapping[bool, Margin] = {
-    True: Margin(slack_fraction=0.005, tight_fraction=0.105),
-    False: Margin(slack_fraction=0.055, tight_fraction=0.16),
-}
+# With expandable segments all ran out at 1.00 x (two runs), two of 24 at 1.01 x and none above;
+# steady steps were more than 5 % slower in 14 of 24 at 1.02 x, in 14 at 1.07 x and, at ZeRO-3, even
+# at 1.10 x. Without them one of two ran out at 1.03 x, none of one at 1.06 x, 14 of 24 at 1.07 x,
+# two of 24 at 1.16 x. Neither band is wider than a tenth of a budget in which the run starts: 0.100
+# and 0.105 of the peak, which is at most 0.995 and 0.948 of it.
+_EXPANDABLE = Margin(slack_fraction=0.005, tight_fraction=0.105)
+_FIXED = Margin(slack_fraction=0.055, tight_fraction=0.16)
 
 # CUDA context, library handles, and NCCL where there are other ranks: the most of
 # device_used_outside_allocator_bytes in tests/measured. hpZ opens groups of its own (h1-027).
@@ -43,12 +41,12 @@ _CPU_OUTSIDE_BYTES = 400_000_000
 
 
 def margin(*, expandable_segments: bool) -> Margin:
-    """How near the edge a run may come under this allocator."""
-    return _MARGINS[expandable_segments]
+    """How close to the budget a run may come under this allocator."""
+    return _EXPANDABLE if expandable_segments else _FIXED
 
 
 def outside_bytes(machine: Machine, buffers: Buffers) -> int:
-    """What a rank takes on its device beside torch's allocator."""
+    """What a rank takes on its device outside torch's allocator."""
     if machine.accelerator is Accelerator.CPU:
         return _CPU_OUTSIDE_BYTES
     if machine.world_size == 1:
@@ -57,10 +55,10 @@ def outside_bytes(machine: Machine, buffers: Buffers) -> int:
 
 
 def expands_segments(environ: Mapping[str, str]) -> bool:
-    """Whether a job started here gets expandable_segments: the launch sets it unless a person did.
+    """Whether a job started here gets expandable_segments: the launch sets it unless the user did.
 
     Source: torch's notes on CUDA semantics; `PYTORCH_ALLOC_CONF` wins where both are set.
     """
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    said = next((environ[name] for name in names if name in environ), None)
-    return said is None or "expandable_segments:true" in said.replace(" ", "").lower()
+    setting = next((environ[name] for name in names if name in environ), None)
+    return setting is None or "expandable_segments:true" in setting.replace(" ", "").lower()

@@ -47,7 +47,7 @@ AIO: Section = {
 
 
 class NvmeOffload(Struct, frozen=True, kw_only=True):
-    """One rank's states on NVMe; `nvme_path`, the folder on every node, is left to be added."""
+    """One rank's states on NVMe; the caller adds `nvme_path`, the folder on every node."""
 
     offload_optimizer: Section
     offload_param: Section | None
@@ -61,7 +61,7 @@ class NvmeOffload(Struct, frozen=True, kw_only=True):
     """Of one rank, below the folder."""
 
     def node_bytes(self, ranks: int) -> int:
-        """Below the folder, where so many ranks write into it."""
+        """Below the folder, when so many ranks write into it."""
         return ranks * self.written_bytes
 
 
@@ -107,7 +107,7 @@ def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
 
 
 class _Parameters(Struct, frozen=True, kw_only=True):
-    """Parameters on NVMe, and the buffers through which they come."""
+    """Parameters on NVMe, and the buffers that they are read into."""
 
     model: Model
     r: RankSizes

@@ -258,7 +258,7 @@ def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
 
 
 def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bool) -> Activations:
-    """One micro-step; a trace knows it better."""
+    """One micro-step, from the trace where there is one."""
     if traced is not None:
         return traced.activations(workload)
     if workload.torch_autocast is not None:
@@ -272,8 +272,8 @@ def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bo
 # 16 bits: each linear layer keeps a cast of its input of its own, and the norms work in fp32
 # (j1-033 to j1-040, Llama).
 _CASTS_BYTES = 10
-# Of a token, a layer and an element inside the MLP: autocast takes powers in fp32, and what follows
-# from them (j3-008). transformers/activations.py, NewGELUActivation and AccurateGELUActivation.
+# Of a token, a layer and an element inside the MLP: autocast computes powers in fp32, and what
+# depends on them (j3-008): transformers/activations.py, NewGELUActivation, AccurateGELUActivation.
 _POWERS_BYTES = 6
 _WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
 

@@ -1,4 +1,4 @@
-"""Predict what forward keeps for backward, layer by layer, and what the loss adds on top.
+"""Predict what forward saves for backward, layer by layer, and what the loss adds.
 
 Theory: autograd keeps what each operation's derivative reads. Per token and block of a Llama
 (element size w, fp32 inside the norms, flash or efficient attention, so no score matrix):
@@ -11,8 +11,7 @@ A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte
 norms keep their input in w, and its MLPs compute the activation again. Packed sequences are one
 long one, with a mask that keeps them apart.
 
-Attention is in attention.py, head and loss in losses.py; what changes below adapters is said in
-adapters.py.
+Attention is in attention.py, head and loss in losses.py, what adapters change in adapters.py.
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 
@@ -42,7 +41,7 @@ from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
 
 
 class Activations(Struct, frozen=True, kw_only=True):
-    """Bytes of one micro-step on one rank, beside weights and gradients."""
+    """Bytes of one micro-step on one rank, without weights and gradients."""
 
     saved_bytes: Count
     """Kept by all blocks from forward to backward."""
@@ -58,7 +57,7 @@ class Activations(Struct, frozen=True, kw_only=True):
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
 
 
-# Set among an architecture's switches where Liger's kernels stand for its own norms and MLPs.
+# Added to an architecture's switches where Liger's kernels replace its own norms and MLPs.
 _LIGER = "liger"
 # What an activation function keeps, in copies of its input; one that keeps its result keeps no
 # more, as the next operation keeps that too. transformers/activations.py: the GELUs written in
@@ -179,7 +178,7 @@ def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
 
 
 def _product_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
-    """Per token, of what the last layer of one MLP reads and nobody else keeps."""
+    """Per token, of what the last layer of one MLP reads and nothing else keeps."""
     a, family = architecture, FAMILIES[architecture.family]
     own = holds(a, family.gated) or _KEPT_INPUTS.get(a.hidden_act, 1)
     dropped = family.mlp_dropout and a.residual_dropout_rate
@@ -219,11 +218,11 @@ def _unread_bytes(
 def _frozen_parts(
     architecture: Architecture, workload: Workload, adapters: Adapters
 ) -> Mapping[Slot, int]:
-    """Per token, what the blocks of each place keep more, or less, below adapters."""
+    """Per token, what the blocks of each place keep more, or less, under adapters."""
     a, w = architecture, workload.precision.size_bytes
     unread = _unread_bytes(a, workload, adapters)
     query_norms = any(tensor.name == "q_norm" for tensor in list_tensors(a))
-    normed = _norms(a) * a.hidden_size + query_norms * (a.query_size + a.kv_size)
+    normed = _norms(a) * a.hidden_size + (a.query_size + a.kv_size if query_norms else 0)
     normalised = {Slot.BLOCK: normed, Slot.DECODER: a.hidden_size}
     return {
         place: adapters.own_bytes(place)
@@ -288,7 +287,7 @@ def _blocks_saved_bytes(
 
 
 def _ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapters | None) -> int:
-    """Per token, kept by the embedding and by what stands between the last block and the head."""
+    """Per token, kept by the embedding and by what is between the last block and the head."""
     if adapters is not None:
         return _frozen_ends_bytes(architecture, workload, adapters)
     a, w = architecture, workload.precision.size_bytes
@@ -305,7 +304,7 @@ def _ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapte
 
 
 def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters: Adapters) -> int:
-    """The same below adapters: nothing of the embedding, and of the head what adapters read."""
+    """The same under adapters: nothing of the embedding, and of the head what adapters read."""
     a, w = architecture, workload.precision.size_bytes
     h = a.hidden_size
     norm = _norm_bytes(a, h, w) - _normalised_bytes(a, h, w)
@@ -336,7 +335,7 @@ def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:
 
 
 def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
-    """The model with Liger's kernels in it, where they were asked for."""
+    """The model with Liger's kernels in it, where the loss is theirs."""
     if workload.loss is not Loss.LIGER:
         return architecture
     return replace(architecture, switches=architecture.switches | {_LIGER})
@@ -366,7 +365,7 @@ def activations(
     Args:
         architecture: The model.
         workload: The micro-step.
-        sharded: Whether ZeRO-3 holds the weights, which adapters feel.
+        sharded: Whether ZeRO-3 holds the weights, which changes what adapters keep.
     """
     a = _with_kernels(architecture, workload)
     workload = _as_it_runs(a, _in_one_row(workload))

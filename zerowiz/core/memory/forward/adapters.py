@@ -1,12 +1,12 @@
-"""Say what forward keeps less, and what more, where the weights are frozen below adapters.
+"""Compute what forward saves less, and what more, where adapters train and the base is frozen.
 
-Theory: a frozen linear layer does not keep its input, as nobody asks for its weight's gradient; a
-frozen norm does not keep its normalised copy. An adapter keeps its own input and the narrow vector
+Theory: a frozen linear layer does not keep its input, as its weight has no gradient; a frozen norm
+does not keep its normalised copy. An adapter keeps its own input and the narrow vector
 between its halves. The first block's input has no gradient, so its first norm keeps nothing.
 
-Under ZeRO-3 that is undone in part. DeepSpeed puts its own function in the place of torch's linear,
-which keeps its input whatever is frozen (runtime/zero/linear.py, LinearFunctionForZeroStage3), and
-peft's adapters stay in fp32 (rank.py), so each reads a fp32 copy of its own
+Under ZeRO-3 that is undone in part. DeepSpeed replaces torch's linear by its own function, which
+keeps its input whatever is frozen (runtime/zero/linear.py, LinearFunctionForZeroStage3), and
+peft's adapters stay in fp32 (`value_bytes`), so each reads a fp32 copy of its own
 (peft/tuners/lora/layer.py, _cast_input_dtype).
 Held against autograd by tests/core/memory/forward/test_activations.py, with peft 0.21.
 """
@@ -56,7 +56,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
 
     rank: int
     placed: tuple[tuple[Slot, Tensor], ...]
-    """The tensors that they lie on."""
+    """The tensors that have one."""
     value_bytes: int
     """Of one value of theirs, and of the activations between them."""
     copied: bool
@@ -67,7 +67,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
     """Whether the frozen head does."""
 
     def read(self, place: Slot, *inputs: Input) -> bool:
-        """Whether somebody in these blocks keeps one of these inputs."""
+        """Whether any layer in these blocks keeps one of these inputs."""
         places = {place} if place is Slot.DECODER else {place, Slot.BLOCK}
         read = {_READS[t.name] for p, t in self.placed if p in places and t.name in _READS}
         return self.inputs_kept or (not self.copied and not read.isdisjoint(inputs))
@@ -83,7 +83,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
         return self.head_kept or hidden_size in read
 
     def adapts(self, name: str) -> bool:
-        """Whether adapters lie on this tensor."""
+        """Whether this tensor has an adapter."""
         return any(t.name == name for _, t in self.placed)
 
     def own_bytes(self, place: Slot) -> int:
@@ -108,7 +108,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
 
 
 def value_bytes(workload: Workload, *, sharded: bool) -> int:
-    """Of one value of a weight that trains, in the engine's hands.
+    """Of one value of a weight that trains, once the engine has it.
 
     peft makes adapters in fp32 (tuners_utils.py, cast_adapter_dtype) and DeepSpeed casts them
     (runtime/engine.py, _cast_module_mixed_precision), but no model that zero.Init built (f3-006).

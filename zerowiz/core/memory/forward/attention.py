@@ -1,4 +1,4 @@
-"""Predict what attention keeps for backward, by the kernel that runs.
+"""Predict what attention saves for backward, by the kernel that runs.
 
 Theory: a fused kernel keeps queries, keys, values, its output and the log-sum-exp. Plain matmuls
 keep the scores too: eager attention in the model's precision, torch's own fallback in fp32. A mask
@@ -14,7 +14,7 @@ from zerowiz.core.workload import FP32_BYTES, Attention, Method, Precision, Work
 
 
 def runs_eager(architecture: Architecture, workload: Workload) -> bool:
-    """Whether transformers takes eager attention, asked or not."""
+    """Whether transformers takes eager attention, whatever was set."""
     since = FAMILIES[architecture.family].eager_since
     if workload.attention is not Attention.SDPA or since is None:
         return workload.attention is Attention.EAGER
@@ -45,7 +45,7 @@ def _repeated_size(architecture: Architecture) -> int:
 
 
 def _slices_size(architecture: Architecture, *, repeated: bool) -> int:
-    """What values keep beside themselves where they are a slice of a fused projection."""
+    """What values keep besides themselves where they are a slice of a fused projection."""
     a = architecture
     copied = repeated and a.kv_heads not in {1, a.heads}
     fused = holds(a, FAMILIES[a.family].value_in_qkv) and not copied
@@ -80,8 +80,8 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
     """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
 
     No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
-    not told to be grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
-    nor a position bias whose rows do not lie together (f2-003).
+    not passed as grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
+    nor a position bias whose rows are not contiguous (f2-003).
     """
     a = architecture
     if workload.attention is not Attention.SDPA:
@@ -127,7 +127,7 @@ def attention_bytes(architecture: Architecture, workload: Workload) -> int:
 
 
 def cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by a decoder's look at the encoder; its empty bias is one for all layers."""
+    """Per token, kept by cross attention; its empty bias is one for all layers."""
     a, w = architecture, workload.precision.size_bytes
     if workload.attention is Attention.EAGER:
         attended = _eager_attention_bytes(a, workload)
@@ -184,7 +184,7 @@ def shared_mask_bytes(architecture: Architecture, workload: Workload) -> int:
     length = length_tokens(a, workload)
     checkpointing = workload.gradient_checkpointing
     if a.relative_attention_num_buckets:
-        # 64-bit buckets of both stacks, which checkpointing reckons again, and the empty bias of
+        # 64-bit buckets of both stacks, which checkpointing computes again, and the empty bias of
         # the cross attention; the biases of both stacks are handed on where layers keep no copy.
         biases = 3 if checkpointing else 1
         biases = biases if workload.attention is Attention.SDPA else 0

@@ -1,9 +1,9 @@
 """Predict what the head and the loss hold, by the way the loss is computed.
 
-Theory: transformers makes all logits at once and upcasts them. At the peak of forward they stand
+Theory: transformers makes all logits at once and upcasts them. At the peak of forward they exist
 three times (w + 4 + 4 bytes each), log-softmax is kept, and backward opens with its gradient and
 the loss' gradient. The masked and the encoder-decoder models do not upcast.
-In chunks, the logits of a few tokens stand at a time and are computed again in backward. Liger's
+In chunks, the logits of a few tokens exist at a time and are computed again in backward. Liger's
 kernel takes the gradients of hidden states and head while it computes the loss, and keeps those.
 Held against h1-008 to h1-018 of tests/measured/2026-11-h200.jsonl.
 """
@@ -21,7 +21,7 @@ _CHUNK_TOKENS = 256
 
 
 class LossBytes(Struct, frozen=True, kw_only=True):
-    """Bytes of one micro-step on one rank, beside what the embedding and the final norm keep."""
+    """Bytes of one micro-step on one rank, without what the embedding and the final norm keep."""
 
     kept_bytes: int
     """From forward to backward."""

@@ -70,11 +70,11 @@ class Traced(Struct, frozen=True, kw_only=True):
     tensors: tuple[TracedTensor, ...]
     """Tied weights once."""
     runs: tuple[TracedRun, ...]
-    """What was asked, first; then the same with gradient checkpointing, where it was off."""
+    """The requested one first; then the same with gradient checkpointing, where it was off."""
     took_milliseconds: Count
 
     def activations(self, workload: Workload) -> Activations:
-        """What this micro-step holds, from the run that is most like it."""
+        """What this micro-step holds, from the run that is most similar."""
         like = [r for r in self.runs if r.gradient_checkpointing is workload.gradient_checkpointing]
         return (like or self.runs)[0].scaled_to(workload)
 
@@ -104,8 +104,8 @@ class Traced(Struct, frozen=True, kw_only=True):
         """The model that was traced.
 
         Args:
-            name: What a person calls it.
-            architecture: What its config.json tells; None where the family is not known.
+            name: What the user calls it.
+            architecture: What its config.json says; None where the family is not known.
         """
         return Model(
             name=name,
@@ -117,7 +117,7 @@ class Traced(Struct, frozen=True, kw_only=True):
 
     @property
     def _architecture(self) -> Architecture:
-        """What the ledger asks beyond activations and tensors; the rest is left at nothing."""
+        """What the ledger reads besides activations and tensors; the rest is zero."""
         rows, width = self.embedding or (0, self.hidden_size)
         return Architecture(
             family=self.family,
@@ -147,7 +147,7 @@ def _targets(family: Family | None, tensor: TracedTensor) -> tuple[str, ...]:
     module = tensor.name.removesuffix(".weight")
     named = {} if family is None else family.lora_targets
     own = (module.rpartition("*.")[2],) if tensor.linear else ()
-    return next((told for name, told in named.items() if module.endswith(f".{name}")), own)
+    return next((names for name, names in named.items() if module.endswith(f".{name}")), own)
 
 
 def _role(name: str) -> str:
