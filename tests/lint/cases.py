@@ -82,9 +82,9 @@ ARGUMENTS: Mapping[str, Any] = {
     "gradient_accumulation_steps": 4,
 }
 SETTINGS = ScriptSettings(
-    micro_batch=Setting(value=2, said_by="the script", change="{value}"),
-    accumulation_steps=Setting(value=4, said_by="the script", change="{value}"),
-    precision=Setting(value=Precision.BF16, said_by="the script", change="{value}"),
+    micro_batch=Setting(value=2, source="the script", change="{value}"),
+    accumulation_steps=Setting(value=4, source="the script", change="{value}"),
+    precision=Setting(value=Precision.BF16, source="the script", change="{value}"),
 )
 
 

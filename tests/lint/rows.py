@@ -38,9 +38,9 @@ SCRIPT = Context(
     integration=Integration.HF,
     world_size=2,
     settings=ScriptSettings(
-        micro_batch=Setting(value=2, said_by="`batch=2`", change="edit it"),
-        accumulation_steps=Setting(value=4, said_by="`steps=4`", change="edit it"),
-        precision=Setting(value=Precision.BF16, said_by="`bf16=True`", change="edit it"),
+        micro_batch=Setting(value=2, source="`batch=2`", change="edit it"),
+        accumulation_steps=Setting(value=4, source="`steps=4`", change="edit it"),
+        precision=Setting(value=Precision.BF16, source="`bf16=True`", change="edit it"),
     ),
 )
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO

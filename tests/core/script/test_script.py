@@ -130,8 +130,8 @@ def test_a_setting_says_who_said_it_and_how_to_change_it() -> None:
     by_word = settle(HF_PARSER, ("--per-device-train-batch-size=4",)).micro_batch
     assert by_default is not None
     assert by_word is not None
-    assert by_default.said_by == "the default of TrainingArguments"
-    assert by_word.said_by == "`--per-device-train-batch-size=4` after the script"
+    assert by_default.source == "the default of TrainingArguments"
+    assert by_word.source == "`--per-device-train-batch-size=4` after the script"
     assert by_word.change_to(2) == "put `--per_device_train_batch_size 2` after train.py"
     assert (by_default.by_default, by_word.by_default) == (True, False)
 
@@ -161,7 +161,7 @@ def test_a_literal_names_its_line_and_keyword() -> None:
     )
     said = settle(facts, ()).attention
     assert said is not None
-    assert said.said_by == "`from_pretrained(attn_implementation='eager')` in train.py line 12"
+    assert said.source == "`from_pretrained(attn_implementation='eager')` in train.py line 12"
     assert (
         said.change_to(Attention.FLASH)
         == 'set `attn_implementation="flash_attention_2"` in train.py line 12'
@@ -236,8 +236,8 @@ def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> Non
     settings = settle(facts, ("--per_device_train_batch_size", "3"))
     assert settings.micro_batch is not None
     assert settings.optimizer is not None
-    assert settings.micro_batch.said_by == "`--per_device_train_batch_size 3` after the script"
-    assert settings.optimizer.said_by == "`--optim sgd` in train.args"
+    assert settings.micro_batch.source == "`--per_device_train_batch_size 3` after the script"
+    assert settings.optimizer.source == "`--optim sgd` in train.args"
 
 
 WORDS = st.sampled_from(
@@ -424,7 +424,7 @@ def test_every_obstacle_is_refused_in_one_line_with_a_line_to_change(obstacle: O
 def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
     use_cpu: bool | None, on: Accelerator, *, refused: bool
 ) -> None:
-    said = None if use_cpu is None else Setting(value=use_cpu, said_by="x", change="say {value}")
+    said = None if use_cpu is None else Setting(value=use_cpu, source="x", change="say {value}")
     settings = ScriptSettings(use_cpu=said)
     expectation = pytest.raises(PreflightError) if refused else nullcontext()
     with expectation:
@@ -463,7 +463,7 @@ def test_the_method_follows_two_conditions(
         quantized=Binding(value=16, flag="--bits", line=5, when=(4,)),
     )
     said = settle(facts, words).method
-    assert (expected, by) == ((said.value, said.said_by) if said else (None, None))
+    assert (expected, by) == ((said.value, said.source) if said else (None, None))
 
 
 def test_what_the_config_decides_is_not_unseen() -> None:

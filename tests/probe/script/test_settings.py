@@ -518,7 +518,7 @@ def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
     text = HF_CALL + "args = TrainingArguments('out')\nmodel.gradient_checkpointing_enable()"
     said = settle(parse_script(text, "train.py"), ()).gradient_checkpointing
     assert said is not None
-    assert said.said_by == "`model.gradient_checkpointing_enable()` in train.py line 3"
+    assert said.source == "`model.gradient_checkpointing_enable()` in train.py line 3"
 
 
 def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
@@ -531,7 +531,7 @@ def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
     assert said is not None
     assert (
         said.value,
-        said.said_by,
+        said.source,
     ) == (3, "the default of `--per_device_train_batch_size` in train.py line 3")
 
 

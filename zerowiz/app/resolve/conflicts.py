@@ -24,7 +24,7 @@ def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | No
         return setting.value if setting is not None else option
     words = f"${name} {option}" if not isinstance(option, bool) else f"${name}"
     raise UsageError(
-        f"`{words}` disagrees with the script: {setting.said_by} says {setting.value}",
+        f"`{words}` disagrees with the script: {setting.source} says {setting.value}",
         setting.change_to(option),
         f"or drop `{words}`",
     )
@@ -56,6 +56,6 @@ def by_config(
     if setting is None:
         raise UsageError(f"`${name} {said}` disagrees with `{config}`, which says {own}", *drop)
     raise UsageError(
-        f"the script disagrees with `{config}`: {setting.said_by} says {said}, the config {own}",
+        f"the script disagrees with `{config}`: {setting.source} says {said}, the config {own}",
         "; ".join((setting.change_to(own), *drop)),
     )

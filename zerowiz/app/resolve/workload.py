@@ -100,7 +100,7 @@ def _accumulation(
     solved = solve_accumulation(whole, micro_batch, ranks)
     if steps not in {None, solved}:
         setting = settings.accumulation_steps
-        by = f"`$accumulation_steps {steps}`" if setting is None else setting.said_by
+        by = f"`$accumulation_steps {steps}`" if setting is None else setting.source
         change = "drop `$accumulation_steps`" if setting is None else setting.change_to(solved)
         raise UsageError(
             f"`$global_batch {whole}` takes {solved} micro-steps of {micro_batch} x {ranks} GPUs,"

@@ -1,4 +1,4 @@
-"""Bind a plan to its training script: what the script settles, how a config reaches it."""
+"""A training script: the settings that it has, and how a config reaches it."""
 
 from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,

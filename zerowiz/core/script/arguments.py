@@ -1,14 +1,14 @@
-"""Tabulate the libraries' arguments classes, and the options that parsers make of their fields."""
+"""The libraries' arguments classes, and the options that HfArgumentParser makes of their fields."""
 
 from collections.abc import Mapping
 
 from zerowiz.core.script.options import Option, Reads, Scalar, Takes
 
-# peft 0.21, tuners/lora/config.py, `target_modules=None`: the model's type decides.
+# peft 0.21, tuners/lora/config.py, `target_modules=None`: peft chooses by the model's type.
 BY_ARCHITECTURE = "by-architecture"
 
-# What TrainingArguments is asked about, with its defaults; None is one that cannot be seen.
-# transformers 5.23, training_args.py, class TrainingArguments.
+# The fields of TrainingArguments that matter here, with their defaults; None is one that is not
+# known. transformers 5.23, training_args.py, class TrainingArguments.
 _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "per_device_train_batch_size": (Reads.INT, 8),
     "gradient_accumulation_steps": (Reads.INT, 1),
@@ -21,8 +21,8 @@ _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "use_liger_kernel": (Reads.TRUTH, False),
     "output_dir": (Reads.STR, "trainer_output"),
 }
-# trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is, where older
-# releases stayed with fp32, so its default is not seen.
+# trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
+# releases both were false, so the default is not known.
 _TRL_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
     **_TRAINING_ARGUMENTS,
     "bf16": (Reads.TRUTH, None),
@@ -34,7 +34,7 @@ _PREFERENCE_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
     "max_length": (Reads.INT, None),
 }
 
-# Rule: an arguments class of a library is a row here, or it is not seen.
+# An arguments class of a library that has no row here is not understood.
 ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
     "TrainingArguments": _TRAINING_ARGUMENTS,
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
@@ -51,7 +51,7 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
     "RewardConfig": _PREFERENCE_CONFIG,
     "ORPOConfig": _PREFERENCE_CONFIG,
     "CPOConfig": _PREFERENCE_CONFIG,
-    # These generate, so that no one length is theirs.
+    # These generate, so they have no single sequence length.
     "GRPOConfig": _TRL_CONFIG,
     "RLOOConfig": _TRL_CONFIG,
     "GKDConfig": _TRL_CONFIG,
@@ -70,7 +70,7 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
 }
 TRAINING_CLASSES = frozenset(name for name, row in ARGUMENT_CLASSES.items() if "deepspeed" in row)
 
-# A field's other names over the releases, the one that wins first: transformers 5.23,
+# Other names of a field in other releases, the one that takes precedence first: transformers 5.23,
 # training_args.py; trl 0.16, trainer/sft_config.py.
 FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("activation_checkpointing",),
@@ -84,7 +84,14 @@ _TAKES: Mapping[Reads, Takes] = {Reads.TRUTH: Takes.PERHAPS, Reads.WORDS: Takes.
 def field_options(
     name: str, reads: Reads, default: Scalar, line: int | None = None
 ) -> tuple[Option, ...]:
-    """The options that HfArgumentParser makes of a dataclass field, `--no_x` included."""
+    """The options that HfArgumentParser makes of a dataclass field, with `--no_x`.
+
+    Args:
+        name: The field.
+        reads: How its word is parsed.
+        default: None where there is none, or where it is not known.
+        line: Where the script defines the field; None for a library's.
+    """
     names = (name, *FIELD_ALIASES.get(name, ()))
     takes = _TAKES.get(reads, Takes.VALUE)
     flags = dict.fromkeys(f"--{n}" for m in names for n in (m, m.replace("_", "-")))

@@ -1,4 +1,4 @@
-"""Bring a config to its script by the script's own convention."""
+"""Decide how a config is passed to its script, by the script's own convention."""
 
 import posixpath
 from collections.abc import Callable, Mapping
@@ -15,14 +15,14 @@ from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """How the config travels: the words after the script, and the environment."""
+    """How the config is passed: the words after the script, and environment variables."""
 
     script_args: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Run(Struct, frozen=True, kw_only=True):
-    """A script, the words after it, and the config that is to reach it."""
+    """A script, the words after it, and the config that it is to take."""
 
     facts: ScriptFacts
     script_args: tuple[str, ...]
@@ -33,16 +33,21 @@ class _Run(Struct, frozen=True, kw_only=True):
         return posixpath.normpath(path) == posixpath.normpath(self.config_path)
 
     def append(self, *words: str) -> tuple[str, ...]:
-        """Add words at the end, but before a bare `--`, after which argparse reads no option."""
+        """The words with others added, before a `--`, after which argparse reads no options."""
         end = self.script_args.index("--") if "--" in self.script_args else len(self.script_args)
         return (*self.script_args[:end], *words, *self.script_args[end:])
 
 
 def deliver(facts: ScriptFacts, script_args: tuple[str, ...], config_path: str) -> Delivery:
-    """How this config reaches this script.
+    """How a config is passed to a script.
+
+    Args:
+        facts: What the script shows.
+        script_args: The words after the script.
+        config_path: The config.
 
     Raises:
-        PreflightError: It cannot, and what to change in the script so that it can.
+        PreflightError: The script takes no config; the hints say what to change in it.
         UsageError: The words after the script name another config.
         ZerowizError: The script's own literal names another config.
     """
@@ -61,7 +66,7 @@ def _by_own_flag(run: _Run) -> Delivery:
 
 
 def _by_config_arguments(run: _Run) -> Delivery:
-    # deepspeed 0.19.8, __init__.py, _add_core_arguments: `--deepspeed` is a bare switch here.
+    # deepspeed 0.19.8, __init__.py, _add_core_arguments: `--deepspeed` is a switch here.
     if "deepspeed" not in read_words(run.facts.parser, run.script_args):
         run = replace(run, script_args=run.append("--deepspeed"))
     return _by_flag(run, "--deepspeed_config")
@@ -83,8 +88,8 @@ def _by_flag(run: _Run, flag: str) -> Delivery:
     )
 
 
-# accelerate 1.x, accelerator.py and utils/dataclasses.py: these two alone make a bare Accelerator,
-# the HF Trainer's one included, build its DeepSpeedPlugin from this file.
+# accelerate 1.x, accelerator.py and utils/dataclasses.py: these two variables make an Accelerator
+# without arguments, also that of the HF Trainer, build its DeepSpeedPlugin from this file.
 def _by_environment(run: _Run) -> Delivery:
     env = {
         "ACCELERATE_USE_DEEPSPEED": "true",
@@ -137,7 +142,7 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
     Convention.UNKNOWN: _refuse,
 }
 
-# Obstacle -> the reason, then the lines to change; {path}, {line} and {config} are the run's.
+# For each obstacle the reason, then the hints; {path}, {line} and {config} are the run's.
 OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.NO_ENGINE: (
         "it shows no `deepspeed.initialize`, no TrainingArguments and no `Accelerator()`",

@@ -1,4 +1,4 @@
-"""State what a training script shows without being run."""
+"""The facts that a training script's syntax tree shows."""
 
 from enum import StrEnum
 
@@ -9,18 +9,18 @@ from zerowiz.core.workload import Integration
 
 
 class Convention(StrEnum):
-    """How a script takes its DeepSpeed config, by what its syntax tree shows."""
+    """How a script takes its DeepSpeed config."""
 
     HF_PARSER = "hf_parser"
     """HfArgumentParser or TrlParser over TrainingArguments."""
     HF_IN_CODE = "hf_in_code"
-    """TrainingArguments built in the file, without `deepspeed=`."""
+    """TrainingArguments built in the script, without `deepspeed=`."""
     HF_LITERAL = "hf_literal"
     """`TrainingArguments(deepspeed="x.json")`."""
     ADD_CONFIG_ARGUMENTS = "add_config_arguments"
     """`deepspeed.add_config_arguments(parser)`, then `initialize(args=args)`."""
     OWN_FLAG = "own_flag"
-    """An option of the script's own carries the path."""
+    """An option of the script has the path."""
     CONFIG_LITERAL = "config_literal"
     """`deepspeed.initialize(config="x.json")`."""
     CONFIG_DICT = "config_dict"
@@ -31,7 +31,7 @@ class Convention(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """Why no config can reach a script."""
+    """Why a script takes no config."""
 
     NO_ENGINE = "no_engine"
     NO_CONFIG = "no_config"
@@ -43,28 +43,28 @@ class Obstacle(StrEnum):
 
 
 class Binding(Struct, frozen=True, kw_only=True):
-    """What the script says of one setting; empty when that cannot be seen."""
+    """What decides one setting of the script; empty where that is not known."""
 
     value: Scalar = None
     flag: str | None = None
-    """The script's own option that carries the setting, with `value` as its default."""
+    """The script's option that decides the setting; `value` is its default."""
     line: int | None = None
     code: str | None = None
-    """The expression that says so."""
+    """The expression that decides it."""
     keyword: str | None = None
-    """The keyword that says so, or would."""
+    """The keyword argument that decides it, or could."""
     default_of: str | None = None
-    """The arguments class whose default `value` is."""
+    """The arguments class that has `value` as its default."""
     from_config: bool = False
-    """The script asks the DeepSpeed config, so nothing can disagree."""
+    """Whether the script takes the value from the DeepSpeed config, so that they agree."""
     when: tuple[Scalar, ...] = ()
-    """A condition holds where the option has one of these values; none: where it is on."""
+    """For a condition: it holds where the option has one of these values, or is on for none."""
     unless: bool = False
-    """A condition holds where that is not so."""
+    """For a condition: whether it is negated."""
 
     @property
     def seen(self) -> bool:
-        """Whether anything is known."""
+        """Whether it is known what decides the setting."""
         return self.value is not None or self.flag is not None or self.from_config
 
 
@@ -77,27 +77,27 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     path: str
     convention: Convention
     integration: Integration | None
-    """Who hands the config over; None when nothing shows it."""
+    """The library that passes the config to DeepSpeed; None where it is not known."""
     parser: ScriptParser = field(default_factory=ScriptParser)
     own_flag: str | None = None
     literal_config: str | None = None
     config_line: int | None = None
-    """Where the script says, or would have to say, which config it takes."""
+    """The line at which the script names its config, or would have to."""
     obstacle: Obstacle | None = None
     trains_adapters: bool = False
-    """It imports peft, or a library's configuration of it."""
+    """Whether it imports peft, or a library's configuration of it."""
     uncounted: tuple[Binding, ...] = ()
-    """What it does with its adapters that the ledger does not know."""
+    """What it does with its adapters that the ledger does not count."""
     passes_optimizer: bool = False
-    """A raw script hands `optimizer=` to `deepspeed.initialize`."""
+    """Whether it passes `optimizer=` to `deepspeed.initialize`."""
     own_optimizers: tuple[str, ...] = ()
-    """The classes of those that it builds itself, each once."""
+    """The classes of the optimizers that it builds, each once."""
     unfused_adam_line: int | None = None
-    """Where torch's own Adam is built without `fused=True`, which holds more than is counted."""
+    """Where it builds torch's Adam without `fused=True`, which holds more than is counted."""
     saves_portably: bool = False
-    """It saves with `portable_checkpoint` of the templates, whose state loads at every stage."""
+    """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
     args_file: str | None = None
-    """HfArgumentParser reads `train.args` beside `train.py` before the command line."""
+    """For `train.py` the file `train.args`, which HfArgumentParser reads before the words."""
     args_file_words: tuple[str, ...] = ()
 
     micro_batch: Binding = UNSEEN
@@ -109,33 +109,33 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     gradient_checkpointing: Binding = UNSEEN
     sequence_tokens: Binding = UNSEEN
     optimizer: Binding = UNSEEN
-    """`optim` of TrainingArguments, or the class that a loop of its own builds."""
+    """`optim` of TrainingArguments, or the class that the script builds."""
     attention: Binding = UNSEEN
     liger: Binding = UNSEEN
     """`use_liger_kernel` of TrainingArguments."""
     packing: Binding = UNSEEN
     padding_free: Binding = UNSEEN
-    """Of SFTConfig, as `packing`: either puts a micro-batch into one row."""
+    """Of SFTConfig; like `packing` it puts a micro-batch into one row."""
     model: Binding = UNSEEN
     use_cpu: Binding = UNSEEN
     """`use_cpu` of TrainingArguments."""
     adapters: Binding = UNSEEN
-    """Whether it trains adapters of LoRA, as a condition."""
+    """The condition under which it trains adapters of LoRA."""
     quantized: Binding = UNSEEN
-    """Whether their base has 4 bits, as a condition."""
+    """The condition under which their base has 4 bits."""
     lora_rank: Binding = UNSEEN
     lora_target_modules: Binding = UNSEEN
-    """Names with commas between them, `all-linear`, or BY_ARCHITECTURE."""
+    """Names separated by commas, `all-linear`, or BY_ARCHITECTURE."""
 
     @property
     def unfollowed(self) -> tuple[Binding, ...]:
-        """The expressions that settings stand behind and that could not be followed, by line."""
+        """The expressions that decide settings and could not be followed, by line."""
         bindings: list[Binding] = [getattr(self, name) for name in _DECISIVE]
         ends = {b.code: b for b in bindings if b.code is not None and not b.seen}
         return tuple(sorted(ends.values(), key=lambda b: b.line or 0))
 
 
-# The settings that a plan always rests on.
+# The settings that a plan always depends on.
 _DECISIVE = (
     *("micro_batch", "accumulation_steps", "bf16", "fp16", "mixed_precision", "sequence_tokens"),
     *("gradient_checkpointing", "optimizer", "model", "adapters", "quantized", "lora_rank"),

@@ -1,4 +1,4 @@
-"""Read words as the options of a script's own command line."""
+"""Parse the words after a script as its own options."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,33 +12,33 @@ Scalar: TypeAlias = int | float | str | bool | None
 
 
 class Takes(StrEnum):
-    """What an option does with the word after it."""
+    """How many words an option takes."""
 
     VALUE = "value"
     PERHAPS = "perhaps"
-    """argparse's `nargs="?"`: a value, or its `const` when none follows."""
+    """argparse's `nargs="?"`: a value, or its `const` where none follows."""
     WORDS = "words"
     """argparse's `nargs="+"`: all the values that follow."""
     STORE_TRUE = "store_true"
     STORE_FALSE = "store_false"
     UNSEEN = "unseen"
-    """Actions that are not followed."""
+    """Any other action."""
 
 
-# The options that take no word, and the value that each stores.
+# The kinds of options that take no word, and the value that each stores.
 SWITCHES: Mapping[Takes, bool] = {Takes.STORE_TRUE: True, Takes.STORE_FALSE: False}
 
 
 class Reads(StrEnum):
-    """How an option turns its word into a value."""
+    """How an option parses its word."""
 
     INT = "int"
     FLOAT = "float"
     STR = "str"
     TRUTH = "truth"
-    """yes or no, in words."""
+    """A boolean as a word, such as `yes`."""
     WORDS = "words"
-    """A list of names, kept as one text with commas between them."""
+    """A list of names, kept as one text with commas."""
     NONEMPTY = "nonempty"
     """argparse's `type=bool`: every word is true, `False` too."""
     UNSEEN = "unseen"
@@ -55,7 +55,7 @@ _READERS: Mapping[Reads, Callable[[str], Scalar]] = {
     Reads.FLOAT: float,
     Reads.STR: str,
     Reads.TRUTH: lambda word: _TRUTHS.get(word.lower()),
-    # Fire's lists come in brackets, argparse's word by word.
+    # Fire takes a list in brackets, argparse one word for each item.
     Reads.WORDS: lambda word: _BRACKETS.sub("", word),
     Reads.NONEMPTY: bool,
     Reads.UNSEEN: lambda _: None,
@@ -63,7 +63,7 @@ _READERS: Mapping[Reads, Callable[[str], Scalar]] = {
 
 
 def read_word(reads: Reads, word: str) -> Scalar:
-    """The value an option makes of a word, or None when the script would refuse it."""
+    """The value of an option's word; None where the script would refuse it."""
     try:
         return _READERS[reads](word)
     except ValueError:
@@ -77,7 +77,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """Its spellings, such as `--batch_size`, `-b`."""
     dest: str
     default: Scalar = None
-    """None when there is none, or none that can be seen."""
+    """None where there is none, or where it is not known."""
     takes: Takes = Takes.VALUE
     reads: Reads = Reads.STR
     const: Scalar = True
@@ -90,53 +90,54 @@ class Option(Struct, frozen=True, kw_only=True):
 
 
 class ScriptParser(Struct, frozen=True, kw_only=True):
-    """The script's command line, as far as it is seen."""
+    """The script's command line, as far as it is known."""
 
     options: tuple[Option, ...] = ()
     abbreviates: bool = True
     """argparse's `allow_abbrev`."""
     complete: bool = True
-    """Whether every option is seen, so that a shortened spelling can be told."""
+    """Whether every option is known; only then an abbreviation has one meaning."""
     args_file_suffixes: tuple[str, ...] = ()
-    """A first argument that ends so is a file that holds all the others."""
+    """A first word with one of these suffixes is a file that holds all arguments."""
     config_flag: str | None = None
     """TrlParser's `--config`: a file of defaults, which is not read."""
 
     def spells(self, flag: str) -> bool:
-        """Whether an option is written exactly so."""
+        """Whether an option has exactly this spelling."""
         return any(flag in option.flags for option in self.options)
 
     def find(self, flag: str) -> tuple[Option, ...]:
-        """The options that `flag` may mean; none or several when it cannot be told."""
+        """The options that a flag may mean; several for an ambiguous abbreviation."""
         exact = tuple(option for option in self.options if flag in option.flags)
         if exact or not self.abbreviates or not flag.startswith("--") or flag == "--":
             return exact[:1]
         return tuple(o for o in self.options if any(f.startswith(flag) for f in o.flags))
 
     def of(self, dest: str) -> tuple[Option, ...]:
-        """Every option that writes `dest`."""
+        """Every option with this `dest`."""
         return tuple(option for option in self.options if option.dest == dest)
 
     def takes_file(self, script_args: tuple[str, ...]) -> bool:
-        """Whether the first word after the script is a file that holds all its arguments."""
+        """Whether the first word after the script is a file that holds all arguments."""
         first = script_args[0] if script_args else ""
         return not first.startswith("-") and first.endswith(self.args_file_suffixes)
 
 
 class Given(Struct, frozen=True, kw_only=True):
-    """An option as it stands on the command line."""
+    """An option on the command line."""
 
     words: str
+    """As they are written."""
     value: Scalar
-    """None when it cannot be told."""
+    """None where it is not known."""
 
 
 def read_words(parser: ScriptParser, words: tuple[str, ...]) -> dict[str, Given]:
-    """What the words say of each destination; the last one wins, as in argparse."""
+    """The options in these words by their `dest`; the last one counts, as in argparse."""
     given: dict[str, Given] = {}
     words = words[: words.index("--")] if "--" in words else words
-    for at, word in enumerate(words):
-        after = tuple(takewhile(_is_value, words[at + 1 :]))
+    for index, word in enumerate(words):
+        after = tuple(takewhile(_is_value, words[index + 1 :]))
         if not word.startswith("-"):
             continue
         flag = word if parser.spells(word) else _split(word)[0]
@@ -151,7 +152,7 @@ def read_words(parser: ScriptParser, words: tuple[str, ...]) -> dict[str, Given]
 
 
 def _split(word: str) -> tuple[str, str | None]:
-    """The flag and the value joined to it: `--x=4`, `-x4`."""
+    """The flag, and the value that is joined to it as in `--x=4`, `-x4`."""
     if not word.startswith("--") and len(word) > len("-x") and "=" not in word:
         return word[:2], word[2:]
     flag, joined, value = word.partition("=")
@@ -159,7 +160,7 @@ def _split(word: str) -> tuple[str, str | None]:
 
 
 def _take(option: Option, word: str, after: tuple[str, ...]) -> Given:
-    """Read one option and the words that belong to it."""
+    """One option with the words that belong to it."""
     flag, joined = (word, None) if word in option.flags else _split(word)
     if option.takes in SWITCHES:
         return Given(words=flag, value=SWITCHES[option.takes])
@@ -167,15 +168,15 @@ def _take(option: Option, word: str, after: tuple[str, ...]) -> Given:
         return Given(words=word, value=_value(option, joined))
     if not after:
         return Given(words=word, value=option.const if option.takes is Takes.PERHAPS else None)
-    its = after if option.takes is Takes.WORDS else after[:1]
-    return Given(words=" ".join((word, *its)), value=_value(option, ",".join(its)))
+    values = after if option.takes is Takes.WORDS else after[:1]
+    return Given(words=" ".join((word, *values)), value=_value(option, ",".join(values)))
 
 
 def _value(option: Option, word: str) -> Scalar:
     return None if option.takes is Takes.UNSEEN else read_word(option.reads, word)
 
 
-# argparse, _negative_number_matcher: the one value that may start with a dash.
+# argparse, _negative_number_matcher: the only kind of value that may start with a dash.
 _NEGATIVE_NUMBER = re.compile(r"-(\d+|\d*\.\d+)")
 
 

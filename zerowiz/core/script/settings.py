@@ -1,4 +1,4 @@
-"""Settle what a run will use: the script's own values, overridden by the words after it."""
+"""Determine the settings of a run: the script's own values, overridden by the words after it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,7 +24,7 @@ from zerowiz.errors import PreflightError, UsageError
 
 
 class ScriptSettings(Struct, frozen=True, kw_only=True):
-    """What the run will use; None where the script does not decide or cannot be read."""
+    """The settings of a run; None where the script does not decide one, or where it is unknown."""
 
     micro_batch: Setting[int] | None = None
     accumulation_steps: Setting[int] | None = None
@@ -40,16 +40,16 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     method: Setting[Method] | None = None
     lora_rank: Setting[int] | None = None
     lora_target_modules: Setting[str] | None = None
-    """As `--lora-target-modules` takes them."""
+    """In the syntax of `--lora-target-modules`."""
     targets_by_architecture: bool = False
-    """peft's table for the model's type names the layers."""
+    """Whether peft chooses the layers by the model's type."""
     unseen: frozenset[str] = frozenset()
-    """The settings that this script decides, and that could not be seen."""
+    """The settings that this script decides, and whose values are not known."""
     uncounted: tuple[Binding, ...] = ()
-    """What the script does with adapters that train, and the ledger does not know."""
+    """What the script does with adapters that the ledger does not count."""
 
 
-# transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger knows.
+# transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger counts.
 _OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     "adamw_torch": Optimizer.ADAMW,
     "adamw_torch_fused": Optimizer.ADAMW,
@@ -58,7 +58,7 @@ _OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     # Before transformers 5.
     "adamw_hf": Optimizer.ADAMW,
     "adamw_apex_fused": Optimizer.ADAMW,
-    # bitsandbytes' paged states are as large; what leaves the GPU under pressure is not counted.
+    # bitsandbytes' paged states are as large; that some are moved to the host is not counted.
     "paged_adamw_32bit": Optimizer.ADAMW,
     "paged_adamw": Optimizer.ADAMW,
     "adamw_8bit": Optimizer.ADAMW_8BIT,
@@ -70,7 +70,7 @@ _OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     "lion": Optimizer.LION,
     "paged_lion_32bit": Optimizer.LION,
     "sgd": Optimizer.SGD,
-    # The classes that a loop of its own builds.
+    # The classes that a script builds in its own loop.
     "Adam": Optimizer.ADAMW,
     "AdamW": Optimizer.ADAMW,
     "FusedAdam": Optimizer.ADAMW,
@@ -100,7 +100,12 @@ _MIXED_PRECISIONS: Mapping[Scalar, Precision] = {"bf16": Precision.BF16, "fp16":
 
 
 def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
-    """What the run will use: the script's own values, overridden by the words after it."""
+    """The settings of a run.
+
+    Args:
+        facts: What the script shows.
+        script_args: The words after the script, which override its defaults.
+    """
     run = Bindings(facts, script_args)
     targets = as_text(run.setting(facts.lora_target_modules))
     settings = ScriptSettings(
@@ -129,7 +134,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
 
 
 def _method(run: Bindings) -> Setting[Method] | None:
-    """What trains; None where no adapters are in sight, or whether they train is not known."""
+    """Full training, LoRA or QLoRA; None where that is not known."""
     adapters = run.condition(run.facts.adapters)
     if adapters is None:
         return None
@@ -143,10 +148,10 @@ def _method(run: Bindings) -> Setting[Method] | None:
 
 
 def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
-    """The settings that this script decides, and that could not be seen.
+    """The settings that this script decides, and whose values are not known.
 
-    A script with an engine of its own leaves to the config what it does not hand over, and
-    Accelerate its precision.
+    A script that calls DeepSpeed or Accelerate itself leaves the precision to the config, and one
+    that passes no optimizer leaves that to the config too.
     """
     trainer = facts.integration is Integration.HF
     adapters = settings.method is None or settings.method.value is not Method.FULL
@@ -161,15 +166,15 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
         "lora_rank": facts.trains_adapters and adapters,
         "lora_target_modules": facts.trains_adapters and adapters,
     }
-    return (name for name, its in decided.items() if its and getattr(settings, name) is None)
+    return (name for name, is_own in decided.items() if is_own and getattr(settings, name) is None)
 
 
 def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelerator) -> None:
-    """See that the script will train on this accelerator.
+    """Refuse a script that would not train on this accelerator.
 
     Raises:
-        PreflightError: A Trainer on the CPU accelerator that was not told so: with bf16 it refuses,
-            and with fp32 each rank trains alone (transformers 5.23, TrainingArguments).
+        PreflightError: A Trainer on the CPU accelerator without `use_cpu`: with bf16 it refuses to
+            start, and with fp32 each rank trains alone (transformers 5.23, TrainingArguments).
     """
     use_cpu = settings.use_cpu
     if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
@@ -180,10 +185,10 @@ def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelera
 
 
 def check_method(facts: ScriptFacts, method: Method) -> None:
-    """See that the script trains what was planned.
+    """Refuse a plan with adapters for a script without any.
 
     Raises:
-        UsageError: Adapters were planned, and the script shows none.
+        UsageError: Adapters were planned, and the script does not import peft.
     """
     if method is not Method.FULL and not facts.trains_adapters:
         raise UsageError(
@@ -193,18 +198,18 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
 
 
 def _precision(run: Bindings) -> Setting[Precision] | None:
-    """One precision out of `bf16` and `fp16`, or out of Accelerate's one word."""
+    """The precision, by `bf16` and `fp16`, or by Accelerate's `mixed_precision`."""
     bf16, fp16 = (as_truth(run.setting(b)) for b in (run.facts.bf16, run.facts.fp16))
     change = _precision_change(run.facts)
-    for said, precision in ((bf16, Precision.BF16), (fp16, Precision.FP16)):
-        if said is not None and said.value:
-            return Setting(value=precision, said_by=said.said_by, change=change)
+    for switch, precision in ((bf16, Precision.BF16), (fp16, Precision.FP16)):
+        if switch is not None and switch.value:
+            return Setting(value=precision, source=switch.source, change=change)
     if bf16 is None or fp16 is None:
         return as_named(run.setting(run.facts.mixed_precision), _MIXED_PRECISIONS)
     chosen = fp16 if bf16.by_default else bf16
     return Setting(
         value=Precision.FP32,
-        said_by=chosen.said_by,
+        source=chosen.source,
         change=change,
         by_default=bf16.by_default and fp16.by_default,
     )

@@ -1,4 +1,4 @@
-"""Read what a training script says of its own run; it is never run."""
+"""Read the settings of a training script from its syntax tree, without running it."""
 
 from zerowiz.probe.script.read import parse_script, read_script
 

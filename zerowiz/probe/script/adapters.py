@@ -1,4 +1,4 @@
-"""Bind what a script says of its adapters: whether they train, on which layers, at which rank."""
+"""Read a script's adapters: whether they train, on which layers, at which rank."""
 
 import ast
 from collections.abc import Iterator
@@ -8,23 +8,23 @@ from msgspec import Struct
 from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
-from zerowiz.probe.script.reader import Reader, agree, said_in
+from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall, Source
 
 # peft 0.21, tuners/lora/config.py, class LoraConfig.
 _DEFAULT_RANK = 8
 _CONFIG = "LoraConfig"
-# What takes a config of peft, with the keyword and the place of it: peft 0.21, mapping_func.py;
-# transformers 5.23, integrations/peft.py.
+# The functions that take a config of peft, with the keyword and the position of that argument:
+# peft 0.21, mapping_func.py; transformers 5.23, integrations/peft.py.
 _TAKERS = {"get_peft_model": ("peft_config", 1), "add_adapter": ("adapter_config", 0)}
 # LoraConfig's fields that make adapters larger than their rank does, or train other weights whole.
 _UNCOUNTED = ("use_dora", "modules_to_save", "target_parameters", "rank_pattern")
-# Calls of one function that are looked through for the conditions around it.
-_DEEPEST = 4
+# How many functions up the conditions around a call are collected.
+_MOST_CALLERS = 4
 
 
 def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add what trains beside the frozen weights, where anything can."""
+    """Add the adapters of a script that can train any."""
     source = read.source
     facts = replace(facts, trains_adapters=_trains_adapters(source))
     if not facts.trains_adapters:
@@ -49,13 +49,13 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 
 def _by_model_config(read: Reader, name: str) -> Binding:
-    """What a field of TRL's ModelConfig says."""
+    """The setting that a field of TRL's ModelConfig has."""
     options = read.line.parser.of(name)
     return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
 
 
 def _trains_adapters(source: Source) -> bool:
-    """Whether adapters can be meant: peft itself, or TRL's options that build its config."""
+    """Whether the script imports peft, or TRL's function that builds a config of peft."""
     origins = (*source.imports.values(), *source.stars)
     names = {origin.rpartition(".")[2] for origin in origins}
     libraries = {origin.split(".")[0] for origin in origins}
@@ -63,16 +63,16 @@ def _trains_adapters(source: Source) -> bool:
 
 
 class _Use(Struct, frozen=True, kw_only=True):
-    """One call that takes a config of peft's, and the LoraConfigs that may be it."""
+    """One call that takes a config of peft, and the LoraConfigs that may be that config."""
 
     call: FunctionCall
     configs: tuple[FunctionCall, ...]
     hidden: bool = False
-    """It may be another, or none."""
+    """The config may be another one, or none."""
 
 
 def _used(read: Reader) -> Iterator[_Use]:
-    """Every call that makes a model one with adapters; without one, what builds their config."""
+    """The calls that add adapters to a model; without any, those that build their config."""
     source, found = read.source, False
     built = tuple(source.calls_to("peft", _CONFIG))
     for call in source.calls:
@@ -85,7 +85,7 @@ def _used(read: Reader) -> Iterator[_Use]:
 
 
 def _taken(source: Source, call: FunctionCall) -> ast.expr | None:
-    """The config of peft's that a call is given."""
+    """The argument of a call that is a config of peft; None where it has none."""
     if call.method not in _TAKERS:
         return unless_none(call.keyword("peft_config"))
     known = call.method != "get_peft_model" or source.imported(call.node.func)[0] == "peft"
@@ -108,7 +108,7 @@ def _resolve(
             # A function that returns at several places may return none.
             returns = _returns(source, name) if isinstance(expr, ast.Call) else 1
             return _Use(call=call, configs=configs, hidden=returns > 1)
-    # A parameter: whoever calls hands over one of those that the file builds, if it builds any.
+    # A parameter of a function: its callers pass one of the configs that the file builds, if any.
     passed = isinstance(expr, ast.Name) and expr.id in call.scope.values
     return _Use(call=call, configs=built, hidden=not (passed and built))
 
@@ -118,11 +118,8 @@ def _returns(source: Source, name: str) -> int:
     return sum(isinstance(node, ast.Return) for node in ast.walk(function)) if function else 0
 
 
-# Conditions
-
-
 def _condition(read: Reader, use: _Use) -> Binding:
-    """Under what a model gets its adapters."""
+    """The condition under which a model gets its adapters."""
     if use.hidden or not use.configs:
         return Binding(line=use.call.line, code=f"{use.call.name}(...)")
     tests = [_tests(read.source, call) for call in (use.call, *use.configs[:1])]
@@ -132,10 +129,14 @@ def _condition(read: Reader, use: _Use) -> Binding:
 
 
 def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...] | None:
-    """The conditions around a call and around the one call of its function; None if several do."""
+    """The conditions around a call, and around the calls of the function that it stands in.
+
+    Returns:
+        None where that function is called under different conditions.
+    """
     own = tuple(ast.unparse(test) for test in call.tests)
     callers = [each for each in source.calls if call.function and each.method == call.function]
-    if not callers or depth == _DEEPEST:
+    if not callers or depth == _MOST_CALLERS:
         return own
     around = {_tests(source, caller, depth + 1) for caller in callers}
     if len(around) > 1 or None in around:
@@ -144,7 +145,16 @@ def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...
 
 
 def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> Binding:
-    """The one condition of several calls together; certain where there is none."""
+    """The condition under which several calls are all made; certain where there is none.
+
+    Args:
+        read: Answers what the condition depends on.
+        call: The call that the binding names.
+        around: The conditions of each call.
+
+    Returns:
+        A binding without a value where there is more than one condition.
+    """
     certain = Binding(value=True, line=call.line, code=f"{call.name}(...)")
     if None in around:
         return replace(certain, value=None)
@@ -159,7 +169,11 @@ def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None
 
 
 def _join(bindings: list[Binding]) -> Binding:
-    """What several such calls come to: two in both branches of a condition leave none."""
+    """The condition under which one of several calls is made.
+
+    It is certain where one call is unconditional, and where two calls are the two branches of one
+    condition.
+    """
     certain = [b for b in bindings if b.value is True and b.flag is None and not b.unless]
     if certain:
         return certain[0]
@@ -168,9 +182,6 @@ def _join(bindings: list[Binding]) -> Binding:
         if replace(one, unless=other.unless, line=None) == replace(other, line=None) != one:
             return Binding(value=True, line=one.line, code=one.code)
     return agree(bindings)
-
-
-# What a LoraConfig says
 
 
 def _rank(read: Reader, config: FunctionCall) -> Binding:
@@ -193,31 +204,28 @@ def _targets(read: Reader, config: FunctionCall) -> Binding:
 
 
 def _uncounted(read: Reader) -> Iterator[Binding]:
-    """What makes adapters larger, by a value that stands in the script."""
+    """The arguments that make adapters larger, or the base hold 8 bits, unless they are off."""
     source = read.source
     for config in source.calls_to("peft", _CONFIG):
         keywords, _ = source.keywords(config)
         for name in _UNCOUNTED:
             expr = unless_none(keywords.get(name))
             if expr is not None and not _is_off(expr):
-                yield Binding(line=config.line, code=said_in(config, expr, name))
-    for call, expr in _told(source, "load_in_8bit"):
+                yield Binding(line=config.line, code=show_argument(config, expr, name))
+    for call, expr in _with_keyword(source, "load_in_8bit"):
         if not _is_off(expr):
-            yield Binding(line=call.line, code=said_in(call, expr, "load_in_8bit"))
+            yield Binding(line=call.line, code=show_argument(call, expr, "load_in_8bit"))
 
 
 def _is_off(expr: ast.expr) -> bool:
-    """Whether it is a literal that is false, or nothing that can be told."""
+    """Whether it is a false literal, or an expression whose value is not known."""
     return not isinstance(expr, ast.List | ast.Dict | ast.Tuple) and not (
         isinstance(expr, ast.Constant) and bool(expr.value)
     )
 
 
-# The base
-
-
-def _told(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast.expr]]:
-    """Every call that is told this, by a keyword or a dict behind `**`."""
+def _with_keyword(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast.expr]]:
+    """Every call that has this keyword, also in a dict behind `**`, with the keyword's value."""
     for call in source.calls:
         keywords, _ = source.keywords(call)
         if name in keywords and call.method != "dict":
@@ -229,10 +237,10 @@ def _quantized(read: Reader) -> Binding:
     source, name = read.source, "load_in_4bit"
     if source.calls_to("trl", "get_quantization_config"):
         return _by_model_config(read, name)
-    found = [_guarded(read, call, expr, name) for call, expr in _told(source, name)]
+    found = [_guarded(read, call, expr, name) for call, expr in _with_keyword(source, name)]
     if found:
         return _join([b for b in found if b.value is not False or b.flag] or found)
-    if [*_told(source, "load_in_8bit")] or not _hides_quantization(source):
+    if [*_with_keyword(source, "load_in_8bit")] or not _hides_quantization(source):
         return Binding(value=False, line=1, code="no `load_in_4bit`")
     hidden = next(call for call in source.calls if _may_quantize(call))
     return Binding(line=hidden.line, code=f"{hidden.name}(...)")
@@ -243,20 +251,20 @@ def _hides_quantization(source: Source) -> bool:
 
 
 def _may_quantize(call: FunctionCall) -> bool:
-    """Whether it takes weights of few bits, or a config for them, from where that is not seen."""
+    """Whether a call takes quantized weights, or a quantization config that cannot be followed."""
     # peft 0.21, utils/other.py: it is for weights in 4 or in 8 bits.
     kbit = call.method == "prepare_model_for_kbit_training"
     return kbit or unless_none(call.keyword("quantization_config")) is not None
 
 
 def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Binding:
-    """A truth that a call is told, under the condition that the call itself is under."""
-    said = read.condition(expr, call, name)
+    """A boolean argument of a call, together with the condition that the call itself is under."""
+    own = read.condition(expr, call, name)
     under = _under(read, call, [_tests(read.source, call)])
-    literal = said.flag is None and isinstance(said.value, bool) and not said.unless
-    if literal and said.value is False:
-        return said
+    literal = own.flag is None and isinstance(own.value, bool) and not own.unless
+    if literal and own.value is False:
+        return own
     certain = under.value is True and under.flag is None and not under.unless
-    if certain or (under.flag is not None and under.flag == said.flag):
-        return said
-    return under if literal else Binding(line=call.line, code=said_in(call, expr, name))
+    if certain or (under.flag is not None and under.flag == own.flag):
+        return own
+    return under if literal else Binding(line=call.line, code=show_argument(call, expr, name))

@@ -1,4 +1,4 @@
-"""Find the arguments classes that a script names, and the calls that build them."""
+"""Find a script's arguments classes, such as TrainingArguments, and the calls that build them."""
 
 import ast
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
 
 
 class Arguments(Struct, frozen=True, kw_only=True):
-    """A dataclass of arguments, of a library or of the file."""
+    """A dataclass of arguments, of a library or of the script."""
 
     name: str
     is_training: bool = False
-    """It is TrainingArguments or descends from it."""
+    """Whether it is TrainingArguments or a subclass."""
     complete: bool = True
-    """Whether every field, with its default, is seen."""
+    """Whether every field is known with its default."""
     fields: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
 
 
 def find_arguments(
     source: Source, expr: ast.expr, seen: frozenset[str] = frozenset()
 ) -> Arguments | None:
-    """The arguments class that an expression names, or None when it is none that is known."""
+    """The arguments class that an expression names; None where it is not a known one."""
     if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
         return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
     library, name = source.imported(expr)
@@ -75,23 +75,23 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
 
 
 def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
-    """The inherited field that this is another name of, or itself."""
+    """The inherited field that this name is an alias of, or the name itself."""
     same = (own for own, also in FIELD_ALIASES.items() if name in also and own in fields)
     return next(same, name)
 
 
 class Built(Struct, frozen=True, kw_only=True):
-    """One call that builds TrainingArguments in the file."""
+    """One call of the script that builds TrainingArguments."""
 
     call: FunctionCall
     arguments: Arguments
     keywords: Mapping[str, ast.expr]
     hidden: bool
-    """A `**` whose keys cannot be seen, or arguments by place."""
+    """Whether it has positional arguments, or a `**` whose keys are not known."""
 
 
 def built_arguments(source: Source) -> list[Built]:
-    """Every call that builds TrainingArguments, or a class descended from it."""
+    """Every call that builds TrainingArguments or a subclass."""
     found = []
     for call in source.calls:
         arguments = find_arguments(source, call.node.func)

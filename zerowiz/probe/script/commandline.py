@@ -1,4 +1,4 @@
-"""Piece together the command line that a script parses."""
+"""Collect the options that a script's parser has."""
 
 import ast
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ _FILE_READERS: Mapping[str, tuple[str, ...]] = {
 
 
 class CommandLine(Struct, frozen=True, kw_only=True):
-    """The script's parser, and the TrainingArguments among what it fills."""
+    """The script's parser, and the TrainingArguments that it fills."""
 
     parser: ScriptParser
     reads_words: bool
-    """Whether it reads the command line at all, not only a file or a list in the code."""
+    """Whether it reads the command line, instead of only a file or a list in the code."""
     training: Arguments | None = None
 
 
 def command_line(source: Source) -> CommandLine:
-    """The command line, as far as the source shows it."""
+    """The command line of a script, as far as its source shows it."""
     hf_calls = [call for call in source.calls if _is_hf_parser(source, call.node.func)]
     classes = [found for call in hf_calls for found in _parsed_classes(source, call)]
     known = [found for found in classes if found is not None]
@@ -57,7 +57,7 @@ def command_line(source: Source) -> CommandLine:
 
 
 def _added(source: Source) -> list[Option]:
-    """The options of argparse."""
+    """The options that `add_argument` calls make."""
     calls = [call for call in source.calls if call.method == "add_argument"]
     options = [option for call in calls for option in argparse_options(call)]
     if source.calls_to("deepspeed", "add_config_arguments"):
@@ -66,18 +66,18 @@ def _added(source: Source) -> list[Option]:
 
 
 def _fields(classes: list[Arguments]) -> list[Option]:
-    """The options of HfArgumentParser."""
+    """The options that HfArgumentParser makes of these classes."""
     return [option for each in classes for row in each.fields.values() for option in row]
 
 
 def _fired(source: Source, name: str) -> list[Option]:
-    """The options of Fire."""
+    """The options that Fire makes of a function."""
     function = source.functions.get(name)
     return [] if function is None else [*parameter_options(function)]
 
 
 def _is_hf_parser(source: Source, expr: ast.expr) -> bool:
-    """Whether a class is HfArgumentParser, TrlParser, or one of the file's own built on them."""
+    """Whether a class is HfArgumentParser, TrlParser, or a subclass in the script."""
     if isinstance(expr, ast.Name) and expr.id in source.classes:
         return any(last_name(base) in HF_PARSERS for base in source.classes[expr.id].bases)
     library, name = source.imported(expr)
@@ -94,7 +94,7 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
 
 
 def _parses_literal(call: FunctionCall) -> bool:
-    """Whether `parse_args([...])` is given its words in the code."""
+    """Whether a call like `parse_args([...])` has its words in the code."""
     return isinstance(call.argument("args", 0), ast.List | ast.Tuple)
 
 

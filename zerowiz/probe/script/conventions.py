@@ -1,4 +1,4 @@
-"""Tell by which convention a script takes its DeepSpeed config."""
+"""Find the convention by which a script takes its DeepSpeed config."""
 
 import ast
 
@@ -10,12 +10,12 @@ from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall
 
-# deepspeed 0.19.8, __init__.py, initialize: places of its positional arguments.
+# deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
 _ARGS, _OPTIMIZER, _CONFIG, _CONFIG_PARAMS = 0, 2, 10, 12
 
 
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add how the config comes in, by the route that wins where several are there."""
+    """Add the convention of a script; where it has several, the one that takes precedence."""
     for route in (_by_initialize, _by_arguments, _by_accelerator):
         found = route(facts, read)
         if found is not None:
@@ -24,7 +24,7 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 
 def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
-    """`deepspeed.initialize`, or the arguments that it takes."""
+    """The convention of a script that calls `deepspeed.initialize`; None for any other script."""
     calls = read.source.calls_to("deepspeed", "initialize")
     adds_arguments = bool(read.source.calls_to("deepspeed", "add_config_arguments"))
     facts = replace(
@@ -40,8 +40,8 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     configs = [
         (expr, call)
         for call in calls
-        for name, place in (("config", _CONFIG), ("config_params", _CONFIG_PARAMS))
-        if (expr := call.argument(name, place)) is not None
+        for name, position in (("config", _CONFIG), ("config_params", _CONFIG_PARAMS))
+        if (expr := call.argument(name, position)) is not None
     ]
     has_args = calls[0].argument("args", _ARGS) is not None
     if configs:
@@ -61,7 +61,7 @@ def _by_config(
     *,
     has_args: bool,
 ) -> ScriptFacts:
-    """`initialize(config=...)`: a path, an option, or a dict."""
+    """The convention of `initialize(config=...)`, which may be a path, an option, or a dict."""
     found = agree(read.config(expr, call) for expr, call in configs)
     twice = has_args and any(
         isinstance(expr, ast.Attribute) and expr.attr == "deepspeed_config" for expr, _ in configs
@@ -74,7 +74,7 @@ def _by_config(
 def _by_source(
     facts: ScriptFacts, found: Binding, literal: Convention, built: Obstacle
 ) -> ScriptFacts:
-    """Name the convention by where the config comes from."""
+    """The convention by the config's source: an option, a literal path, or a built value."""
     if found.flag is not None:
         return replace(facts, convention=Convention.OWN_FLAG, own_flag=found.flag)
     if found.value is not None:
@@ -85,7 +85,10 @@ def _by_source(
 
 
 def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
-    """TrainingArguments, built in the file, filled by a parser, or handed to a Trainer."""
+    """The convention of a script with TrainingArguments; None for any other script.
+
+    They may be built in the script, filled by a parser, or passed to a Trainer from elsewhere.
+    """
     facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
     built = built_arguments(read.source)
     if built:
@@ -105,7 +108,7 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 
 def _by_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
-    """A Trainer whose arguments come from where they cannot be seen."""
+    """The convention of a Trainer whose arguments come from elsewhere; None without a Trainer."""
     for call in read.source.calls:
         library, name = read.source.imported(call.node.func)
         if library in HF_LIBRARIES and name.endswith("Trainer"):
@@ -119,7 +122,7 @@ def _by_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 
 def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
-    """`Accelerator()`, configured from outside or by a plugin."""
+    """The convention of `Accelerator()`, configured from outside or by a plugin; None without."""
     calls = read.source.calls_to("accelerate", "Accelerator")
     if not calls:
         return None

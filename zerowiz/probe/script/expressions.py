@@ -1,4 +1,4 @@
-"""Tell what an expression stands for, without running it."""
+"""Find the value of an expression without running it."""
 
 import ast
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Sub: int.__sub__,
     ast.Mult: int.__mul__,
 }
-# A name that stands for a name, and so on; so many steps, as two may stand for each other.
+# How many names are followed one after the other: two names may stand for each other.
 MOST_STEPS = 8
 
 
@@ -22,23 +22,23 @@ class Scope:
     ) -> None:
         self.parent = parent
         self.function = function
-        """The function whose names these are."""
+        """The name of the function; empty for a class and the module."""
         self.is_class = is_class
         self.values: dict[str, list[ast.expr | None]] = {}
-        """None stands for a value that is not followed."""
+        """The values that each name is bound to; None is a value that is not followed."""
 
     def bind(self, name: str, value: ast.expr | None) -> None:
-        """Note one more value of a name."""
+        """Add a value to those of a name."""
         self.values.setdefault(name, []).append(value)
 
     def owner(self, name: str) -> "Scope | None":
-        """The scope that a name is looked up in."""
+        """The scope in which a name is found."""
         if name in self.values or self.parent is None:
             return self
         return self.parent.owner(name)
 
     def value(self, name: str) -> ast.expr | None:
-        """What a name that is bound once stands for."""
+        """The value of a name that is bound once; None for any other name."""
         if name not in self.values:
             return self.parent.value(name) if self.parent is not None else None
         values = self.values[name]
@@ -46,19 +46,19 @@ class Scope:
 
 
 def last_name(expr: ast.expr | None) -> str:
-    """The last part of a dotted name, or of what is called by it."""
+    """The last part of a dotted name, or of the name of a called function."""
     if isinstance(expr, ast.Call):
         expr = expr.func
     return expr.attr if isinstance(expr, ast.Attribute) else getattr(expr, "id", "")
 
 
 def unless_none(expr: ast.expr | None) -> ast.expr | None:
-    """An expression, but for a literal None, which counts as not given."""
+    """The expression; None where it is the literal None, which counts as not given."""
     return None if isinstance(expr, ast.Constant) and expr.value is None else expr
 
 
 def follow(expr: ast.expr, scope: Scope) -> ast.expr:
-    """Replace a name that is bound once by what it stands for."""
+    """The expression, or the value of a name that is bound once."""
     for _ in range(MOST_STEPS):
         value = scope.value(expr.id) if isinstance(expr, ast.Name) else None
         if value is None:
@@ -68,7 +68,7 @@ def follow(expr: ast.expr, scope: Scope) -> ast.expr:
 
 
 def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
-    """The value of a constant, of a name or a path for one, or of a product of them."""
+    """The value of a constant, of a name or a `Path(...)` of one, or of arithmetic with them."""
     if depth == MOST_STEPS:
         return None
     match expr and follow(expr, scope):
@@ -89,7 +89,7 @@ def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
 
 
 def words(expr: ast.expr, scope: Scope) -> str | None:
-    """A list of texts, with commas between them."""
+    """The items of a list of texts, joined by commas; None for any other expression."""
     expr = follow(expr, scope)
     if not isinstance(expr, ast.List | ast.Tuple | ast.Set):
         return None
@@ -99,7 +99,7 @@ def words(expr: ast.expr, scope: Scope) -> str | None:
 
 
 def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
-    """A dict literal with constant keys, or None when the dict cannot be seen."""
+    """The values of a dict literal by its constant keys; None for any other expression."""
     match follow(expr, scope):
         case ast.Dict(keys=keys, values=values):
             names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]

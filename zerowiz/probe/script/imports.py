@@ -1,4 +1,4 @@
-"""Read what a script cannot do without, and what stands in its libraries' way."""
+"""Find the libraries that a script needs and lacks, and the files that shadow its libraries."""
 
 import ast
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Import, Script
 
-# Whose place a file beside the script must not take.
+# Libraries that a file in the script's folder must not shadow.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
-# How a model is built in host memory, and where else a script may say that it is to be.
+# Calls that build a model in host memory, and texts by which a script builds it elsewhere.
 _BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*\._?from_(pretrained|config)\(")
 _PLACES = re.compile(
     r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
@@ -21,20 +21,20 @@ _PLACES = re.compile(
 
 
 def read_script_text(path: Path, is_there: Callable[[str], bool | None]) -> Script:
-    """What is seen of a script that Python can read.
+    """The facts of a script's text; without any where Python cannot parse it.
 
     Args:
         path: The script.
-        is_there: Whether a library can be imported; None where nobody can say.
+        is_there: Whether a library can be imported; None where that is not known.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return Script(path=str(path))
-    beside = _list_names(path.parent)
-    # Who changes where Python looks finds what cannot be seen from here.
-    missing = () if "sys.path" in text else tuple(_list_missing(tree, beside, is_there))
+    siblings = _list_names(path.parent)
+    # A script that changes `sys.path` may import modules that are not found here.
+    missing = () if "sys.path" in text else tuple(_list_missing(tree, siblings, is_there))
     return Script(
         path=str(path),
         missing=missing,
@@ -44,20 +44,20 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None]) -> Scri
 
 
 def _list_missing(
-    tree: ast.Module, beside: frozenset[str], is_there: Callable[[str], bool | None]
+    tree: ast.Module, siblings: frozenset[str], is_there: Callable[[str], bool | None]
 ) -> Iterator[Import]:
-    """Imports at the top level that nothing guards, each library once."""
+    """The missing libraries of unconditional imports at the top level, each once."""
     seen: set[str] = set()
     for statement in tree.body:
         for name in _imported(statement):
-            known = name in seen or name in beside or name in sys.stdlib_module_names
+            known = name in seen or name in siblings or name in sys.stdlib_module_names
             seen.add(name)
             if not known and is_there(name) is False:
                 yield Import(name=name, line=statement.lineno)
 
 
 def _imported(statement: ast.stmt) -> list[str]:
-    """The first words of what a statement imports."""
+    """The libraries that a statement imports."""
     if isinstance(statement, ast.Import):
         return [alias.name.partition(".")[0] for alias in statement.names]
     if isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
@@ -67,13 +67,13 @@ def _imported(statement: ast.stmt) -> list[str]:
 
 def _list_shadowing(path: Path) -> Iterator[str]:
     for name in _LIBRARIES:
-        for place in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
-            if place.is_file():
-                yield str(place)
+        for shadow in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
+            if shadow.is_file():
+                yield str(shadow)
 
 
 def _list_names(folder: Path) -> frozenset[str]:
-    """What Python would import from a folder, by name."""
+    """The names of the modules and packages in a folder."""
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     except OSError:

@@ -1,4 +1,4 @@
-"""Bind what a script says of its model: its name, length, attention and checkpointing."""
+"""Read a script's model: its name, sequence length, attention and gradient checkpointing."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from zerowiz.probe.script.expressions import last_name, literal
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source
 
-# Names that scripts give to these settings; read only where no call shows the setting itself.
+# Names that scripts use for these settings; they count only where no call has the setting.
 _SEQUENCE_NAMES = frozenset(
     {
         "block_size",
@@ -34,12 +34,13 @@ _CHECKPOINTING_CALLS = frozenset(
     {"gradient_checkpointing_enable", "activation_checkpointing_enable"}
 )
 _CHECKPOINTING_FIELDS = frozenset({"gradient_checkpointing", "activation_checkpointing"})
-# How the names of methods begin that save and load a checkpoint, which is another matter.
+# How the names of functions begin that save and load checkpoints; those do not checkpoint
+# activations.
 _CHECKPOINT_FILES = ("save", "load", "get", "find", "resume")
 
 
 def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add what is said of the model, and what the arguments classes left open."""
+    """Add the model's settings, and those that the arguments classes left open."""
     checkpointing = _checkpointing(read, facts.gradient_checkpointing)
     if facts.integration is not Integration.HF and not checkpointing.seen:
         checkpointing = _no_checkpointing(read)
@@ -52,36 +53,43 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _checkpointing(read: Reader, said: Binding) -> Binding:
-    """What `model.gradient_checkpointing_enable()` adds to what the arguments say."""
+def _checkpointing(read: Reader, of_arguments: Binding) -> Binding:
+    """Gradient checkpointing by calls such as `model.gradient_checkpointing_enable()`.
+
+    Args:
+        read: Answers what a call's arguments are.
+        of_arguments: The setting of TrainingArguments, which holds where no call has another.
+    """
     calls = read.source.calls
     by_condition = {call.method for call in calls if call.tests}
     prepared = [call for call in calls if call.method == "prepare_model_for_kbit_training"]
     if prepared:
-        return agree(_prepared(read, call, said) for call in prepared)
+        return agree(_prepared(read, call, of_arguments) for call in prepared)
     enabling = [call for call in calls if call.method in _CHECKPOINTING_CALLS]
     if any(len(call.tests) > 1 or call.function in by_condition for call in enabling):
         return UNSEEN
-    return agree(_enabled(read, call, said) for call in enabling) if enabling else said
+    if not enabling:
+        return of_arguments
+    return agree(_enabled(read, call, of_arguments) for call in enabling)
 
 
-def _prepared(read: Reader, call: FunctionCall, said: Binding) -> Binding:
-    """What `prepare_model_for_kbit_training` does with a base that is quantized for certain.
+def _prepared(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding:
+    """Gradient checkpointing by `prepare_model_for_kbit_training` with a quantized base.
 
-    peft 0.21, utils/other.py: it turns checkpointing on, unless it is told not to.
+    peft 0.21, utils/other.py: it turns checkpointing on, unless its argument is false.
     """
-    told = read.keyword(call, "use_gradient_checkpointing")
-    if told is not None and told.flag is not None and told.flag == said.flag:
-        return said
+    own = read.keyword(call, "use_gradient_checkpointing")
+    if own is not None and own.flag is not None and own.flag == of_arguments.flag:
+        return of_arguments
     if call.tests or not _is_quantized(read):
         return UNSEEN
-    if told is None:
+    if own is None:
         return Binding(value=True, line=call.line, code=f"{call.name}(...)")
-    return said if told.value is False and told.flag is None else told
+    return of_arguments if own.value is False and own.flag is None else own
 
 
 def _is_quantized(read: Reader) -> bool:
-    """Whether some call says so in a literal, under no condition."""
+    """Whether an unconditional call loads the model in 4 or 8 bits by a literal."""
     return any(
         isinstance(expr, ast.Constant) and expr.value is True and not call.tests
         for call in read.source.calls
@@ -90,18 +98,18 @@ def _is_quantized(read: Reader) -> bool:
     )
 
 
-def _enabled(read: Reader, call: FunctionCall, said: Binding) -> Binding:
-    """What one enabling call says, under at most one condition."""
+def _enabled(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding:
+    """Gradient checkpointing by one enabling call, which is under at most one condition."""
     if not call.tests:
         return Binding(value=True, line=call.line, code=f"{call.name}()")
     test = call.tests[0]
     found = read.bind(test, call)
-    asks_arguments = said.seen and last_name(test) in _CHECKPOINTING_FIELDS
-    return said if asks_arguments and not found.seen else found
+    asks_arguments = of_arguments.seen and last_name(test) in _CHECKPOINTING_FIELDS
+    return of_arguments if asks_arguments and not found.seen else found
 
 
 def _no_checkpointing(read: Reader) -> Binding:
-    """A model of transformers that is built here checkpoints nothing until it is told to."""
+    """No gradient checkpointing, where the script builds a model and nothing turns it on."""
     if _mentions_checkpointing(read.source):
         return UNSEEN
     for call in read.source.calls:
@@ -112,7 +120,7 @@ def _no_checkpointing(read: Reader) -> Binding:
 
 
 def _mentions_checkpointing(source: Source) -> bool:
-    """Whether anything could turn it on."""
+    """Whether anything in the script could turn it on."""
     keywords = (word.arg or "" for call in source.calls for word in call.node.keywords)
     methods = (call.method for call in source.calls)
     return (
@@ -123,7 +131,7 @@ def _mentions_checkpointing(source: Source) -> bool:
 
 
 def _loads(source: Source, call: FunctionCall) -> str:
-    """`Model` or `Config` where a call builds one with transformers, else nothing."""
+    """`Model` or `Config` for a call that builds one with transformers; empty for any other."""
     origin = source.origin(call.node.func).split(".")
     if origin[0] != "transformers" or call.method not in {"from_pretrained", "from_config"}:
         return ""
@@ -132,7 +140,7 @@ def _loads(source: Source, call: FunctionCall) -> str:
 
 
 def _model(read: Reader) -> Binding:
-    """The id or the folder that the model, or else its config, is loaded from."""
+    """The hub id or folder from which the model, or else its config, is loaded."""
     found: dict[str, list[Binding]] = {"Model": [], "Trainer": [], "Config": []}
     for call in read.source.calls:
         is_trainer = call.method.endswith("Trainer")
@@ -151,13 +159,13 @@ def _model(read: Reader) -> Binding:
 
 def _attention(read: Reader) -> Binding:
     name = "attn_implementation"
-    found = [said for call in read.source.calls if (said := read.keyword(call, name))]
+    found = [value for call in read.source.calls if (value := read.keyword(call, name))]
     return agree(found) if found else read.named(frozenset({name}))
 
 
 def _sequence(read: Reader) -> Binding:
-    """The length that texts are cut to: in a call, else an option or a constant so named."""
-    seen = [said for said in _lengths(read) if said.seen]
+    """The sequence length: the argument of a call, else an option or a constant by its name."""
+    seen = [length for length in _lengths(read) if length.seen]
     if seen:
         return agree(seen)
     if any(option.dest in _SEQUENCE_NAMES for option in read.line.parser.options):
@@ -166,17 +174,17 @@ def _sequence(read: Reader) -> Binding:
 
 
 def _lengths(read: Reader) -> Iterator[Binding]:
-    """The keywords of calls that are the sequence length."""
+    """The arguments of calls that are the sequence length."""
     for call in read.source.calls:
         cuts = call.keyword("truncation", "padding") is not None
         for name in ("model_max_length", "max_seq_length", *(("max_length",) if cuts else ())):
-            said = read.keyword(call, name)
-            if said is not None:
-                yield said
+            length = read.keyword(call, name)
+            if length is not None:
+                yield length
 
 
 def _constants(read: Reader) -> Iterator[Binding]:
-    """Constants of the module whose name says that they are the sequence length."""
+    """The constants of the module that are named like a sequence length."""
     module = read.source.module
     for name, values in module.values.items():
         if name.lower() in _SEQUENCE_NAMES and values[0] is not None:

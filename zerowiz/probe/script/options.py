@@ -22,13 +22,13 @@ _READS: Mapping[str, Reads] = {
     "str": Reads.STR,
     "Path": Reads.STR,
     "bool": Reads.NONEMPTY,
-    # The names under which scripts carry the same helper.
+    # Scripts have the same helper under these names.
     "str2bool": Reads.TRUTH,
     "str_to_bool": Reads.TRUTH,
     "string_to_bool": Reads.TRUTH,
     "strtobool": Reads.TRUTH,
 }
-# A dataclass field's `bool` is read as a word by HfArgumentParser.
+# HfArgumentParser parses the text of a dataclass field's `bool`.
 _FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
 
 
@@ -72,7 +72,7 @@ def _action(call: FunctionCall) -> str:
 
 
 def _takes(call: FunctionCall) -> Takes:
-    """What the words after an option are to argparse."""
+    """How many words argparse takes after an option."""
     action = _action(call)
     if action in {"store_true", "store_false"}:
         return Takes(action)
@@ -88,7 +88,7 @@ def _takes(call: FunctionCall) -> Takes:
 
 
 def _with_switches(option: Option, call: FunctionCall) -> tuple[Option, ...]:
-    """Give a switch its default, and BooleanOptionalAction its `--no-` half."""
+    """The option with a switch's default, and the `--no-` option of BooleanOptionalAction."""
     if _action(call) == "BooleanOptionalAction":
         off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))
         return (
@@ -101,7 +101,7 @@ def _with_switches(option: Option, call: FunctionCall) -> tuple[Option, ...]:
 
 
 def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Option, ...]:
-    """The options that HfArgumentParser makes of one field of a dataclass in the file."""
+    """The options that HfArgumentParser makes of one field of a dataclass in the script."""
     value = node.value
     if isinstance(value, ast.Call) and last_name(value) in {"field", "HfArg"}:
         value = next((_made(word) for word in value.keywords if word.arg in _DEFAULTS), None)
@@ -114,30 +114,30 @@ _DEFAULTS = frozenset({"default", "default_factory"})
 
 
 def _made(word: ast.keyword) -> ast.expr:
-    """A field's default; a factory's is what its lambda gives."""
+    """The default of a field; that of a factory is the body of its lambda."""
     return word.value.body if isinstance(word.value, ast.Lambda) else word.value
 
 
 def _default_words(expr: ast.expr | None, scope: Scope) -> str | None:
-    """The default of a list of names; None stands for the choice of who takes the list."""
+    """The default of a list of names; the literal None leaves the choice to peft."""
     return BY_ARCHITECTURE if unless_none(expr) is None else words(expr, scope) if expr else None
 
 
 def parameter_options(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Option]:
     """The options that Fire makes of a function's parameters."""
     spec = function.args
-    places = [*spec.posonlyargs, *spec.args]
-    defaults = [None] * (len(places) - len(spec.defaults)) + spec.defaults
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(positional) - len(spec.defaults)) + spec.defaults
     for arg, value in [
-        *zip(places, defaults, strict=True),
+        *zip(positional, defaults, strict=True),
         *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
     ]:
         yield from _parameter_options(arg, value)
 
 
 def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]:
-    name, nothing = arg.arg, Scope()
-    default = literal(value, nothing)
+    name, empty = arg.arg, Scope()
+    default = literal(value, empty)
     by_value = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
     reads = by_value.get(type(default), Reads.UNSEEN)
     if arg.annotation is not None:
@@ -145,7 +145,7 @@ def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]
     elif isinstance(value, ast.List | ast.Tuple):
         reads = Reads.WORDS
     if reads is Reads.WORDS:
-        default = _default_words(value, nothing)
+        default = _default_words(value, empty)
     takes = Takes.PERHAPS if reads is Reads.TRUTH else Takes.VALUE
     flags = tuple(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
     yield Option(flags=flags, dest=name, default=default, takes=takes, reads=reads, line=arg.lineno)
@@ -158,7 +158,7 @@ def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]
 
 
 def _annotation(expr: ast.expr) -> Reads:
-    """How a field of this type reads its word: `int`, `int | None`, `Optional[int]`."""
+    """How an option of this type parses its word: `int`, `int | None`, `Optional[int]`."""
     match expr:
         case ast.Constant(value=str(text)):
             return _FIELD_READS.get(text, Reads.UNSEEN)

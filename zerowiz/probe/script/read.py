@@ -1,4 +1,4 @@
-"""Read what a training script says of its own run, from its syntax tree."""
+"""Read a training script: how it takes its config, and which settings it has."""
 
 import ast
 import difflib
@@ -21,7 +21,11 @@ from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
 
 
 def parse_script(text: str, path_name: str) -> ScriptFacts:
-    """What a script says of its own run; it is never run.
+    """The facts of a script, from its text alone.
+
+    Args:
+        text: The script.
+        path_name: What messages call it.
 
     Raises:
         ZerowizError: The text is not Python.
@@ -46,7 +50,7 @@ def parse_script(text: str, path_name: str) -> ScriptFacts:
 def _parse(text: str, path_name: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script's own dubious escapes
+            warnings.simplefilter("ignore")  # such as invalid escapes in the script
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
@@ -58,25 +62,25 @@ def _parse(text: str, path_name: str) -> ast.Module:
 
 
 def _saves_portably(source: Source) -> bool:
-    """Whether it imports the module that templates/ ships beside its scripts."""
+    """Whether it imports the module that templates/ has for its scripts."""
     origins = (*source.imports.values(), *source.stars)
     return any(origin.partition(".")[0] == "portable_checkpoint" for origin in origins)
 
 
 # transformers 5.23, hf_argparser.py, parse_args_into_dataclasses, `look_for_args_file`.
 def _args_file(source: Source, path_name: str) -> str | None:
-    """The file beside the script whose words HfArgumentParser puts before the command line."""
+    """The `.args` file of the script, whose words HfArgumentParser puts before the command line."""
     path = Path(path_name)
     reads = any(call.method in HF_PARSE_CALLS for call in source.calls)
     return str(path.with_suffix(".args")) if reads and path.name else None
 
 
 def read_script(path: Path) -> ScriptFacts:
-    """Open a training script, and the `.args` file that HfArgumentParser reads beside it.
+    """The facts of a script's file, and of the `.args` file that HfArgumentParser reads with it.
 
     Raises:
-        PreflightError: There is no such file, or it cannot be opened.
-        ZerowizError: It is not Python text.
+        PreflightError: The script does not exist, or cannot be opened.
+        ZerowizError: It is not Python.
     """
     if path.is_dir():
         scripts = sorted(child.name for child in path.glob("*.py"))
@@ -87,7 +91,7 @@ def read_script(path: Path) -> ScriptFacts:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise PreflightError(f"there is no script `{path}`", *_near(path)) from None
+        raise PreflightError(f"there is no script `{path}`", *_suggest(path)) from None
     except OSError as error:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     facts = parse_script(_decode(data, path), str(path))
@@ -97,10 +101,10 @@ def read_script(path: Path) -> ScriptFacts:
     return replace(facts, args_file_words=tuple(words))
 
 
-def _near(path: Path) -> tuple[str, ...]:
-    """Scripts with a name like it, else those beside it."""
-    beside = sorted(child.name for child in path.parent.glob("*.py"))
-    names = difflib.get_close_matches(path.name, beside, n=2) or beside[:3]
+def _suggest(path: Path) -> tuple[str, ...]:
+    """Hints that name the folder's scripts with a similar name, else its first scripts."""
+    siblings = sorted(child.name for child in path.parent.glob("*.py"))
+    names = difflib.get_close_matches(path.name, siblings, n=2) or siblings[:3]
     return tuple(f"did you mean `{path.parent / name}`?" for name in names)
 
 

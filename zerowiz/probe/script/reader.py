@@ -1,4 +1,4 @@
-"""Bind a setting to the expression in a call that says it."""
+"""Find the setting behind an expression: a literal, an option of the script, or the config."""
 
 import ast
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from zerowiz.probe.script.expressions import (
 )
 from zerowiz.probe.script.source import FunctionCall, Source
 
-# Wrappers around a path that leave it the same file.
+# Functions of a path that return the same file, or its content.
 _PATH_CALLS = frozenset(
     {
         "HfDeepSpeedConfig",
@@ -40,13 +40,19 @@ _CONFIG_READS = frozenset({"train_micro_batch_size_per_gpu", "gradient_accumulat
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """The source with its command line, and the questions asked of both."""
+    """Answers what an expression of the source depends on."""
 
     source: Source
     line: CommandLine
 
     def bind(self, expr: ast.expr, call: FunctionCall, keyword: str | None = None) -> Binding:
-        """What an expression in a call says: a literal, an option, the config, or nothing."""
+        """The setting that an expression in a call has: a literal, an option, or the config's.
+
+        Args:
+            expr: The expression.
+            call: The call that it is an argument or a condition of.
+            keyword: The keyword, where it is a keyword argument.
+        """
         line = expr.lineno
         expr = self.follow(expr, call)
         option = self._option(expr, call.scope)
@@ -55,13 +61,13 @@ class Reader(Struct, frozen=True, kw_only=True):
         if _asks_config(expr):
             return Binding(from_config=True, line=line)
         value = literal(expr, call.scope)
-        code = said_in(call, expr, keyword)
+        code = show_argument(call, expr, keyword)
         if value is None:
             return Binding(line=line, code=None if unless_none(expr) is None else code)
         return Binding(value=value, line=line, code=code, keyword=keyword)
 
     def bind_words(self, expr: ast.expr, call: FunctionCall, keyword: str) -> Binding:
-        """What says a list of names; a lone text, which peft takes for a pattern, says nothing."""
+        """As `bind`, for a list of names; a single text, a pattern to peft, is unseen."""
         line = expr.lineno
         changed = isinstance(expr, ast.Name) and expr.id in self.source.altered
         expr = self.follow(expr, call)
@@ -76,11 +82,11 @@ class Reader(Struct, frozen=True, kw_only=True):
         text = literal(expr, call.scope)
         if isinstance(text, str) and (is_list or text == ALL_LINEAR):
             texts = text
-        code = said_in(call, expr, keyword)
+        code = show_argument(call, expr, keyword)
         return Binding(value=None if changed else texts, line=line, code=code)
 
     def follow(self, expr: ast.expr, call: FunctionCall) -> ast.expr:
-        """Replace a name, a dict's entry or a class's constant by what it stands for."""
+        """The expression, or the value of a name, a dict's entry or a class's constant."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
             inner = self._entry(expr, call.scope) or self._constant(expr, call.scope)
@@ -90,7 +96,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return expr
 
     def _entry(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
-        """What `SETTINGS["x"]` stands for, where the dict is written out."""
+        """The value of `SETTINGS["x"]`, where the dict is a literal."""
         match expr:
             case ast.Subscript(value=ast.Name() as name, slice=ast.Constant(value=key)):
                 return (self.source.entries(name, scope) or {}).get(str(key))
@@ -98,7 +104,7 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return None
 
     def _constant(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
-        """What `Config.x` stands for, or `config.x` after `config = Config()`."""
+        """The value of `Config.x`, or of `config.x` after `config = Config()`."""
         if not isinstance(expr, ast.Attribute) or expr.attr in self.source.altered:
             return None
         base = follow(expr.value, scope)
@@ -120,7 +126,7 @@ class Reader(Struct, frozen=True, kw_only=True):
     def condition(
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
     ) -> Binding:
-        """What decides a condition: a constant, or an option that is on or has some value."""
+        """What a condition depends on: a constant, or an option that is on or has some value."""
         expr = self.follow(expr, call)
         match expr:
             case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:
@@ -136,7 +142,7 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return self.bind(expr, call, keyword)
 
     def _option(self, expr: ast.expr, scope: Scope) -> Option | None:
-        """The option behind `args.x`, `self.args.x`, `int(args.x)`, or a parameter for Fire."""
+        """The option of `args.x`, `self.args.x`, `int(args.x)`, or of a parameter for Fire."""
         if isinstance(expr, ast.Call) and last_name(expr) in {"int", "str"} and expr.args:
             expr = expr.args[0]
         if isinstance(expr, ast.Name):
@@ -152,7 +158,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return next(iter(self.line.parser.of(expr.attr)), None)
 
     def bind_option(self, option: Option, default_of: str | None = None) -> Binding:
-        """What an option says; two of one name with two defaults say nothing until given."""
+        """The setting of an option; its default is unseen where two options of the name differ."""
         if option.dest in self.source.altered:
             return UNSEEN
         defaults = {other.default for other in self.line.parser.of(option.dest)}
@@ -164,17 +170,17 @@ class Reader(Struct, frozen=True, kw_only=True):
         )
 
     def keyword(self, call: FunctionCall, name: str) -> Binding | None:
-        """What a keyword of a call says, or None when the call does not have it."""
+        """The setting of a call's keyword argument; None where the call does not have it."""
         expr = call.keyword(name)
         return None if expr is None else self.bind(expr, call, name)
 
     def named(self, names: frozenset[str]) -> Binding:
-        """The one option that carries one of these names."""
+        """The setting of the only option with one of these names; unseen if there are several."""
         found = {o.dest: o for o in reversed(self.line.parser.options) if o.dest in names}
         return self.bind_option(next(iter(found.values()))) if len(found) == 1 else UNSEEN
 
     def config(self, expr: ast.expr, call: FunctionCall) -> Binding:
-        """The file a config expression is read from: a literal path or an option."""
+        """The file that a config expression is read from: a literal path or an option."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
             inner = self._unwrap(expr)
@@ -186,7 +192,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return found if found.flag is not None or is_path else UNSEEN
 
     def _unwrap(self, expr: ast.expr) -> ast.expr | None:
-        """The path inside what opens, reads or rewrites it."""
+        """The path in a call that opens, reads or converts it; None for any other expression."""
         if not isinstance(expr, ast.Call):
             return None
         if expr in self.source.opened:
@@ -201,16 +207,16 @@ class Reader(Struct, frozen=True, kw_only=True):
 _LONGEST_CODE = 72
 
 
-def said_in(call: FunctionCall, expr: ast.expr, keyword: str | None = None) -> str:
-    """An argument as a person finds it again; a long one is left to its line."""
-    said = f"{keyword}={ast.unparse(expr)}" if keyword else ast.unparse(expr)
-    code = f"{call.name}({said})"
+def show_argument(call: FunctionCall, expr: ast.expr, keyword: str | None = None) -> str:
+    """A call with one of its arguments, as a person finds it in the script; without a long one."""
+    argument = f"{keyword}={ast.unparse(expr)}" if keyword else ast.unparse(expr)
+    code = f"{call.name}({argument})"
     short = f"{call.name}({keyword}=...)" if keyword else f"{call.name}(...)"
     return code if len(code) <= _LONGEST_CODE else short
 
 
 def _split_by_commas(call: ast.Call) -> ast.expr:
-    """The text in `text.split(",")`, or the list in `list(names)`."""
+    """The text of `text.split(",")`, or the list of `list(names)`."""
     match call:
         case ast.Call(func=ast.Attribute(value=text, attr="split"), args=[ast.Constant(value=",")]):
             return text
@@ -221,7 +227,11 @@ def _split_by_commas(call: ast.Call) -> ast.expr:
 
 
 def _compared(op: ast.cmpop, right: ast.expr) -> tuple[Scalar, ...] | None:
-    """The values that hold in a comparison; none where a number has to be above 0."""
+    """The values for which a comparison holds; empty where a number has to be above 0.
+
+    Returns:
+        None for a comparison that is not understood.
+    """
     items = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
     values = tuple(item.value for item in items if isinstance(item, ast.Constant))
     known = tuple(v for v in values if isinstance(v, str | int | float | bool))
@@ -233,14 +243,14 @@ def _compared(op: ast.cmpop, right: ast.expr) -> tuple[Scalar, ...] | None:
 
 
 def _asks_config(expr: ast.expr) -> bool:
-    """`engine.train_micro_batch_size_per_gpu()`, `config["train_micro_batch_size_per_gpu"]`."""
+    """Whether it is `engine.train_micro_batch_size_per_gpu()` or such an entry of a config."""
     if isinstance(expr, ast.Subscript) and isinstance(expr.slice, ast.Constant):
         return expr.slice.value in _CONFIG_READS
     return isinstance(expr, ast.Call) and last_name(expr) in _CONFIG_READS
 
 
 def agree(bindings: Iterable[Binding]) -> Binding:
-    """What all say alike; where two differ, nothing is known."""
+    """The setting that all of these have; unseen where two differ, or where there is none."""
     found = list(bindings)
-    said = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}
-    return found[0] if len(said) == 1 else UNSEEN
+    distinct = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}
+    return found[0] if len(distinct) == 1 else UNSEEN

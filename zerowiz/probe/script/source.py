@@ -1,4 +1,4 @@
-"""Answer what a script imports, defines and calls."""
+"""The names that a script imports and defines, and the calls that it makes."""
 
 import ast
 
@@ -12,67 +12,67 @@ HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 
 class FunctionCall(Struct, frozen=True, kw_only=True):
-    """A call, where it stands and what it is under."""
+    """A call, with its scope and the conditions that it is under."""
 
     node: ast.Call
     scope: Scope
     tests: tuple[ast.expr, ...]
     """The conditions around it."""
     target: str
-    """The names its result is assigned to."""
+    """The names that its result is assigned to, separated by spaces."""
     function: str
-    """The function it stands in."""
+    """The name of the function that it stands in."""
 
     @property
     def method(self) -> str:
-        """The last part of what is called."""
+        """The last part of the called function's name."""
         return last_name(self.node)
 
     @property
     def line(self) -> int:
-        """Where it begins."""
+        """The line at which it begins."""
         return self.node.lineno
 
     @property
     def name(self) -> str:
-        """What is called, as it is written."""
+        """The called function, as it is written."""
         return ast.unparse(self.node.func)
 
     def keyword(self, *names: str) -> ast.expr | None:
-        """The value of the first of these keywords that is there."""
+        """The value of the first of these keywords that the call has; None for none."""
         found = {word.arg: word.value for word in self.node.keywords}
         return next((found[name] for name in names if name in found), None)
 
-    def argument(self, name: str, place: int) -> ast.expr | None:
-        """An argument by keyword or by place; a literal None counts as not given."""
+    def argument(self, name: str, position: int) -> ast.expr | None:
+        """An argument by keyword or by position; a literal None counts as not given."""
         value = self.keyword(name)
-        if value is None and len(self.node.args) > place:
-            value = self.node.args[place]
+        if value is None and len(self.node.args) > position:
+            value = self.node.args[position]
         return unless_none(value)
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """What one walk over the syntax tree has seen; `walk` fills it."""
+    """The names and calls of a script; `walk` collects them from the syntax tree."""
 
     imports: dict[str, str] = field(default_factory=dict)
-    """A name -> the dotted name that it was imported as."""
+    """The dotted origin of each imported name."""
     stars: list[str] = field(default_factory=list)
-    """Modules of which everything is imported."""
+    """The modules of `from ... import *`."""
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     fired: set[str] = field(default_factory=set)
-    """Functions whose parameters `fire.Fire` makes options of."""
+    """The functions of whose parameters `fire.Fire` makes options."""
     calls: list[FunctionCall] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
-    """Attributes that are assigned, and containers that are changed, after their birth."""
+    """Attributes that are assigned, and containers that are changed after they were made."""
     namespaces: set[str] = field(default_factory=set)
     """Names that may hold parsed arguments."""
     opened: dict[ast.Call, ast.expr] = field(default_factory=dict)
-    """`json.load(f)` -> what the `with` around it opened as `f`."""
+    """For a call like `json.load(f)`, the expression that the `with` around it opened as `f`."""
     module: Scope = field(default_factory=Scope)
 
     def origin(self, expr: ast.expr) -> str:
-        """The dotted name that an expression was imported as."""
+        """The dotted name that an expression was imported from."""
         if isinstance(expr, ast.Attribute):
             base = self.origin(expr.value)
             return f"{base}.{expr.attr}" if base else ""
@@ -83,16 +83,16 @@ class Source(Struct, frozen=True, kw_only=True):
         return self.imports.get(expr.id, f"{star}{expr.id}")
 
     def imported(self, expr: ast.expr) -> tuple[str, str]:
-        """The library and the name in it, wherever in it that was imported from."""
+        """The library that a name was imported from, and its last part; empty for other names."""
         library, *rest = self.origin(expr).split(".")
         return (library, rest[-1]) if rest else ("", "")
 
     def calls_to(self, library: str, name: str) -> list[FunctionCall]:
-        """Calls of one name of one library."""
+        """The calls of one function or class of a library."""
         return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
 
     def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
-        """The keywords of a call, those of a dict behind `**` too; and whether more are hidden."""
+        """The keyword arguments of a call, also behind `**`, and whether others are hidden."""
         found: dict[str, ast.expr] = {}
         hidden = False
         for word in call.node.keywords:
@@ -102,6 +102,6 @@ class Source(Struct, frozen=True, kw_only=True):
         return found, hidden
 
     def entries(self, expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
-        """A dict literal with constant keys that nothing changes, or None."""
+        """The values of a dict literal by its constant keys; None where the script changes it."""
         changed = isinstance(expr, ast.Name) and expr.id in self.altered
         return None if changed else entries(expr, scope)

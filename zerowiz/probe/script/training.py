@@ -1,4 +1,4 @@
-"""Bind what a script says of its training loop: batch, accumulation, precision, optimizer."""
+"""Read a script's training loop: micro-batch, accumulation, precision, optimizer."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall
 
-# Names that scripts give to the setting; read only where no call shows it.
+# Names that scripts use for the setting; they count only where no call has it.
 _MICRO_BATCH_NAMES = frozenset(
     {
         "micro_batch",
@@ -21,12 +21,12 @@ _MICRO_BATCH_NAMES = frozenset(
     }
 )
 _EVALUATION_NAME = re.compile(r"(?<![a-z])(eval|val|test)")
-# deepspeed 0.19.8, __init__.py, initialize: the place of its positional argument.
+# deepspeed 0.19.8, __init__.py, initialize: the position of its argument.
 _TRAINING_DATA = 4
 
 
 def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add what the library that trains is told."""
+    """Add the settings of the library that trains."""
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
     own = list(_own_optimizers(read))
@@ -47,7 +47,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-# The classes whose states the ledger knows, by the library that has them.
+# The classes whose states the ledger counts, by their library.
 _OPTIMIZERS: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"Adam", "AdamW", "SGD"}),
     "bitsandbytes": frozenset({"Adam8bit", "AdamW8bit", "PagedAdamW8bit", "PagedAdamW32bit"}),
@@ -69,39 +69,36 @@ _TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
 
 
 def _unfused_adam_line(read: Reader) -> int | None:
-    """The first of torch's Adams that is not told to be fused; its default is foreach on CUDA."""
+    """The line of the first Adam of torch without `fused=True`; on CUDA the default is foreach."""
     for call in read.source.calls:
         fused = call.keyword("fused")
-        told = isinstance(fused, ast.Constant) and fused.value is True
-        if read.source.origin(call.node.func) in _TORCH_ADAMS and not told:
+        is_fused = isinstance(fused, ast.Constant) and fused.value is True
+        if read.source.origin(call.node.func) in _TORCH_ADAMS and not is_fused:
             return call.line
     return None
 
 
-# The HF Trainer
-
-
 def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """The settings that fields of TrainingArguments and its descendants carry."""
-    said = _said_by_arguments(facts, read)
+    """Add the settings of a Trainer, which are fields of TrainingArguments and its subclasses."""
+    field = _field_reader(facts, read)
     return replace(
         facts,
-        micro_batch=said("per_device_train_batch_size"),
-        accumulation_steps=said("gradient_accumulation_steps"),
-        bf16=said("bf16"),
-        fp16=said("fp16"),
-        gradient_checkpointing=said("gradient_checkpointing"),
-        optimizer=said("optim"),
-        use_cpu=said("use_cpu"),
-        sequence_tokens=said("max_length"),
-        liger=said("use_liger_kernel"),
-        packing=said("packing"),
-        padding_free=said("padding_free"),
+        micro_batch=field("per_device_train_batch_size"),
+        accumulation_steps=field("gradient_accumulation_steps"),
+        bf16=field("bf16"),
+        fp16=field("fp16"),
+        gradient_checkpointing=field("gradient_checkpointing"),
+        optimizer=field("optim"),
+        use_cpu=field("use_cpu"),
+        sequence_tokens=field("max_length"),
+        liger=field("use_liger_kernel"),
+        packing=field("packing"),
+        padding_free=field("padding_free"),
     )
 
 
-def _said_by_arguments(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
-    """What each field comes to: filled by a parser, or built in code where all calls agree."""
+def _field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
+    """A function that reads a field: filled by a parser, or built in code where all calls agree."""
     arguments = read.line.training
     if facts.convention is Convention.HF_PARSER and arguments is not None:
         return lambda name: _parsed_field(read, arguments, name)
@@ -132,15 +129,12 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
     )
 
 
-# A loop of the script's own
-
-
-# deepspeed 0.19.8, runtime/engine.py: what the config says, asked of the engine.
+# deepspeed 0.19.8, runtime/engine.py: the engine's method that returns the config's value.
 _MICRO_BATCH_OF_ENGINE = "train_micro_batch_size_per_gpu"
 
 
 def _loader_batch(read: Reader) -> Binding:
-    """`batch_size=` of the training DataLoader."""
+    """The micro-batch of a loop: `batch_size=` of the training DataLoader, else the config's."""
     found = []
     for call in read.source.calls:
         size = call.argument("batch_size", 1)
@@ -163,14 +157,14 @@ _PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
 
 
 def _accelerated_steps(read: Reader, call: FunctionCall) -> Binding:
-    """`Accelerator(gradient_accumulation_steps=)`, or what one of its plugins says instead."""
+    """`Accelerator(gradient_accumulation_steps=)`, or the value of one of its plugins."""
     name = "gradient_accumulation_steps"
-    said = [
+    values = [
         read.keyword(call, name),
         *(read.keyword(each, name) for each in read.source.calls_to("accelerate", _DS_PLUGIN)),
         *(_plugin_steps(read, each) for each in read.source.calls_to("accelerate", _PLUGIN)),
     ]
-    known = [each for each in said if each is not None]
+    known = [each for each in values if each is not None]
     if known:
         return agree(known)
     words = [word.arg for word in call.node.keywords]

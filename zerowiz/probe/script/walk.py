@@ -1,4 +1,4 @@
-"""Walk over a script's syntax tree once, noting what is imported, bound and called."""
+"""Collect what a script imports, defines and calls, in one pass over its syntax tree."""
 
 import ast
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from zerowiz.probe.script.source import FunctionCall, Source
 HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
 # Calls that turn the command line into values.
 PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermixed_args"}
-# Methods that change the dict or the list they are called on.
+# Methods that change the dict or the list that they are called on.
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 _SELF = frozenset({"self", "cls"})
 
 
 def walk(tree: ast.Module) -> Source:
-    """What a script imports, defines and calls."""
-    return _ScopeWalk(tree).source
+    """The names and calls of a syntax tree."""
+    return _ScopeVisitor(tree).source
 
 
-class _ScopeWalk(ast.NodeVisitor):
-    """The walk, with what is around the node it stands on."""
+class _ScopeVisitor(ast.NodeVisitor):
+    """Visits the tree, with the scope, function, conditions and files around the present node."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.source = Source()
@@ -30,14 +30,14 @@ class _ScopeWalk(ast.NodeVisitor):
         self._tests: tuple[ast.expr, ...] = ()
         self._target = ""
         self._files: dict[str, ast.expr] = {}
-        """What the `with` blocks around have opened, by name."""
+        """The expressions that the `with` blocks around opened, by name."""
         self._results: list[tuple[list[str], ast.expr]] = []
         self._parsing_functions: set[str] = set()
         self.visit(tree)
         self._find_namespaces()
 
     def _find_namespaces(self) -> None:
-        """Note the names of what `parse_args()`, or a function that calls it, returns."""
+        """Collect the names of what `parse_args()`, or a function that calls it, returns."""
         for names, value in self._results:
             if isinstance(value, ast.Call) and (
                 getattr(value.func, "attr", "") in PARSE_CALLS
@@ -48,8 +48,6 @@ class _ScopeWalk(ast.NodeVisitor):
     def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
         for node in nodes:
             self.visit(node)
-
-    # Names
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -94,7 +92,7 @@ class _ScopeWalk(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._bind(node.target, None)
-        self._bind(node.target, None)  # twice, so that it is no name that is bound once
+        self._bind(node.target, None)  # twice: the name is then not one that is bound once
         self.visit(node.value)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
@@ -144,8 +142,6 @@ class _ScopeWalk(ast.NodeVisitor):
                 self._bind(inner, None)
             case _:
                 pass
-
-    # Conditions and calls
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)

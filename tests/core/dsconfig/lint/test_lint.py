@@ -21,9 +21,9 @@ from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 GOLDENS = GOLDEN / "configs"
 HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 SETTINGS = ScriptSettings(
-    micro_batch=Setting(value=2, said_by="here", change="there"),
-    accumulation_steps=Setting(value=4, said_by="here", change="there"),
-    precision=Setting(value=Precision.BF16, said_by="here", change="there"),
+    micro_batch=Setting(value=2, source="here", change="there"),
+    accumulation_steps=Setting(value=4, source="here", change="there"),
+    precision=Setting(value=Precision.BF16, source="here", change="there"),
 )
 CONTEXTS = st.builds(
     Context,

@@ -22,14 +22,14 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     settings = config.context.settings
     if settings is None:
         return
-    for path, value, said_by in _set_by_script(settings, config.context.world_size):
+    for path, value, source in _set_by_script(settings, config.context.world_size):
         entry = config.last.get(path)
         if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
             continue
         is_trainer = config.context.integration is Integration.HF
         yield entry.found(
             SCRIPT_DISAGREES,
-            f"`{path}` is {shown(entry.value)} and {said_by} makes it {shown(value)}",
+            f"`{path}` is {shown(entry.value)} and {source} makes it {shown(value)}",
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
             fix='write `"auto"`' if is_trainer else "make them the same",
         )
@@ -55,12 +55,12 @@ def _set_by_script(
     micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
     whole, per_gpu, accumulated = BATCH_KEYS
     if micro is not None:
-        yield per_gpu, micro.value, micro.said_by
+        yield per_gpu, micro.value, micro.source
     if steps is not None:
-        yield accumulated, steps.value, steps.said_by
+        yield accumulated, steps.value, steps.source
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
         yield whole, product, f"{micro.value} * {steps.value} * {ranks} ranks"
     if precision is not None:
         for name in (Precision.BF16, Precision.FP16):
-            yield f"{name}.enabled", precision.value is name, precision.said_by
+            yield f"{name}.enabled", precision.value is name, precision.source
