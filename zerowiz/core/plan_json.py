@@ -38,7 +38,7 @@ def _workload(job: PlanInput) -> dict[str, object]:
 
 
 def _interval(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object] | None:
-    """None for the told arithmetic."""
+    """None for the rule of thumb."""
     found = find_interval(job, evaluated)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             "headroom_bytes": evaluated.headroom_bytes,
             "peak_phase": estimate.peak_phase.value,
             "phases": {phase.value: size for phase, size in estimate.phase_bytes().items()},
-            # The told arithmetic knows one state alone.
+            # The rule of thumb knows one state alone.
             "first_iteration": (
                 {phase.value: size for phase, size in estimate.first_iteration_bytes.items()}
                 or None

@@ -1,7 +1,7 @@
 """Refuse combinations that DeepSpeed fails on, ignores, or trains differently."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -60,13 +60,6 @@ class Asked(Struct, frozen=True, kw_only=True):
         return self.script_has_optimizer and not trainer
 
 
-class Predicate(Protocol):
-    """Whether a job sets a combination."""
-
-    def __call__(self, a: Asked, /) -> bool:
-        """Read the job, and nothing else."""
-
-
 class Combination(Struct, frozen=True, kw_only=True):
     """One row; tests/core/decision/test_unsupported_really.py trains it."""
 
@@ -77,7 +70,7 @@ class Combination(Struct, frozen=True, kw_only=True):
     outcome: Effect
     source: str
     """Where DeepSpeed 0.19.8 decides it, below its folder `runtime`."""
-    is_asked: Predicate
+    is_asked: Callable[[Asked], bool]
 
 
 # Rule: a row says only what the library really does; what it trains as asked must not be refused

@@ -111,7 +111,7 @@ def _expert_block(job: PlanInput) -> str | None:
 
 
 def _gathers_on_save(w: _Writing) -> bool:
-    """Whether rank 0's host can hold the weights whole, beside what is offloaded there."""
+    """Whether rank 0's host can hold the weights whole, besides what is offloaded there."""
     room_bytes = w.job.machine.host.available_bytes
     weights_bytes = w.job.workload.precision.size_bytes * w.job.model.params
     return room_bytes is None or weights_bytes + w.evaluated.host_bytes <= room_bytes
@@ -231,7 +231,7 @@ _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer
 def write_config(
     job: PlanInput, evaluated: StrategyEstimate, handover: Handover
 ) -> dict[str, object]:
-    """The config with which this job runs under the strategy that was weighed."""
+    """The config with which this job runs under the strategy that was evaluated."""
     writing = _Writing(job=job, evaluated=evaluated, handover=handover)
     return {key: value for section in _SECTIONS for key, value in section(writing).items()}
 

@@ -162,7 +162,7 @@ def _find_strategy(stage: int | None, offload: str | None) -> StrategyRow | None
 
 
 def strategy_of(trial: Trial) -> StrategyRow | None:
-    """The rung that the trial's plain fields name; None where zerowiz has none like it."""
+    """The strategy that the trial's plain fields name; None where zerowiz has none like it."""
     return _find_strategy(trial.stage, trial.offload)
 
 
