@@ -68,7 +68,6 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
             first_moments={},
             host={},
         ),
-        buffers=DEEPSPEED_DEFAULTS,
         verdict=verdict,
         device_bytes=need,
         budget_bytes=BUDGET_BYTES,

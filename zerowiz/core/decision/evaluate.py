@@ -155,8 +155,6 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """One strategy on one machine."""
 
     estimate: Estimate
-    buffers: Buffers
-    """The communication buffers that it was evaluated with."""
     verdict: Verdict
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
@@ -172,6 +170,11 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     def strategy(self) -> StrategyRow:
         """The strategy."""
         return self.estimate.strategy
+
+    @property
+    def buffers(self) -> Buffers:
+        """The communication buffers that it was evaluated with."""
+        return self.estimate.rank.buffers
 
     @property
     def runs(self) -> bool:
@@ -264,7 +267,6 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         verdict = Verdict.DOES_NOT_FIT
     return StrategyEstimate(
         estimate=predicted,
-        buffers=buffers,
         verdict=verdict,
         device_bytes=device_bytes,
         budget_bytes=budget_bytes,
