@@ -104,8 +104,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     """Of what autocast keeps of the weights in 16 bits, from forward on."""
     stepping_bytes: int
     """Of one parameter, allocated while the optimizer steps."""
-    accumulation_steps: int
-    checkpointing: bool
+    workload: Workload
+    """What the rank trains; a formula that depends on a setting asks it."""
     zero_init: bool
     """Whether stage 3 builds the model in shards."""
     prefetching: bool = True
@@ -114,7 +114,7 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     @property
     def accumulating(self) -> bool:
         """Whether an optimizer step has several micro-steps."""
-        return self.accumulation_steps > 1
+        return self.workload.accumulation_steps > 1
 
     @property
     def share(self) -> int:
@@ -360,8 +360,7 @@ def rank_sizes(
         dequantized_bytes=_dequantized_bytes(model, workload),
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
-        accumulation_steps=workload.accumulation_steps,
-        checkpointing=workload.gradient_checkpointing,
+        workload=workload,
         # transformers never builds a quantized model under `zero.Init` (modeling_utils.py).
         zero_init=workload.zero_init and workload.method is not Method.QLORA,
     )

@@ -83,7 +83,7 @@ def _in_flight(r: RankSizes) -> int:
 
     partition_parameters.py, AllGatherCoalescedHandle; checkpointing does that while it recomputes.
     """
-    if r.checkpointing or r.module >= r.buffers.stage3_max_live_parameters:
+    if r.workload.gradient_checkpointing or r.module >= r.buffers.stage3_max_live_parameters:
         return 0
     return r.buffers.stage3_prefetch_bucket_size + r.block_largest
 

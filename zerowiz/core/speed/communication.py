@@ -28,7 +28,7 @@ def _gathered_bytes(r: RankSizes) -> int:
 
 def wire_bytes_per_step(r: RankSizes) -> int:
     """Bytes that this rank sends per optimizer step."""
-    passes, micro_steps = r.strategy.ring, r.accumulation_steps
+    passes, micro_steps = r.strategy.ring, r.workload.accumulation_steps
     times = passes.per_step + passes.per_micro_step * micro_steps
     gathered_bytes = micro_steps * _gathered_bytes(r) if passes.gathers_weights else 0
     ring_bytes = times * r.weight_bytes * r.trainable + gathered_bytes
