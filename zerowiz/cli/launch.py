@@ -30,7 +30,7 @@ from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Launcher, LaunchPlan
 from zerowiz.core.launch.supervision import why_supervised
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.outcome.resume import GoesOn, Resume
+from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.values import replace
@@ -247,7 +247,7 @@ def _plan_start(
         strategy=strategy,
         run=run,
         launch_plan=launch_plan,
-        resume=Resume(goes_on=GoesOn.START, script_args=script_args),
+        resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
         why="; ".join(map(sentences.reason, plan.decision.reasons)),
     )
     if not (options.quiet or options.dry_run):

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Mapping
 from typing import TextIO
 
-from zerowiz.core.outcome.resume import GoesOn, Resume
+from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.strategy import Strategy
 from zerowiz.ui.table import say
@@ -23,10 +23,10 @@ _CAUSES: Mapping[Cause, str] = {
 # The log has them all.
 _SHOWN_LINES = 15
 
-_GOES_ON: Mapping[GoesOn, str] = {
-    GoesOn.CHECKPOINT: "goes on from the checkpoint",
-    GoesOn.WEIGHTS: "starts from the saved weights, with a new optimizer and schedule:",
-    GoesOn.START: "starts from the beginning",
+_RESUMES_FROM: Mapping[ResumeFrom, str] = {
+    ResumeFrom.CHECKPOINT: "goes on from the checkpoint",
+    ResumeFrom.WEIGHTS: "starts from the saved weights, with a new optimizer and schedule:",
+    ResumeFrom.START: "starts from the beginning",
 }
 
 
@@ -52,4 +52,4 @@ def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -
     """What is tried next, and from where the script goes on."""
     where = f" {resume.path}" if resume.path else ""
     words = f"attempt {number}: {strategy.name}, at the same global batch; the script"
-    say(stream, "", f"{words} {_GOES_ON[resume.goes_on]}{where}", "")
+    say(stream, "", f"{words} {_RESUMES_FROM[resume.resume_from]}{where}", "")

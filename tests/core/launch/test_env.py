@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.env import EnvText, for_shell, is_secret, merge_env, render_env
+from zerowiz.core.launch.env import EnvText, for_pdsh, is_secret, merge_env, render_env
 
 
 def file(text: str) -> EnvText:
@@ -42,12 +42,12 @@ def test_settings_of_training_libraries_travel_and_others_stay() -> None:
 
 
 def test_a_line_of_the_person_wins_over_the_environment_and_over_a_default() -> None:
-    carried = merge_env(
+    sent = merge_env(
         {"NCCL_DEBUG": "INFO"},
         {"OMP_NUM_THREADS": "4"},
         [file("NCCL_DEBUG=WARN\nOMP_NUM_THREADS=8")],
     )
-    assert {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"} == carried.exact
+    assert {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"} == sent.exact
 
 
 def test_the_file_of_the_working_folder_wins_over_that_of_the_home() -> None:
@@ -55,21 +55,21 @@ def test_the_file_of_the_working_folder_wins_over_that_of_the_home() -> None:
 
 
 def test_what_this_job_depends_on_wins_over_a_line() -> None:
-    carried = merge_env({}, {"DS_ACCELERATOR": "cpu"}, [file("DS_ACCELERATOR=cuda")])
-    assert {"DS_ACCELERATOR": "cpu"} == carried.exact
-    assert ("`mine` line 1 is left out: this job sets `DS_ACCELERATOR` itself",) == carried.notes
+    sent = merge_env({}, {"DS_ACCELERATOR": "cpu"}, [file("DS_ACCELERATOR=cuda")])
+    assert {"DS_ACCELERATOR": "cpu"} == sent.exact
+    assert ("`mine` line 1 is left out: this job sets `DS_ACCELERATOR` itself",) == sent.notes
 
 
 @pytest.mark.parametrize("line", ["no equals", "a b=1", "=1", "X=`id"])
 def test_a_line_that_would_end_the_job_is_left_out_and_named(line: str) -> None:
-    carried = merge_env({}, {}, [file(f"A=1\n{line}\nB=2")])
-    assert {"A": "1", "B": "2"} == carried.exact
-    assert [True] == ["line 2 is left out" in note for note in carried.notes]
+    sent = merge_env({}, {}, [file(f"A=1\n{line}\nB=2")])
+    assert {"A": "1", "B": "2"} == sent.exact
+    assert [True] == ["line 2 is left out" in note for note in sent.notes]
 
 
 def test_blank_lines_and_comments_pass_without_a_word() -> None:
-    carried = merge_env({}, {}, [file("\n  \n# A=1\nB=2\n")])
-    assert ({"B": "2"}, ()) == (carried.exact, carried.notes)
+    sent = merge_env({}, {}, [file("\n  \n# A=1\nB=2\n")])
+    assert ({"B": "2"}, ()) == (sent.exact, sent.notes)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_a_line_means_to_the_node_what_it_would_mean_to_a_shell(line: str, value
 @given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" ")))
 def test_every_value_reaches_the_shell_of_a_node_as_it_is(value: str) -> None:
     value = value.strip()
-    text = render_env(for_shell(merge_env({"HF_X": value}, {})))
+    text = render_env(for_pdsh(merge_env({"HF_X": value}, {})))
     assert {"HF_X": value} == shell_sees(lines_of(text))
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "HUGGING_FACE_HUB_TOKEN"])
 def test_a_secret_stays_unless_a_line_sends_it(name: str) -> None:
-    stays = for_shell(merge_env({name: "s"}, {}))
+    stays = for_pdsh(merge_env({name: "s"}, {}))
     assert {} == stays.exact
     assert [True] == [note.startswith(f"`{name}` stays here") for note in stays.notes]
     for line in (f"{name}=s", f"{name}='s'"):
-        sent = for_shell(merge_env({name: "t"}, {}, [file(line)]))
+        sent = for_pdsh(merge_env({name: "t"}, {}, [file(line)]))
         assert ({name: "s"}, ()) == (sent.exact, sent.notes)
 
 
@@ -113,6 +113,6 @@ def test_a_name_that_only_looks_like_a_secret_travels(name: str) -> None:
 
 
 def test_a_value_with_a_line_break_stays_and_is_named() -> None:
-    carried = for_shell(merge_env({"HF_X": "a\nb"}, {}))
-    assert {} == carried.exact
-    assert ("`HF_X` stays here: DeepSpeed cannot send a value with a line break",) == carried.notes
+    sent = for_pdsh(merge_env({"HF_X": "a\nb"}, {}))
+    assert {} == sent.exact
+    assert ("`HF_X` stays here: DeepSpeed cannot send a value with a line break",) == sent.notes

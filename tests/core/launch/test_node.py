@@ -1,6 +1,6 @@
 import pytest
 
-from zerowiz.core.launch.node import NodeRank, copy_options, expand_hosts, hostfile_text, slots_of
+from zerowiz.core.launch.node import NodeRank, expand_hosts, hostfile_text, node_options, slots_of
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError
 
@@ -46,7 +46,7 @@ def test_the_ranks_of_one_node_are_asked_for_without_ssh() -> None:
     assert (
         *("--hostfile", "run/hostfile", "--no_ssh", "--node_rank", "1"),
         *("--master_addr", "10.0.0.1", "--include", "n1:0,1@n2:2,3"),
-    ) == copy_options(place(), "run/hostfile", ((0, 1), (2, 3)), "10.0.0.1")
+    ) == node_options(place(), "run/hostfile", ((0, 1), (2, 3)), "10.0.0.1")
 
 
 def test_the_hostfile_counts_up_to_the_highest_slot() -> None:

@@ -14,7 +14,7 @@ from zerowiz.core.launch.provenance import (
     is_plan_path,
     plan_path,
     render_plan,
-    without_people,
+    without_identities,
 )
 from zerowiz.core.machine.types import Gpu, GpuProcess, Machine, MachineSource
 
@@ -95,11 +95,11 @@ def test_a_machine_is_told_without_people() -> None:
     machine = Machine(
         source=MachineSource.NVML, gpus=(gpu, other), notes=("GPU-1 is odd",), nodes=2
     )
-    told = without_people(machine, lambda text: text.replace("GPU-", "hash-"))
+    told = without_identities(machine, lambda text: text.replace("GPU-", "hash-"))
     assert ["hash-1", "hash-2"] == [gpu.uuid for gpu in told.gpus]
     assert ("hash-1 is odd",) == told.notes
     assert [(), ()] == [gpu.processes for gpu in told.gpus]
     assert [7, 8] == [gpu.free_bytes for gpu in told.gpus]
     # Which GPUs share a domain is still told, but not which domain it is.
     assert told.clique not in {None, "c1"}
-    assert () == without_people(machine, str, names_hosts=True).notes
+    assert () == without_identities(machine, str, names_hosts=True).notes

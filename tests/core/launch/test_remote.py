@@ -17,7 +17,7 @@ from zerowiz.core.launch.remote import (
     plan_host_launch,
     quote_script,
     quote_words,
-    refuse_place,
+    refuse_unsafe_paths,
 )
 from zerowiz.errors import UsageError
 
@@ -151,5 +151,5 @@ def test_where_no_shell_is_between_words_stay_as_they_are(launcher: Launcher) ->
 
 def test_a_folder_that_breaks_the_command_of_a_node_is_refused() -> None:
     with pytest.raises(UsageError, match="the working folder `/a b`"):
-        refuse_place(Launcher.PDSH, {"the working folder": "/a b"})
-    refuse_place(Launcher.PDSH, {"the working folder": "/a-b/c_d.1"})
+        refuse_unsafe_paths(Launcher.PDSH, {"the working folder": "/a b"})
+    refuse_unsafe_paths(Launcher.PDSH, {"the working folder": "/a-b/c_d.1"})

@@ -3,7 +3,7 @@
 import json
 
 from zerowiz.core.outcome.record import AttemptRecord, RunRecord, render_record
-from zerowiz.core.outcome.resume import GoesOn
+from zerowiz.core.outcome.resume import ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
 from zerowiz.core.values import replace
 
@@ -15,8 +15,8 @@ RUNS = AttemptRecord(
     command=("deepspeed", "train.py"),
     env={"DS_ACCELERATOR": "cpu"},
     logs="/out/.zerowiz/runs/1/attempt-1",
-    goes_on=GoesOn.START,
-    goes_on_path=None,
+    resume_from=ResumeFrom.START,
+    resume_path=None,
     started_at="2026-11-22T04:30:00Z",
 )
 FIRST = RankEnd(

@@ -4,7 +4,7 @@ import pytest
 from cli.harness import HF_IN_CODE
 from paths import TEMPLATES
 
-from zerowiz.core.outcome.resume import GoesOn, Saved, goes_on, output_folder, plan_resume
+from zerowiz.core.outcome.resume import ResumeFrom, Saved, output_folder, plan_resume, resumes
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Strategy
@@ -33,7 +33,7 @@ def template(request: pytest.FixtureRequest) -> ScriptFacts:
 
 def test_our_templates_resume_at_every_stage(template: ScriptFacts) -> None:
     resume = plan_resume(template, ("--seed", "3"), ALL, ZERO2, ZERO3)
-    assert (GoesOn.CHECKPOINT, "out/p-3") == (resume.goes_on, resume.path)
+    assert (ResumeFrom.CHECKPOINT, "out/p-3") == (resume.resume_from, resume.path)
     assert ("--seed", "3", "--resume") == resume.script_args
 
 
@@ -45,36 +45,36 @@ def test_a_script_that_was_told_to_resume_is_not_told_twice(template: ScriptFact
 def test_without_a_checkpoint_it_is_the_beginning_and_said_so(template: ScriptFacts) -> None:
     resume = plan_resume(template, (), Saved(), ZERO2, ZERO3)
     # With `--resume` it would take that of an earlier run.
-    assert (GoesOn.START, None, ()) == (resume.goes_on, resume.path, resume.script_args)
-    assert not goes_on(template, ())
-    assert goes_on(template, ("--resume",))
+    assert (ResumeFrom.START, None, ()) == (resume.resume_from, resume.path, resume.script_args)
+    assert not resumes(template, ())
+    assert resumes(template, ("--resume",))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "goes_on", "words"),
+    ("before", "after", "resume_from", "words"),
     [
-        (ZERO1, ZERO2, GoesOn.CHECKPOINT, ("--resume_from_checkpoint", "out/checkpoint-3")),
-        (ZERO2, ZERO3, GoesOn.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
-        (DDP, ZERO2, GoesOn.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
-        (ZERO1, ZERO2_OFFLOAD, GoesOn.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
+        (ZERO1, ZERO2, ResumeFrom.CHECKPOINT, ("--resume_from_checkpoint", "out/checkpoint-3")),
+        (ZERO2, ZERO3, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
+        (DDP, ZERO2, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
+        (ZERO1, ZERO2_OFFLOAD, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
     ],
 )
 def test_deepspeeds_own_checkpoint_is_taken_only_where_it_loads(
-    before: Strategy, after: Strategy, goes_on: GoesOn, words: tuple[str, ...]
+    before: Strategy, after: Strategy, resume_from: ResumeFrom, words: tuple[str, ...]
 ) -> None:
     resume = plan_resume(FOREIGN, ("--output_dir", "out"), ALL, before, after)
-    assert goes_on is resume.goes_on
+    assert resume_from is resume.resume_from
     assert ("--output_dir", "out", *words) == resume.script_args
 
 
 def test_a_foreign_script_that_saved_nothing_starts_from_the_beginning() -> None:
     resume = plan_resume(FOREIGN, ("--output_dir", "out"), Saved(), ZERO1, ZERO2)
-    assert (GoesOn.START, ("--output_dir", "out")) == (resume.goes_on, resume.script_args)
+    assert (ResumeFrom.START, ("--output_dir", "out")) == (resume.resume_from, resume.script_args)
 
 
 def test_a_script_whose_model_cannot_be_named_starts_from_the_beginning() -> None:
     resume = plan_resume(parse_script(HF_IN_CODE, "t.py"), (), ALL, ZERO1, ZERO2)
-    assert (GoesOn.START, ()) == (resume.goes_on, resume.script_args)
+    assert (ResumeFrom.START, ()) == (resume.resume_from, resume.script_args)
 
 
 @pytest.mark.parametrize(

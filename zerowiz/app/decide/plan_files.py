@@ -18,7 +18,7 @@ from zerowiz.core.launch.provenance import (
     hide_secrets,
     plan_path,
     render_plan,
-    without_people,
+    without_identities,
 )
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.model.libraries import read_version
@@ -34,7 +34,9 @@ def with_plan(
     config lies there without its reasons, and the hash in the plan tells that it waits for one.
     """
     job = plan.decision.job
-    machine = without_people(job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None)
+    machine = without_identities(
+        job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None
+    )
     # `command` and `env` stay null: the port, PATH and folders of one start on one host would
     # differ each time, and `reproduce` makes them anew.
     content = {**encode_plan(plan), "machine": encode_machine(machine)}

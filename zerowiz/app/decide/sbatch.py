@@ -14,7 +14,7 @@ from zerowiz.core.values import replace
 
 _NAME = "job.sbatch"
 # Of the templates: a job that is queued again goes on, and saves when its time is up.
-_GOES_ON = (RESUME, "--save_on_signal")
+_RESUMES_FROM = (RESUME, "--save_on_signal")
 
 
 def plan_job_file(plan: Plan, facts: ScriptFacts) -> PlannedFile:
@@ -46,7 +46,7 @@ def plan_job_file(plan: Plan, facts: ScriptFacts) -> PlannedFile:
         stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
         script=facts.path,
-        script_args=tuple(flag for flag in _GOES_ON if facts.parser.spells(flag)),
+        script_args=tuple(flag for flag in _RESUMES_FROM if facts.parser.spells(flag)),
         path=path,
     )
     return PlannedFile(path=path, text=render_job_script(job))

@@ -143,8 +143,8 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
         command=hide_secrets(start.launch_plan.argv),
         env=start.launch_plan.env,
         logs=str(logs),
-        goes_on=start.resume.goes_on,
-        goes_on_path=start.resume.path,
+        resume_from=start.resume.resume_from,
+        resume_path=start.resume.path,
         started_at=_now(),
     )
 

@@ -13,7 +13,7 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.oom_history import RanOut
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.outcome.next_strategy import decide_again, remember
-from zerowiz.core.outcome.resume import goes_on, output_folder, plan_resume
+from zerowiz.core.outcome.resume import output_folder, plan_resume, resumes
 from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss, replace_file
 from zerowiz.errors import ZerowizError
@@ -68,7 +68,7 @@ def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) ->
     named = {"stage": str(strategy.stage), "offload": OffloadChoice(strategy.offload.value)}
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     folder = output_folder(start.facts, start.script_args)
-    since = 0.0 if goes_on(start.facts, start.script_args) else began_at - _CLOCKS_S
+    since = 0.0 if resumes(start.facts, start.script_args) else began_at - _CLOCKS_S
     saved = read_saved(None if folder is None else Path(folder), since)
     resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
     launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)

@@ -9,7 +9,12 @@ from pathlib import Path
 from zerowiz.app.launch.launchers import LauncherCommand, Run
 from zerowiz.core.launch.env import merge_env
 from zerowiz.core.launch.plan import PlannedFile, Programs
-from zerowiz.core.launch.remote import plan_host_launch, quote_script, quote_words, refuse_place
+from zerowiz.core.launch.remote import (
+    plan_host_launch,
+    quote_script,
+    quote_words,
+    refuse_unsafe_paths,
+)
 from zerowiz.probe.launch.launchers import check_launcher
 from zerowiz.probe.nodes.addresses import find_master_address
 from zerowiz.probe.nodes.dsenv import read_env_files
@@ -37,7 +42,7 @@ def reach_hosts(
     """
     check_launcher(run.launcher, os.environ)
     places = {"the working folder": str(Path.cwd()), "the interpreter": sys.executable}
-    refuse_place(run.launcher, {**places, "the rank program": programs.rank_program})
+    refuse_unsafe_paths(run.launcher, {**places, "the rank program": programs.rank_program})
     env_file = run.folder / "deepspeed_env"
     launch = plan_host_launch(
         run.launcher,

@@ -6,7 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.core.launch.node import FOREIGN_VARIABLES, NodeRank, copy_options, hostfile_text
+from zerowiz.core.launch.node import (
+    OTHER_LAUNCHERS_VARIABLES,
+    NodeRank,
+    hostfile_text,
+    node_options,
+)
 from zerowiz.core.launch.plan import (
     Launcher,
     PlannedFile,
@@ -61,9 +66,9 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
         """DeepSpeed starts this node's ranks alone; they meet those of the others."""
         hostfile = str(folder / "hostfile")
         return LauncherCommand(
-            options=copy_options(self.place, hostfile, self.slots, self.master_addr),
+            options=node_options(self.place, hostfile, self.slots, self.master_addr),
             env=env,
-            unset=tuple(name for name in FOREIGN_VARIABLES if name in os.environ),
+            unset=tuple(name for name in OTHER_LAUNCHERS_VARIABLES if name in os.environ),
             files=(
                 PlannedFile(
                     path=hostfile, text=hostfile_text(self.place, self.slots), own_folder=True

@@ -1,1 +1,1 @@
-"""How a job is started: its command, its environment, its nodes."""
+"""How a job is started: its files, its command, its environment, its nodes."""

@@ -1,13 +1,13 @@
-r"""Choose the variables that the ranks of other nodes get, and write the file of them.
+r"""Choose the environment variables for the ranks of other nodes, and write the file of them.
 
-DeepSpeed's runner hands over what starts with a few names of its own, and the lines of two files
-named `.deepspeed_env`; DS_ENV_FILE gives these another name, and an absolute one replaces both
-(deepspeed/launcher/runner.py and multinode_runner.py, 0.19.8). So the persons' files are read
-here, and one file is written that holds their lines and ours.
+DeepSpeed's runner sends the variables whose names start with one of a few prefixes, and the lines
+of two files named `.deepspeed_env`. DS_ENV_FILE gives these files another name; an absolute path in
+it replaces both (deepspeed/launcher/runner.py and multinode_runner.py, 0.19.8). So zerowiz reads
+the user's files, and writes one file with their lines and its own.
 
-With pdsh a line becomes `export NAME=VALUE; ` for the shell of the other node: add_export strips
-the value, and puts `"` around it when it holds anything else than `\w@%+=:,./-`, escaping nothing.
-pdsh itself replaces `%h`, `%u` and `%n`.
+With pdsh a line becomes `export NAME=VALUE; ` for the shell of the other node. add_export strips
+the value, and puts `"` around one that holds other characters than `\w@%+=:,./-`, without escaping
+anything. pdsh itself replaces `%h`, `%u` and `%n`.
 """
 
 import re
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from zerowiz.core.values import replace
 
-# What reaches another node of the caller's environment: settings of the libraries that train.
+# Variables of the caller's environment that are sent: settings of the libraries that train.
 _FAMILIES = (
     "ACCELERATE_",
     "CUDA_",
@@ -40,11 +40,11 @@ _FAMILIES = (
     "WANDB_",
     "ZEROWIZ_",
 )
-# The nodes share the interpreter's path, so they share what finds its programs and libraries.
+# The nodes share the interpreter's path, so they share the paths of its programs and libraries.
 _NAMES = ("LD_LIBRARY_PATH", "PATH")
-# A node's own: which of its GPUs, and the name of the file that is written here.
+# Not for other nodes: the GPUs of this one, and the name of the file that is written here.
 _NEVER = ("CUDA_VISIBLE_DEVICES", "DS_ENV_FILE")
-# What zerowiz and its config need; a line of the person's cannot be meant for this job.
+# This job depends on zerowiz's value; a line of the user cannot be meant for this job.
 _OURS = ("ACCELERATE_", "DS_ACCELERATOR", "ZEROWIZ_")
 
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
@@ -52,46 +52,47 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EnvText(Struct, frozen=True, kw_only=True):
-    """One of the person's files of variables."""
+    """One of the user's files of variables."""
 
     name: str
     text: str
 
 
-class Carried(Struct, frozen=True, kw_only=True):
-    """The variables of the ranks, and what a person should know about them."""
+class RankEnv(Struct, frozen=True, kw_only=True):
+    """The environment variables for the ranks of other nodes."""
 
     values: Mapping[str, str]
-    """Exactly so."""
-    typed: Mapping[str, str]
-    """The person's own lines; under pdsh the shell of the node reads them, `$NAME` and all."""
-    asked: frozenset[str] = frozenset()
-    """Whatever has a line of the person's."""
+    """By name; a rank gets exactly these values."""
+    user_lines: Mapping[str, str]
+    """The user's own lines; under pdsh the shell of the node expands `$NAME` in them."""
+    user_names: frozenset[str] = frozenset()
+    """The variables that have a line of the user's."""
     notes: tuple[str, ...] = ()
+    """For a person to read."""
 
     @property
     def exact(self) -> dict[str, str]:
-        """All of them, for a launcher that has no shell between."""
-        return {**self.values, **self.typed}
+        """All variables, for a launcher that uses no shell."""
+        return {**self.values, **self.user_lines}
 
 
 def merge_env(
     environ: Mapping[str, str], planned: Mapping[str, str], files: Sequence[EnvText] = ()
-) -> Carried:
-    """The variables of a job on many nodes.
+) -> RankEnv:
+    """The variables of a job on several nodes.
 
-    A person's line wins over the caller's environment and over what zerowiz would set, but not
-    over what this very job depends on.
+    A line of the user takes precedence over the caller's environment and over what zerowiz would
+    set, but not over variables that this job depends on.
 
     Args:
         environ: The caller's environment.
-        planned: What zerowiz sets for the job.
-        files: The person's files, the later one winning.
+        planned: The variables that zerowiz sets for the job.
+        files: The user's files; a later one takes precedence.
     """
-    values = {name: value for name, value in environ.items() if _travels(name)}
+    values = {name: value for name, value in environ.items() if _is_sent(name)}
     values |= planned
-    typed: dict[str, str] = {}
-    asked: set[str] = set()
+    user_lines: dict[str, str] = {}
+    user_names: set[str] = set()
     notes: list[str] = []
     for file in files:
         for number, line in enumerate(file.text.splitlines(), start=1):
@@ -103,55 +104,60 @@ def merge_env(
                 notes.append(f"`{file.name}` line {number} is left out: {why}")
                 continue
             values.pop(read.name, None)
-            typed.pop(read.name, None)
-            (values if read.as_it_stands else typed)[read.name] = read.value
-            asked.add(read.name)
-    return Carried(values=values, typed=typed, asked=frozenset(asked), notes=tuple(notes))
+            user_lines.pop(read.name, None)
+            (values if read.is_literal else user_lines)[read.name] = read.value
+            user_names.add(read.name)
+    return RankEnv(
+        values=values,
+        user_lines=user_lines,
+        user_names=frozenset(user_names),
+        notes=tuple(notes),
+    )
 
 
-def keep_here(carried: Carried, names: Collection[str]) -> Carried:
-    """Without these, which a command line would show; a note names each."""
+def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
+    """The variables without these, which a command line would show; a note names each."""
     notes = (
         f"`{name}` stays here: the process list of every node would show it; a line in"
         " `.deepspeed_env` sends it all the same"
         for name in names
     )
-    values = {name: value for name, value in carried.values.items() if name not in names}
-    return replace(carried, values=values, notes=(*carried.notes, *notes))
+    values = {name: value for name, value in env.values.items() if name not in names}
+    return replace(env, values=values, notes=(*env.notes, *notes))
 
 
-def for_shell(carried: Carried) -> Carried:
-    """What can pass through pdsh: no secret that nobody asked to send, no line break."""
-    secrets = [name for name, value in carried.values.items() if value and is_secret(name)]
-    carried = keep_here(carried, [name for name in secrets if name not in carried.asked])
-    notes = list(carried.notes)
+def for_pdsh(env: RankEnv) -> RankEnv:
+    """The variables that pdsh can send: no line breaks, and only secrets that the user lists."""
+    secrets = [name for name, value in env.values.items() if value and is_secret(name)]
+    env = without_shown(env, [name for name in secrets if name not in env.user_names])
+    notes = list(env.notes)
     values = {}
-    for name, value in carried.values.items():
-        if any(mark in value for mark in "\n\r\0"):
+    for name, value in env.values.items():
+        if any(character in value for character in "\n\r\0"):
             notes.append(f"`{name}` stays here: DeepSpeed cannot send a value with a line break")
         else:
             values[name] = value
-    return replace(carried, values=values, notes=tuple(notes))
+    return replace(env, values=values, notes=tuple(notes))
 
 
-def render_env(carried: Carried) -> str:
-    """The file for pdsh: the shell of the other node sees each value as it is."""
-    own = {name: escape(value) for name, value in carried.values.items()}
-    lines = {**own, **carried.typed}
+def render_env(env: RankEnv) -> str:
+    """The file for pdsh; the shell of the other node gets each value as it is."""
+    own = {name: escape(value) for name, value in env.values.items()}
+    lines = {**own, **env.user_lines}
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
 def escape(value: str) -> str:
-    """A value as it has to stand between the `"` that DeepSpeed puts around it, for pdsh."""
+    """A value, escaped for the `"` that DeepSpeed puts around it, and for pdsh."""
     return re.sub(r'([\\$`"])', r"\\\1", value).replace("%", "%%")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable's last word says that nobody else is to see it."""
+    """Whether the last word of a variable's name is that of a secret, such as TOKEN."""
     return _SECRET.search(name) is not None
 
 
-def _travels(name: str) -> bool:
+def _is_sent(name: str) -> bool:
     chosen = name in _NAMES or name.startswith(_FAMILIES)
     return chosen and name not in _NEVER and _NAME.fullmatch(name) is not None
 
@@ -159,15 +165,15 @@ def _travels(name: str) -> bool:
 class _Line(Struct, frozen=True, kw_only=True):
     name: str
     value: str
-    """Between `"` for a shell, or as it stands."""
-    as_it_stands: bool
+    """Escaped for a shell within `"`, or literal."""
+    is_literal: bool
 
 
 def _read_line(line: str) -> _Line | None:
-    """A line of the person's; None where it is blank or a comment.
+    """A line of the user's; None where it is blank or a comment.
 
-    DeepSpeed's runner dies of a blank line, a comment ends the command of the node, and a value
-    between quotes loses them to those that DeepSpeed adds.
+    DeepSpeed's runner fails on a blank line, a comment would end the command of the node, and
+    quotes around a value would close those that DeepSpeed adds.
     """
     words = line.strip()
     if not words or words.startswith("#"):
@@ -179,9 +185,9 @@ def _read_line(line: str) -> _Line | None:
         value = value[1:-1]
     literal = quote == "'"
     if not literal:
-        # A `"` or a last backslash would end the quotes that DeepSpeed puts around the value.
+        # A `"` or a last backslash would close the quotes that DeepSpeed puts around the value.
         value = re.sub(r'\\.|["\\]', lambda m: m[0] if len(m[0]) > 1 else f"\\{m[0]}", value)
-    return _Line(name=name if equals else "", value=value, as_it_stands=literal)
+    return _Line(name=name if equals else "", value=value, is_literal=literal)
 
 
 def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
@@ -189,6 +195,6 @@ def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
         return "it is no `NAME=VALUE`, and DeepSpeed would die of it"
     if line.name in planned and line.name.startswith(_OURS):
         return f"this job sets `{line.name}` itself"
-    if not line.as_it_stands and line.value.count("`") % 2:
+    if not line.is_literal and line.value.count("`") % 2:
         return "its backtick never closes"
     return None

@@ -1,4 +1,4 @@
-"""Say where this copy of zerowiz stands among those of a job that has one on each node."""
+"""This node's rank in a job with one zerowiz on each node, and DeepSpeed's options for it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ from zerowiz.core.launch.plan import refuse_slices
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.errors import UsageError
 
-FOREIGN_VARIABLES = (
-    # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: what
-    # torchrun tells its own ranks. With its agent's store, no rank of ours would open one.
+OTHER_LAUNCHERS_VARIABLES = (
+    # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: the
+    # variables of torchrun's own ranks. With its agent's store, no rank of ours would open one.
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
@@ -24,7 +24,7 @@ FOREIGN_VARIABLES = (
     "ROLE_RANK",
     "ROLE_WORLD_SIZE",
 )
-"""What another launcher told this copy, and a rank of DeepSpeed must not hear.
+"""Variables that another launcher set for this process, and that DeepSpeed's ranks must not see.
 
 DeepSpeed sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself (launch.py, 0.19.8).
 """
@@ -34,27 +34,27 @@ _HOSTS = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*", re.ASCII)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
-# Slurm, MAX_RANGE of src/common/hostlist.c: what it expands itself, and no more.
+# Slurm, MAX_RANGE of src/common/hostlist.c: Slurm itself expands no more.
 _MOST_HOSTS = 65_536
 
 
 class NodeRank(Struct, frozen=True, kw_only=True):
-    """One copy on each of several nodes; each starts the ranks of its own node."""
+    """This node in a job with one zerowiz on each node, which starts the ranks of its own node."""
 
     node_rank: int
     nodes: int
     hosts: tuple[str, ...]
-    """A name for each node, in the order of their ranks; DeepSpeed only tells them apart by it."""
+    """A name for each node, by its rank; DeepSpeed uses the names only to distinguish nodes."""
     master_addr: str
-    """Where every node reaches node 0."""
+    """The address by which every node reaches node 0."""
     master_port: int | None = None
-    """As told; None where node 0 takes one that is free."""
+    """None where node 0 chooses a free one."""
     job_key: str
-    """The same on every node of this job; another for the next job, where one can tell."""
+    """The same on every node of this job; different for the next job, where that is known."""
 
     @property
     def port_here(self) -> int | None:
-        """The port that has to be free on this node, where one was told: node 0 listens."""
+        """The port that must be free on this node; only node 0 listens on `master_port`."""
         return None if self.node_rank else self.master_port
 
     def __post_init__(self) -> None:
@@ -67,10 +67,10 @@ class NodeRank(Struct, frozen=True, kw_only=True):
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """The hosts in Slurm's `n[01-04,7],m3`, in its order.
+    """The hosts in a list of Slurm, such as `n[01-04,7],m3`, in its order.
 
     Raises:
-        UsageError: It is no such list.
+        UsageError: The text is no such list.
     """
     hosts: list[str] = []
     position = 0
@@ -87,7 +87,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def _expand(word: str, text: str) -> Iterator[str]:
-    """The hosts of one word; its last bracket counts fastest."""
+    """The hosts of one word with brackets; the number in the last bracket changes fastest."""
     match = _BRACKETS.search(word)
     if match is None:
         yield word
@@ -114,13 +114,13 @@ def _no_list(text: str) -> UsageError:
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:
-    """What DeepSpeed calls the devices of this node: CUDA's numbers; on the CPU just a count.
+    """DeepSpeed's numbers for the devices of this node: CUDA's ordinals, or a count for the CPU.
 
-    In rising order, as `--include` sorts them (deepspeed/launcher/runner.py,
+    They are in ascending order, as `--include` sorts them (deepspeed/launcher/runner.py,
     parse_node_config_list, 0.19.8).
 
     Raises:
-        UsageError: One is a MIG slice.
+        UsageError: One of the devices is a MIG slice.
     """
     if machine.accelerator is Accelerator.CPU:
         return tuple(range(len(machine.gpus)))
@@ -128,40 +128,39 @@ def slots_of(machine: Machine) -> tuple[int, ...]:
     return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))
 
 
-def hostfile_text(place: NodeRank, slots: Sequence[Sequence[int]]) -> str:
+def hostfile_text(node_rank: NodeRank, slots: Sequence[Sequence[int]]) -> str:
     """DeepSpeed's hostfile; a host's count is one above its highest slot.
 
-    DeepSpeed takes a slot of `--include` only below the host's count (deepspeed/launcher/runner.py,
-    parse_inclusion_exclusion, 0.19.8).
+    DeepSpeed accepts only slots below the host's count in `--include`
+    (deepspeed/launcher/runner.py, parse_inclusion_exclusion, 0.19.8).
 
     Args:
-        place: Of any copy.
+        node_rank: Of any node of the job.
         slots: Of each node, by its rank.
     """
-    return "".join(
-        f"{host} slots={max(own) + 1}\n" for host, own in zip(place.hosts, slots, strict=True)
-    )
+    hosts = zip(node_rank.hosts, slots, strict=True)
+    return "".join(f"{host} slots={max(own) + 1}\n" for host, own in hosts)
 
 
-def copy_options(
-    place: NodeRank, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
+def node_options(
+    node_rank: NodeRank, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
 ) -> tuple[str, ...]:
-    """DeepSpeed's own options for the ranks of this node alone.
+    """DeepSpeed's own options for starting the ranks of this node alone.
 
-    `--no_ssh` needs the hostfile and `--node_rank`, and without `--master_addr` it asks the first
-    host by ssh; `--include` cannot be joined with `--num_gpus` (deepspeed/launcher/runner.py, main,
-    0.19.8). All copies name the same slots: a rank's number is counted over them.
+    `--no_ssh` needs the hostfile and `--node_rank`. Without `--master_addr` DeepSpeed asks the
+    first host by ssh. `--include` cannot be combined with `--num_gpus`
+    (deepspeed/launcher/runner.py, main, 0.19.8). Every node names the same slots, because DeepSpeed
+    numbers the ranks over all of them.
 
     Args:
-        place: Of this copy.
-        hostfile: Holds `hostfile_text` of the same slots.
+        node_rank: Of this node.
+        hostfile: The path of the file with `hostfile_text` of the same slots.
         slots: Of each node, by its rank.
-        master_addr: As agreed.
+        master_addr: The address of node 0.
     """
-    named = (
-        f"{host}:{','.join(map(str, own))}" for host, own in zip(place.hosts, slots, strict=True)
-    )
+    hosts = zip(node_rank.hosts, slots, strict=True)
+    named = (f"{host}:{','.join(map(str, own))}" for host, own in hosts)
     return (
-        *("--hostfile", hostfile, "--no_ssh", "--node_rank", str(place.node_rank)),
+        *("--hostfile", hostfile, "--no_ssh", "--node_rank", str(node_rank.node_rank)),
         *("--master_addr", master_addr, "--include", "@".join(named)),
     )

@@ -10,7 +10,7 @@ from zerowiz.errors import UsageError
 
 
 class Launcher(StrEnum):
-    """What of DeepSpeed starts the ranks of other nodes."""
+    """The launchers of DeepSpeed that start ranks on other nodes."""
 
     PDSH = "pdsh"
     OPENMPI = "openmpi"
@@ -23,7 +23,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     path: str
     text: str
     own_folder: bool = False
-    """In the folder of this one run: nobody's work is there, and nobody else reads it."""
+    """Whether it lies in the folder of this run, which holds no person's work and is private."""
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):
@@ -36,11 +36,11 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
     unset: tuple[str, ...] = ()
     """Variables of the caller's environment that the job must not see."""
     notes: tuple[str, ...] = ()
-    """What a person should know of how it travels."""
+    """For a person to read: what is not sent to other nodes."""
     master_port: int | None = None
-    """Where the ranks meet."""
+    """The port of torch's rendezvous."""
     supervised: bool = False
-    """Whether zerowiz stays with the job, or becomes it."""
+    """Whether zerowiz supervises the job, instead of being replaced by it."""
 
     def environ(self, callers: Mapping[str, str]) -> dict[str, str]:
         """The whole environment of the job."""
@@ -49,25 +49,25 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
 
 
 class Programs(Struct, frozen=True, kw_only=True):
-    """What runs the job, as the probe found it."""
+    """The programs and folders of a job, as the probe found them."""
 
     deepspeed: str
     bin_folder: str
-    """Beside the interpreter; JIT builds look for ninja on PATH."""
+    """The interpreter's; JIT builds look for ninja on PATH."""
     master_port: int
-    """Free a moment ago: DeepSpeed's own default collides when two jobs share a host."""
+    """A free one; DeepSpeed's default is the same for two jobs that share a host."""
     rank_program: str
-    """Stands in the script's place in a supervised job, and starts it as one rank."""
+    """`worker/rank.py`, which a supervised job starts for each rank instead of the script."""
     extensions_folder: str | None
-    """Where compiled DeepSpeed ops stay apart per environment; None outside a virtual one."""
+    """The folder of this environment's compiled ops; None outside of a virtual environment."""
 
 
 def launcher_options(machine: Machine) -> tuple[str, ...]:
-    """DeepSpeed's own options for ranks on this host, which stand before the script.
+    """DeepSpeed's own options for ranks on this host; they stand before the script.
 
-    `--include` names slots explicitly: with CUDA_VISIBLE_DEVICES set, `--num_gpus` drops it and
-    takes the first GPUs. The CPU accelerator counts one slot, so there it is `--num_gpus`
-    (deepspeed/launcher/runner.py, 0.19.8).
+    `--include` names the slots explicitly, because with `--num_gpus` DeepSpeed ignores
+    CUDA_VISIBLE_DEVICES and takes the first GPUs. The CPU accelerator counts only one slot, so
+    there it is `--num_gpus` (deepspeed/launcher/runner.py, 0.19.8).
     """
     if machine.accelerator is Accelerator.CPU:
         return ("--num_gpus", str(len(machine.gpus)))
@@ -77,12 +77,12 @@ def launcher_options(machine: Machine) -> tuple[str, ...]:
 
 
 def refuse_slices(machine: Machine) -> None:
-    """See that the launcher can name every GPU.
+    """Refuse MIG slices, which DeepSpeed's launcher cannot name.
 
-    It takes whole numbers alone, and CUDA gives a process one slice.
+    The launcher takes only whole numbers, and CUDA gives a process only one slice.
 
     Raises:
-        UsageError: One is a MIG slice.
+        UsageError: One of the GPUs is a MIG slice.
     """
     slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
     if slices:
@@ -97,12 +97,21 @@ def refuse_slices(machine: Machine) -> None:
 def launch_env(
     machine: Machine, programs: Programs, environ: Mapping[str, str], delivery: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables the job needs that the caller's environment lacks; never overrides a user's."""
+    """The variables that the job needs and the caller's environment lacks.
+
+    A variable that the caller has set is kept, except for PATH, which gets one more folder.
+
+    Args:
+        machine: What the job runs on.
+        programs: The programs and folders of the job.
+        environ: The caller's environment.
+        delivery: The variables that pass the config to the script.
+    """
     env = dict(delivery)
     if machine.accelerator is Accelerator.CPU:
         env["DS_ACCELERATOR"] = "cpu"
     else:
-        # NVML's indices are PCI order; CUDA's are not unless it is told so.
+        # NVML's indices are in PCI order; CUDA's are only with this variable.
         env |= _unless_set(environ, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         # Runs b4-009 and d4-013: reserved memory 64.0 GB without it, 50.6 GB with it.
         if "PYTORCH_ALLOC_CONF" not in environ:
@@ -122,17 +131,17 @@ def launch_env(
     return env
 
 
-# accelerate 1.15, utils/environment.py, check_cuda_p2p_ib_support: with an older driver NCCL takes
-# peer-to-peer between these for granted, and hangs.
+# accelerate 1.15, utils/environment.py, check_cuda_p2p_ib_support: with a driver before this one,
+# NCCL assumes peer-to-peer access between these GPUs, and hangs.
 _NO_PEER_TO_PEER = "RTX 40"
-_MENDED_BY_DRIVER = (550, 40, 7)
+_FIXED_BY_DRIVER = (550, 40, 7)
 
 
 def _lacks_peer_to_peer(machine: Machine) -> bool:
     named = any(_NO_PEER_TO_PEER in gpu.name for gpu in machine.gpus)
     parts = (machine.driver_version or "").split(".")
     driver = tuple(int(part) for part in parts if part.isdecimal())
-    return named and machine.world_size > 1 and () < driver < _MENDED_BY_DRIVER
+    return named and machine.world_size > 1 and () < driver < _FIXED_BY_DRIVER
 
 
 def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
@@ -142,12 +151,12 @@ def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[s
 def launch_argv(
     deepspeed: str, options: Sequence[str], master_port: int, words: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command: launcher options stand before the script, everything after it is its own.
+    """The command of a job.
 
     Args:
-        deepspeed: The program.
-        options: Its own.
-        master_port: Where the ranks meet.
-        words: What it takes for the script, and the arguments of that.
+        deepspeed: The path of `deepspeed`.
+        options: DeepSpeed's options, which stand before the script.
+        master_port: The port of torch's rendezvous.
+        words: The program that it takes as the script, and the arguments of that.
     """
     return (deepspeed, *options, "--master_port", str(master_port), *words)

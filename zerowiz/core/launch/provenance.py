@@ -1,4 +1,4 @@
-"""The plan file beside a config: why the config is as it is, and what makes it again."""
+"""The plan file of a config: why the config is as it is, and the command that makes it again."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ from zerowiz.core.values import replace
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 
 LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
-"""Whose release decides what a config does."""
+"""The libraries whose releases decide what a config does."""
 
-# Values of these options are passwords: `--hub_token` of TrainingArguments, `--api-key`. Words of
+# The values of these options are secrets: `--hub_token` of TrainingArguments, `--api-key`. Words of
 # a vocabulary (`--eos_token`) and counts (`--max_tokens`) are not.
 _SECRET_OPTION = re.compile(
     r"--?(?:.*\.)?token"
@@ -31,27 +31,27 @@ _HIDDEN = "***"
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
-    """What the plan of a config does not tell by itself."""
+    """The facts of a plan file that are not part of the plan."""
 
     config: PlannedFile
     argv: tuple[str, ...]
-    """The command that leads here again, with every answer in it."""
+    """The command that makes the same plan, with every answer as an option."""
     versions: Mapping[str, str | None]
-    """Of what planned and of what will run; None where it is not installed."""
+    """The release of each of LIBRARIES and of zerowiz; None where it is not installed."""
 
 
 def plan_path(config_path: str) -> str:
-    """Where the plan of this config lies: beside it."""
+    """The path of a config's plan file, in the same folder."""
     return config_path.removesuffix(_CONFIG_SUFFIX) + _PLAN_SUFFIX
 
 
 def is_plan_path(path: str) -> bool:
-    """Whether a file of this name is the plan of a config, which nothing but people reads."""
+    """Whether a file of this name is the plan of a config; no program reads plans."""
     return path.endswith(_PLAN_SUFFIX)
 
 
 def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """A script's arguments with passwords blotted out: a plan file lies where others read it."""
+    """A script's arguments with secrets replaced: other people may read a plan file."""
     return tuple(_SECRET_VALUE.sub(_HIDDEN, word) for word in _hide_values(words))
 
 
@@ -68,35 +68,35 @@ def _hide_values(words: Sequence[str]) -> Iterator[str]:
         yield f"{name}={_HIDDEN}" if named and equals else word
 
 
-def without_people(
+def without_identities(
     machine: Machine, rename: Callable[[str], str], *, names_hosts: bool = False
 ) -> Machine:
-    """The machine as a recording tells it: numbers and kinds, and nobody's name.
+    """The machine without processes and UUIDs, as a recording has it.
 
-    Other people's processes go, UUIDs are hashed, which still tells two GPUs apart.
+    UUIDs are hashed, so that GPUs can still be distinguished.
 
     Args:
         machine: As it was read.
         rename: Hashes every UUID in a text.
-        names_hosts: Whether its notes are those of nodes, by their names.
+        names_hosts: Whether its notes name hosts; then they are removed.
     """
     notes = () if names_hosts else tuple(map(rename, machine.notes))
-    gpus = tuple(_without_people(gpu, rename) for gpu in machine.gpus)
+    gpus = tuple(_without_identity(gpu, rename) for gpu in machine.gpus)
     return replace(machine, gpus=gpus, notes=notes)
 
 
-def _without_people(gpu: Gpu, rename: Callable[[str], str]) -> Gpu:
-    # A clique carries the UUID of its cluster in hex; equality is all that is read of it.
+def _without_identity(gpu: Gpu, rename: Callable[[str], str]) -> Gpu:
+    # A clique contains the UUID of its cluster in hex; it is only compared with others.
     clique = gpu.clique and hashlib.sha256(gpu.clique.encode()).hexdigest()[:16]
     return replace(gpu, uuid=gpu.uuid and rename(gpu.uuid), clique=clique, processes=())
 
 
 def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
-    """The plan file's text; the same input gives the same bytes, so it holds no time.
+    """The text of the plan file. It holds no time: the same input gives the same bytes.
 
     Args:
-        plan: The contract's object of this decision.
-        provenance: What stands before the rest of it, for a person who opens the file.
+        plan: The decision as `plan --json` prints it.
+        provenance: What stands at the beginning, for a person who opens the file.
 
     Returns:
         JSON that ends in a newline.

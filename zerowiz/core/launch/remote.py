@@ -1,7 +1,7 @@
-"""Plan a launch over a hostfile: what DeepSpeed's own launchers need that they do not say.
+"""Plan a launch over a hostfile: options, variables and quoting for DeepSpeed's own launchers.
 
-Three of them reach other nodes from one head. pdsh hands a command line to the shell of each node;
-Open MPI and MPICH start the ranks themselves, without a shell between.
+Three of them reach other nodes from one head node. pdsh passes a command line to the shell of each
+node. Open MPI and MPICH start the ranks themselves, without a shell.
 """
 
 import re
@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.launch.env import Carried, for_shell, is_secret, keep_here, render_env
+from zerowiz.core.launch.env import RankEnv, for_pdsh, is_secret, render_env, without_shown
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError
 
-# ssh_config(5): a node that vanished is given up after so many questions, so far apart; without
-# them `ssh` waits for it until the kernel gives up, after two hours. The first value that ssh is
-# given counts, so a person's own options stand before these.
+# ssh_config(5): `ssh` gives up a node that does not answer after so many messages with this
+# interval. Without the options it waits until the kernel gives up, after two hours. The first value
+# of an option counts, so a person's own options stand before these.
 ALIVE_EVERY_S = 5
 ALIVE_TRIES = 3
 KEEPALIVE = f"-o ServerAliveInterval={ALIVE_EVERY_S} -o ServerAliveCountMax={ALIVE_TRIES}"
 
-# Where each launcher takes more options of `ssh` from: pdsh(1), ORTE's plm/rsh component (4.1),
-# Hydra's bootstrap (4.0).
+# The variable from which each launcher takes options of `ssh`: pdsh(1), ORTE's plm/rsh component
+# (4.1), Hydra's bootstrap (4.0).
 _SSH_OPTIONS: Mapping[Launcher, str] = {
     Launcher.PDSH: "PDSH_SSH_ARGS_APPEND",
     Launcher.OPENMPI: "OMPI_MCA_plm_rsh_args",
@@ -31,7 +31,7 @@ _SSH_OPTIONS: Mapping[Launcher, str] = {
 
 # deepspeed/launcher/runner.py, EXPORT_ENVS and export_envs of the CUDA accelerator (0.19.8).
 _EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
-# multinode_runner.py, add_export (0.19.8): anything else gets `"` around it.
+# multinode_runner.py, add_export (0.19.8): any other value gets `"` around it.
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
 
 
@@ -41,18 +41,19 @@ class HostLaunch(Struct, frozen=True, kw_only=True):
     options: tuple[str, ...]
     """DeepSpeed's, before the script."""
     env: Mapping[str, str]
-    """For DeepSpeed itself, here."""
+    """For DeepSpeed itself, on this host."""
     notes: tuple[str, ...]
+    """For a person to read."""
     without: tuple[str, ...] = ()
     """Variables that DeepSpeed itself must not see: it would garble them, or show a secret."""
     env_text: str = ""
-    """The file that DS_ENV_FILE names."""
+    """The content of the file that DS_ENV_FILE names."""
 
 
 def plan_host_launch(
     launcher: Launcher,
     hostfile: str,
-    carried: Carried,
+    rank_env: RankEnv,
     environ: Mapping[str, str],
     *,
     env_file: str,
@@ -62,28 +63,28 @@ def plan_host_launch(
     """The options and the environment of a job whose nodes a hostfile names.
 
     Args:
-        launcher: Which of DeepSpeed's.
+        launcher: Which of DeepSpeed's launchers.
         hostfile: Its path.
-        carried: The variables of the ranks.
+        rank_env: The variables of the ranks.
         environ: The caller's environment.
-        env_file: Absolute path of the file of variables.
-        master_addr: Address of the first node, as the others reach it; None lets DeepSpeed ask
-            that node, which says the first address that it has.
-        master_port: Where the ranks meet there.
+        env_file: The absolute path of the file of variables.
+        master_addr: The address by which the other nodes reach the first one. With None DeepSpeed
+            takes the first address that the node has.
+        master_port: The port of torch's rendezvous on that node.
     """
     options: tuple[str, ...] = ("--hostfile", hostfile, "--launcher", launcher.value)
     if master_addr is not None:
         options += ("--master_addr", master_addr)
     env = {"DS_ENV_FILE": env_file, **_keepalive(launcher, environ)}
-    shown = _would_show(environ, carried)
-    carried = keep_here(carried, shown)
+    shown = _list_shown_secrets(environ, rank_env)
+    rank_env = without_shown(rank_env, shown)
     if launcher is Launcher.PDSH:
-        carried = for_shell(carried)
-        text = render_env(carried)
+        rank_env = for_pdsh(rank_env)
+        text = render_env(rank_env)
         return HostLaunch(
-            options=options, env=env, env_text=text, without=shown, notes=carried.notes
+            options=options, env=env, env_text=text, without=shown, notes=rank_env.notes
         )
-    values = {**carried.exact, "MASTER_PORT": str(master_port)}
+    values = {**rank_env.exact, "MASTER_PORT": str(master_port)}
     if master_addr is not None:
         values["MASTER_ADDR"] = master_addr
     seen = {name: value for name, value in environ.items() if name not in shown} | values
@@ -93,7 +94,7 @@ def plan_host_launch(
         options=(*options, f"--launcher_args={shlex.join(words)}") if words else options,
         env={**{name: values[name] for name in values if name not in garbled}, **env},
         without=(*shown, *garbled),
-        notes=carried.notes,
+        notes=rank_env.notes,
     )
 
 
@@ -102,26 +103,27 @@ def _keepalive(launcher: Launcher, environ: Mapping[str, str]) -> dict[str, str]
     return {name: f"{environ.get(name, '')} {KEEPALIVE}".strip()}
 
 
-def _would_show(environ: Mapping[str, str], carried: Carried) -> tuple[str, ...]:
-    """Secrets that DeepSpeed puts into a command line unasked."""
+def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[str, ...]:
+    """The secrets that DeepSpeed would put into a command line by itself."""
     sent = (name for name, value in environ.items() if value and name.startswith(_EXPORTED))
-    return tuple(sorted(name for name in sent if is_secret(name) and name not in carried.asked))
+    secrets = (name for name in sent if is_secret(name))
+    return tuple(sorted(name for name in secrets if name not in rank_env.user_names))
 
 
 def _is_garbled(name: str, value: str) -> bool:
-    """Whether DeepSpeed would send it with quotes that no shell takes off again."""
+    """Whether DeepSpeed would send the value with quotes that no shell removes."""
     return name.startswith(_EXPORTED) and _PLAIN.fullmatch(value) is None
 
 
 def _openmpi_words(
     seen: Mapping[str, str], names: Iterable[str], garbled: Mapping[str, str]
 ) -> list[str]:
-    # DeepSpeed names eth0, and MPI_Init dies where a node has none; an empty list is Open MPI's own
-    # choice (tried with 4.1.4).
+    # DeepSpeed names eth0, and MPI_Init fails on a node without it; with an empty list Open MPI
+    # chooses itself (tried with 4.1.4).
     words = ["--mca", "btl_tcp_if_include", seen.get("OMPI_MCA_btl_tcp_if_include", "")]
     for name in names:
-        # Without its value, which Open MPI reads here: nothing of it stands in a process list.
-        # What DeepSpeed sends as well would stand there twice.
+        # Only the name: Open MPI reads the value on this host, so no process list shows it. What
+        # DeepSpeed sends as well would be sent twice.
         words += [] if name.startswith(_EXPORTED) else ["-x", name]
     for name, value in garbled.items():
         words += ["-x", f"{name}={value}"]
@@ -131,7 +133,7 @@ def _openmpi_words(
 def _mpich_words(
     _seen: Mapping[str, str], _names: Iterable[str], garbled: Mapping[str, str]
 ) -> list[str]:
-    # Hydra takes the whole environment along.
+    # Hydra sends the whole environment.
     return [word for name, value in garbled.items() for word in ("-genv", name, value)]
 
 
@@ -141,10 +143,10 @@ _MPI_WORDS: Mapping[
 
 
 def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
-    """The words after what DeepSpeed takes for the script, so that the ranks get them as they are.
+    """The words after the script, quoted so that the ranks get them unchanged.
 
-    PDSHRunner (deepspeed/launcher/multinode_runner.py, 0.19.8) puts `"` around a word with a space,
-    escapes `"` in it and nothing else, and leaves every other word to the shell of the node.
+    PDSHRunner (deepspeed/launcher/multinode_runner.py, 0.19.8) puts `"` around a word with a space
+    and escapes only `"` in it. It passes every other word to the shell of the node as it is.
     """
     if launcher is not Launcher.PDSH:
         return tuple(words)
@@ -152,27 +154,27 @@ def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def quote_script(launcher: Launcher, path: str) -> str:
-    """What DeepSpeed takes for the script: PDSHRunner leaves it to the shell as it is."""
+    """The path of the script, quoted: PDSHRunner passes it to the shell as it is."""
     return shlex.quote(path).replace("%", "%%") if launcher is Launcher.PDSH else path
 
 
 def _for_pdsh(word: str) -> str:
     quoted = re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
-    # pdsh(1): `%h`, `%u` and `%n` stand for something, also inside quotes; `%%` is a `%`.
+    # pdsh(1): it replaces `%h`, `%u` and `%n`, also inside quotes; `%%` is a `%`.
     return quoted.replace("%", "%%")
 
 
-def refuse_place(launcher: Launcher, places: Mapping[str, str]) -> None:
-    """Refuse paths that DeepSpeed puts bare into the command of a node.
+def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
+    """Refuse paths that DeepSpeed puts unquoted into the command of a node.
 
     Args:
-        launcher: Which of DeepSpeed's.
-        places: By what they are: the working folder, the interpreter.
+        launcher: Which of DeepSpeed's launchers.
+        paths: By what they are, such as the working folder, the interpreter.
 
     Raises:
-        UsageError: One would be split or read as something else.
+        UsageError: A shell would split one of them, or replace a part of it.
     """
-    for what, path in places.items():
+    for what, path in paths.items():
         if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
             raise UsageError(
                 f"{what} `{path}`: DeepSpeed's {launcher} launcher breaks on these characters",

@@ -1,4 +1,4 @@
-"""Write the job script that trains on the nodes of a SLURM cluster."""
+"""Render the job script (sbatch) that trains on the nodes of a SLURM cluster."""
 
 import re
 import shlex
@@ -8,13 +8,13 @@ from msgspec import Struct
 
 _GIB = 2**30
 _WIDTH = 96
-# Without one, a job gets its partition's limit, and a queue that fills gaps passes it over.
+# A job without a time limit gets its partition's, and a backfilling scheduler cannot fit it in.
 _TIME = "24:00:00"
 # sbatch(1), --signal: it may come up to a minute early.
 _WARNING_S = 120
-# A rank's own threads and those of its data loader; what DeepSpeed's offload takes comes on top.
+# For a rank's own threads and those of its data loader; DeepSpeed's offload uses more.
 _CORES_PER_RANK = 4
-# Less than the warning, so that what is saved is saved before the time is up.
+# Less than the warning, so that the ranks have saved before the time is up.
 _GRACE_S = 90
 _AGAIN = (
     "status=$?",
@@ -26,30 +26,30 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class JobScript(Struct, frozen=True, kw_only=True):
-    """What the script has to ask for, and to start."""
+    """What the script requests, and what it starts."""
 
     nodes: int
     ranks: int
-    """On each node: one for each of its GPUs."""
+    """On each node, one for each of its GPUs."""
     has_gpus: bool
-    """Without, the ranks run on the CPU."""
+    """Whether the ranks run on GPUs, not on the CPU."""
     cores: int | None = None
-    """Of the job on each node; None where the nodes were not seen."""
+    """Of the job on each node; None where the nodes are not known."""
     memory_bytes: int | None = None
-    """Of the host, on each node; None where nothing is known of it."""
+    """Of the host, on each node; None where it is not known."""
     activate: str | None = None
-    """Sourced first: the `activate` of a virtual environment."""
+    """The `activate` of a virtual environment, which is sourced first."""
     stage: str = "auto"
     options: tuple[str, ...] = ()
-    """Of `zerowiz launch`, beside `--stage` and `--yes`."""
+    """Of `zerowiz launch`, besides `--stage` and `--yes`."""
     script: str
     script_args: tuple[str, ...] = ()
     path: str = "job.sbatch"
-    """Where it is written, seen from the folder that all its other paths start at."""
+    """Its own path, relative to the same folder as its other paths."""
 
 
 def render_job_script(job: JobScript) -> str:
-    """The text of the file, which a person can read and change."""
+    """The text of the file, for a person to read and edit."""
     parts = (_title(job), _directives(job), _environment(job), (*_start(job), *_AGAIN))
     return "\n".join("".join(f"{line}\n" for line in part) for part in parts)
 
@@ -136,7 +136,7 @@ def _start(job: JobScript) -> Iterator[str]:
 
 
 def _fold(words: Sequence[str]) -> str:
-    """A long command over several lines; no word is cut."""
+    """A long command over several lines, broken between words."""
     return " \\\n".join(_lines(words))
 
 

@@ -1,4 +1,4 @@
-"""Decide whether zerowiz becomes the job, or stays and watches over it."""
+"""Decide whether zerowiz supervises a job, or is replaced by it."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,15 +9,15 @@ class LaunchEnvironment(Struct, frozen=True, kw_only=True):
     """What a launch was started from."""
 
     in_foreground: bool
-    """A person sits at a terminal, and this process has it."""
+    """Whether it runs in the foreground of a terminal, where a person can end it."""
     survives_hangup: bool = False
-    """Started by `nohup`, or so that the end of the terminal does not end it."""
+    """Whether the end of the terminal does not end it, as with `nohup`."""
     runs_ci: bool = False
     container: str | None = None
-    """What shows it."""
+    """The reason to name where it runs in a container."""
 
 
-# Each that holds keeps zerowiz with its job, and says why.
+# The reasons for supervising a job, each with its condition.
 _REASONS: Mapping[str, Callable[[LaunchEnvironment], bool]] = {
     "no terminal in the foreground": lambda s: not s.in_foreground,
     "nohup": lambda s: s.survives_hangup,
@@ -25,12 +25,12 @@ _REASONS: Mapping[str, Callable[[LaunchEnvironment], bool]] = {
 }
 
 
-def why_supervised(surroundings: LaunchEnvironment, scheduler: str | None) -> str | None:
-    """What keeps zerowiz with its job; None where a person can end it at the terminal.
+def why_supervised(environment: LaunchEnvironment, scheduler: str | None) -> str | None:
+    """Why zerowiz supervises the job; None where a person can end it at the terminal.
 
     Args:
-        surroundings: What the launch was started from.
-        scheduler: What gave the job its machine, if anything did.
+        environment: What the launch was started from.
+        scheduler: The scheduler that gave the job its machine, if there is one.
     """
-    reasons = [why for why, holds in _REASONS.items() if holds(surroundings)]
-    return next(filter(None, (scheduler, *reasons, surroundings.container)), None)
+    reasons = [why for why, holds in _REASONS.items() if holds(environment)]
+    return next(filter(None, (scheduler, *reasons, environment.container)), None)

@@ -1,4 +1,7 @@
-"""Find the rung that a job goes on with after it ran out of memory: the same walk, knowing more."""
+"""Decide which strategy a job continues with after it ran out of memory.
+
+It is the same decision as before, with one more fact: what ran out of memory does not fit.
+"""
 
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.oom_history import RanOut
@@ -9,13 +12,13 @@ from zerowiz.core.values import replace
 
 
 def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: str) -> RanOut | None:
-    """What a run of this strategy showed; None where nobody knows how much room it had.
+    """The fact that a run ran out of memory; None where the size of that memory is not known.
 
     Args:
-        decision: The one that it was started by.
-        strategy: What it ran with.
-        memory: Which memory was too small.
-        day: As 2026-11-22.
+        decision: The decision that the run was started by.
+        strategy: The strategy that it ran with.
+        memory: The memory that was too small.
+        day: Such as 2026-11-22.
     """
     job = decision.job
     on_gpu = memory is MemoryKind.GPU
@@ -34,19 +37,20 @@ def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: st
 
 
 def decide_again(decision: Decision, seen: RanOut) -> Decision:
-    """Walk the chart once more: what died and what needs as much does not fit any more.
+    """Decide again: the strategy that ran out of memory, and those that need as much, do not fit.
 
-    A stage that was asked for was where to begin; the same step and batch go on one rung up.
+    The step and the batch stay the same. A stage that a person asked for was the one to begin with,
+    so it constrains the new decision no longer.
     """
     job = replace(decision.job, ran_out=(*decision.job.ran_out, seen))
     constraints = replace(decision.constraints, stage=None, force=False)
     return decide(job, constraints)
 
 
-# Which end shows which memory to be too small; every other end is no matter of the rung.
+# The memory that was too small, by the cause of an end; another strategy helps for no other cause.
 _MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
 
 
 def memory_of(cause: Cause) -> MemoryKind | None:
-    """The memory that a job ended for want of, if it did."""
+    """The memory that a job ran out of; None where it ended for another reason."""
     return _MEMORY.get(cause)

@@ -1,11 +1,11 @@
-"""The record of a run, `zerowiz-run.json`: what was planned, tried, and how each attempt ended."""
+"""The record of a run, `zerowiz-run.json`: its attempts, and how each of them ended."""
 
 import json
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.outcome.resume import GoesOn
+from zerowiz.core.outcome.resume import ResumeFrom
 from zerowiz.core.outcome.verdict import JobEnd
 
 SCHEMA_VERSION = 1
@@ -17,18 +17,18 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
 
     strategy: str
     why: str
-    """Why this strategy, in a person's words."""
+    """Why this strategy was chosen, in a sentence."""
     config_path: str
     plan_path: str | None
     command: tuple[str, ...]
-    """With passwords blotted out."""
+    """With passwords replaced."""
     env: Mapping[str, str]
     logs: str
     """The folder with one log for each rank."""
-    goes_on: GoesOn
-    goes_on_path: str | None
+    resume_from: ResumeFrom
+    resume_path: str | None
     started_at: str
-    """In UTC, as 2026-11-22T04:30:00Z."""
+    """In UTC, such as 2026-11-22T04:30:00Z."""
     ended_at: str | None = None
     end: JobEnd | None = None
 
@@ -39,12 +39,12 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     zerowiz_version: str
     script: str
     script_args: tuple[str, ...]
-    """With passwords blotted out."""
+    """With passwords replaced."""
     job: str | None
-    """The scheduler's name for it."""
+    """The scheduler's identifier of the job."""
     attempts: tuple[AttemptRecord, ...]
     exit_status: int | None = None
-    """None as long as the run goes on."""
+    """None as long as the run lasts."""
 
 
 def _encode_end(end: JobEnd | None) -> dict[str, object] | None:
@@ -62,7 +62,11 @@ def _encode_end(end: JobEnd | None) -> dict[str, object] | None:
 
 
 def render_record(record: RunRecord) -> str:
-    """The record as JSON; there is at least one attempt."""
+    """The record as JSON.
+
+    Args:
+        record: With at least one attempt.
+    """
     first, last = record.attempts[0], record.attempts[-1]
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -83,7 +87,7 @@ def render_record(record: RunRecord) -> str:
                 "command": list(attempt.command),
                 "env": dict(attempt.env),
                 "logs": attempt.logs,
-                "goes_on_from": {"what": attempt.goes_on.value, "path": attempt.goes_on_path},
+                "goes_on_from": {"what": attempt.resume_from.value, "path": attempt.resume_path},
                 "started_at": attempt.started_at,
                 "ended_at": attempt.ended_at,
                 "end": _encode_end(attempt.end),

@@ -1,4 +1,4 @@
-"""Say from where a restarted script goes on, and with which arguments."""
+"""Decide from where a restarted script resumes, and with which arguments."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,45 +9,47 @@ from zerowiz.core.script import SWITCHES, Convention, ScriptFacts, Takes, read_w
 from zerowiz.core.strategy import Offload, Strategy
 
 
-class GoesOn(StrEnum):
-    """From where a restarted script goes on."""
+class ResumeFrom(StrEnum):
+    """From where a restarted script resumes."""
 
     CHECKPOINT = "checkpoint"
     """Weights, optimizer, schedule and step."""
     WEIGHTS = "weights"
     """Its saved weights, with a new optimizer and schedule."""
     START = "start"
+    """From nothing: it saved nothing that the new strategy can load."""
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    """What the script's output folder holds; None where there is nothing of that kind."""
+    """The checkpoints in the script's output folder; None where there is none of a kind."""
 
     portable: str | None = None
-    """The newest checkpoint of `portable_checkpoint`, which loads at every stage."""
+    """The newest one of `portable_checkpoint`, which loads at every stage."""
     engine: str | None = None
-    """The newest of the Trainer's with DeepSpeed's own state in it."""
+    """The newest one of the Trainer with DeepSpeed's own state."""
     weights: str | None = None
-    """The newest of the Trainer's with whole weights in it."""
+    """The newest one of the Trainer with whole weights."""
 
 
 class Resume(Struct, frozen=True, kw_only=True):
     """How a script is started again."""
 
-    goes_on: GoesOn
+    resume_from: ResumeFrom
     script_args: tuple[str, ...]
     path: str | None = None
+    """Of the checkpoint."""
 
 
 RESUME = "--resume"
-"""The switch by which a script of the templates goes on from its newest checkpoint."""
+"""The switch by which a script of the templates resumes from its newest checkpoint."""
 _RESUME_FROM = "--resume_from_checkpoint"
-# deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state that was saved at one of these
-# loads at the other; from 2 to 3 and from 0 to 2 it raises.
+# deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state of one of these stages loads at the
+# other; from 2 to 3 and from 0 to 2 it raises.
 _LOADS_EACH_OTHER = frozenset({1, 2})
 
 
 def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
-    """The folder that the script saves to, where its options say so."""
+    """The folder that the script saves to, by its options; None where they do not name one."""
     given = read_words(facts.parser, tuple(script_args)).get("output_dir")
     if given is not None:
         return given.value if isinstance(given.value, str) else None
@@ -62,35 +64,35 @@ def plan_resume(
     before: Strategy,
     after: Strategy,
 ) -> Resume:
-    """Start the script again under another strategy, with as much of its work as can be kept.
+    """How to start the script again with another strategy, keeping as much progress as possible.
 
     Args:
         facts: What the script shows.
         script_args: The words that it was started with.
-        saved: What its output folder holds.
-        before: The strategy that failed.
-        after: The one that comes next.
+        saved: The checkpoints in its output folder.
+        before: The strategy that ran out of memory.
+        after: The next strategy.
     """
     words = tuple(script_args)
     if facts.saves_portably and _is_switch(facts, RESUME):
         if saved.portable is None:
-            return Resume(goes_on=GoesOn.START, script_args=words)
-        again = words if _says(facts, words, RESUME) else (*words, RESUME)
-        return Resume(goes_on=GoesOn.CHECKPOINT, script_args=again, path=saved.portable)
+            return Resume(resume_from=ResumeFrom.START, script_args=words)
+        again = words if _has_option(facts, words, RESUME) else (*words, RESUME)
+        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
     trainer = facts.convention is Convention.HF_PARSER
     if trainer and saved.engine is not None and _loads(before, after):
         again = (*words, _RESUME_FROM, saved.engine)
-        return Resume(goes_on=GoesOn.CHECKPOINT, script_args=again, path=saved.engine)
+        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.engine)
     flag = facts.model.flag
     if trainer and saved.weights is not None and flag is not None:
         again = (*words, flag, saved.weights)
-        return Resume(goes_on=GoesOn.WEIGHTS, script_args=again, path=saved.weights)
-    return Resume(goes_on=GoesOn.START, script_args=words)
+        return Resume(resume_from=ResumeFrom.WEIGHTS, script_args=again, path=saved.weights)
+    return Resume(resume_from=ResumeFrom.START, script_args=words)
 
 
-def goes_on(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
-    """Whether the script itself was told to go on from its newest portable checkpoint."""
-    return facts.saves_portably and _says(facts, tuple(script_args), RESUME)
+def resumes(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
+    """Whether these words make the script resume from its newest portable checkpoint."""
+    return facts.saves_portably and _has_option(facts, tuple(script_args), RESUME)
 
 
 def _loads(before: Strategy, after: Strategy) -> bool:
@@ -105,6 +107,6 @@ def _is_switch(facts: ScriptFacts, flag: str) -> bool:
     )
 
 
-def _says(facts: ScriptFacts, words: tuple[str, ...], flag: str) -> bool:
+def _has_option(facts: ScriptFacts, words: tuple[str, ...], flag: str) -> bool:
     dests = {option.dest for option in facts.parser.find(flag)}
     return any(dest in read_words(facts.parser, words) for dest in dests)
