@@ -17,9 +17,9 @@ _NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
 
 
 def encode(value: object) -> object:
-    """A value as JSON has it: an object for a Struct, a list for a tuple, a name for a member.
+    """A value as `json` writes it: a dictionary for a Struct, a name for a member of an enum.
 
-    A bare `str`, `int`, `bool` or `None` is itself.
+    A tuple is itself, and so is a bare `str`, `int`, `bool` or `None`.
     """
     # A Mapping that is no dict becomes one.
     return cast("object", msgspec.to_builtins(value, enc_hook=dict))
