@@ -113,6 +113,7 @@ golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; rea
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py
 	$(BIN)/python tests/bench/plan_rows.py
+	$(BIN)/python tests/bench/start_speed.py
 	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py

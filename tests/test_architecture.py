@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from msgspec import Struct
 
 import zerowiz.core
+from zerowiz.cli import COMMANDS
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
 
@@ -150,9 +152,13 @@ HEAVY = {
 }
 # Most launches need none of these.
 SELDOM = {
-    f"zerowiz.{name}"
-    for name in ("core.lint", "core.fleet", "probe.trace", "cli.elsewhere", "cli.together")
+    "zerowiz.core.dsconfig.lint.linter",
+    "zerowiz.core.machine.merge",
+    "zerowiz.probe.model.trace",
+    "zerowiz.app.machines.other_machine",
+    "zerowiz.app.launch.multi_node.run",
 }
+LISTED = {f"zerowiz.cli.{name}" for name in COMMANDS} | {"zerowiz.core.decision.flowchart"}
 TINY = (
     *("--model", str(ROOT / "templates/model"), "--micro-batch", "1"),
     str(ROOT / "templates/train_deepspeed.py"),
@@ -185,13 +191,13 @@ def loaded_by(*words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "unwanted"),
     [
-        ((), HEAVY | {"rich"}),
+        ((), HEAVY | LISTED | {"rich"}),
         ((*PLAN, "--json"), HEAVY | {"rich"}),
         (PLAN, HEAVY),
-        (("--help",), HEAVY),
+        (("--help",), HEAVY | LISTED),
         (("launch", "--help"), HEAVY | SELDOM),
         (("launch", "--dry-run", "--accelerator", "cpu", *TINY), HEAVY | SELDOM),
-        (("--version",), HEAVY | {"rich"}),
+        (("--version",), HEAVY | LISTED | {"rich"}),
     ],
     ids=["import", "plan --json", "plan", "--help", "launch --help", "launch", "--version"],
 )
@@ -199,5 +205,16 @@ def test_nothing_heavy_is_loaded_where_nothing_heavy_is_done(
     words: tuple[str, ...], unwanted: set[str]
 ) -> None:
     loaded = loaded_by(*words)
-    assert "zerowiz.core.decision.flowchart" in loaded
+    assert "zerowiz.cli" in loaded
     assert set() == loaded & unwanted
+
+
+@pytest.mark.parametrize("name", sorted(SELDOM | LISTED))
+def test_what_is_seldom_loaded_is_there_to_be_loaded(name: str) -> None:
+    assert importlib.util.find_spec(name) is not None
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    command = getattr(importlib.import_module(f"zerowiz.cli.{name}"), name)
+    assert COMMANDS[name] == command.__doc__

@@ -4,7 +4,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,17 +14,22 @@ import typer
 from zerowiz import __version__
 from zerowiz.cli.usage import TyperError, as_usage_error
 from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
-from zerowiz.ui import diff, show
 
-# Each is a module of this room with `register(app)`.
-COMMANDS = ("init", "plan", "launch", "machine", "measure", "check", "doctor")
+# Each is a module of this room with `register(app)`, and the first line of its help. The list of
+# commands needs no more: to load all of them costs as much time as a whole plan.
+COMMANDS: Mapping[str, str] = {
+    "init": "Ask what cannot be detected, decide, write the config",
+    "plan": "Show what each strategy needs here, and choose one",
+    "launch": "Plan, write the config, and run the script under deepspeed",
+    "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",
+    "measure": "Take real steps on this machine, and hold the prediction against them",
+    "check": "Find mistakes in DeepSpeed configs, and mend them",
+    "doctor": "Find what would end a job here, before it starts",
+}
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:
-    """The application for this command line.
-
-    A called command is loaded alone: all of them together cost as much time as a whole plan.
-    """
+    """The application for this command line: the called command, else a list of all."""
     app = typer.Typer(
         name="zerowiz",
         help="From a training script, a model and these GPUs to a running DeepSpeed job",
@@ -33,10 +38,16 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(zerowiz)
-    called = COMMANDS if words[:1] not in [[name] for name in COMMANDS] else words[:1]
-    for name in called:
-        import_module(f"zerowiz.cli.{name}").register(app)
+    if words and words[0] in COMMANDS:
+        import_module(f"zerowiz.cli.{words[0]}").register(app)
+        return app
+    for name, text in COMMANDS.items():
+        app.command(name=name, help=text)(_listed)
     return app
+
+
+def _listed() -> None:
+    """Stand for a command that is listed and not called."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,10 +72,18 @@ def zerowiz(
 def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what would be lost, then what to do next."""
     if isinstance(error, HandEditedError):
+        from zerowiz.ui import diff  # noqa: PLC0415 - most runs have no such error
+
         diff.error(error, sys.stderr)
     else:
-        show.error(error.message, error.hints, sys.stderr)
+        _show_error(error.message, error.hints)
     sys.exit(error.exit_code)
+
+
+def _show_error(message: str, hints: Sequence[str]) -> None:
+    from zerowiz.ui import show  # noqa: PLC0415 - `--version` and `--help` show none
+
+    show.error(message, hints, sys.stderr)
 
 
 def _run() -> int:
@@ -82,7 +101,7 @@ def _run() -> int:
     except TyperError as error:
         _fail(as_usage_error(error, COMMANDS))
     except (KeyboardInterrupt, typer.Abort):
-        show.error("interrupted", (), sys.stderr)
+        _show_error("interrupted", ())
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.OK
 
