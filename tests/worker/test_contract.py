@@ -18,6 +18,7 @@ import pytest
 from kills.harness import SHIM
 from measured.rows import read_model, read_rows
 
+import zerowiz.worker
 from zerowiz.cli.launch import launch
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
@@ -52,7 +53,7 @@ SAME = {
     "the file of orders": (rank.ORDERS_FILE, attempt_folder.ORDERS_FILE),
     "the order to end": (rank.END_ORDER, attempt_folder.END_ORDER),
     "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
-    "the worker's module": (batch_files.MODULE, measure.WORKER_MODULE),
+    "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (KILL_REASONS, {*row._ENDED, measure.KILLED_FOR_PEER}),
     "the phases": ({*get_args(batch_files.Phase)}, {phase.value for phase in Phase}),
     "the names of the phases": (

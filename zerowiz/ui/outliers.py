@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core.machine.links import Interconnect
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.network import Network
-from zerowiz.core.machine.outliers import Outlier, OutlierKind, Said
+from zerowiz.core.machine.outliers import Outlier, OutlierKind, OutlierValue
 from zerowiz.ui import sentences
 from zerowiz.ui.units import gib
 
-_ODDITIES: Mapping[OutlierKind, str] = {
+_SENTENCES: Mapping[OutlierKind, str] = {
     OutlierKind.FEWER_GPUS: "has fewer GPUs",
     OutlierKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
     OutlierKind.GPU_MODEL: "has another GPU",
@@ -26,10 +26,10 @@ _IN_BYTES = frozenset({OutlierKind.BUSY_GPU, OutlierKind.LESS_HOST_MEMORY})
 def outlier(value: Outlier) -> str:
     """In what a node is the odd one out."""
     where = f"node `{value.host}`" + (f", GPU {value.gpu}," if value.gpu else "")
-    said, usual = (_said(value.what, each) for each in (value.said, value.usual))
-    if value.what is OutlierKind.FEWER_THAN_SLOTS:
-        return f"{where} {_ODDITIES[value.what]}: {said} of {usual}"
-    return f"{where} {_ODDITIES[value.what]}: {said}; most have {usual}"
+    own, usual = (_show(value.kind, each) for each in (value.value, value.usual))
+    if value.kind is OutlierKind.FEWER_THAN_SLOTS:
+        return f"{where} {_SENTENCES[value.kind]}: {own} of {usual}"
+    return f"{where} {_SENTENCES[value.kind]}: {own}; most have {usual}"
 
 
 def notes(fleet: Fleet) -> Iterator[str]:
@@ -39,10 +39,10 @@ def notes(fleet: Fleet) -> Iterator[str]:
         yield f"node `{note.host}`: {note.note}"
 
 
-def _said(what: OutlierKind, value: Said) -> str:
+def _show(kind: OutlierKind, value: OutlierValue) -> str:
     match value:
         case int():
-            return gib(value) if what in _IN_BYTES else str(value)
+            return gib(value) if kind in _IN_BYTES else str(value)
         case str():
             return value
         case Interconnect():

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
-MODULE = "zerowiz.worker"
-"""What `deepspeed --module` starts: `__main__.py` of this room."""
-
 Phase = Literal["model", "init", "forward", "backward", "step"]
 Iteration = Literal["first", "middle", "steady"]
 KillReason = Literal["deadline", "peer", "launcher"]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.interconnect_option import stated_places, with_interconnect
+from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.sources import STATED
@@ -180,4 +180,4 @@ def test_saying_it_twice_says_no_more(machine: Machine, one: str, other: str) ->
     ],
 )
 def test_only_what_was_stated_is_told_as_stated(text: str, expected: list[str]) -> None:
-    assert dict.fromkeys(expected, STATED) == stated_places(text)
+    assert dict.fromkeys(expected, STATED) == interconnect_sources(text)

@@ -191,7 +191,7 @@ def test_bf16_is_taken_only_where_every_node_takes_it(nodes: list[Machine]) -> N
 @given(FLEETS)
 def test_no_oddity_says_what_is_usual(nodes: list[Machine]) -> None:
     outliers = merge_nodes(answers(*nodes)).outliers
-    assert [] == [outlier for outlier in outliers if outlier.said == outlier.usual]
+    assert [] == [outlier for outlier in outliers if outlier.value == outlier.usual]
 
 
 def node(count: int = 8, **changes: Any) -> Machine:
@@ -283,7 +283,7 @@ def test_the_odd_node_out_is_named(
         *answers(*[node()] * 3),
         NodeAnswer(host="odd", machine=odd),
     ]
-    expected = Outlier(host="odd", what=what, said=said, usual=usual, gpu=gpu)
+    expected = Outlier(host="odd", kind=what, value=said, usual=usual, gpu=gpu)
     assert (expected,) == merge_nodes(asked).outliers
 
 
@@ -305,7 +305,7 @@ def test_what_is_no_worse_is_not_odd(fine: Machine) -> None:
 
 def test_of_two_nodes_the_worse_is_odd() -> None:
     busy = with_gpu(node(4, interconnect=PARTIAL), 0, free_bytes=GB)
-    odd = [(outlier.host, outlier.what) for outlier in merge_nodes(answers(busy, node())).outliers]
+    odd = [(outlier.host, outlier.kind) for outlier in merge_nodes(answers(busy, node())).outliers]
     kinds = (OutlierKind.FEWER_GPUS, OutlierKind.BUSY_GPU, OutlierKind.SLOWER_LINK)
     assert [("n0", kind) for kind in kinds] == odd
 
@@ -313,7 +313,7 @@ def test_of_two_nodes_the_worse_is_odd() -> None:
 def test_smaller_gpus_of_another_model_are_not_called_busy() -> None:
     small = node(gpus=tuple(replace(gpu, name=A100, free_bytes=40 * GB) for gpu in node().gpus))
     outliers = merge_nodes(answers(node(), node(), small)).outliers
-    assert [OutlierKind.GPU_MODEL] == [outlier.what for outlier in outliers]
+    assert [OutlierKind.GPU_MODEL] == [outlier.kind for outlier in outliers]
 
 
 def test_cpu_ranks_are_not_called_busy() -> None:
@@ -321,7 +321,7 @@ def test_cpu_ranks_are_not_called_busy() -> None:
     cpu = node(2, accelerator=Accelerator.CPU)
     less = replace(with_gpu(cpu, 0, free_bytes=GB), host=replace(cpu.host, available_bytes=2 * GB))
     outliers = merge_nodes(answers(cpu, cpu, less)).outliers
-    assert [OutlierKind.LESS_HOST_MEMORY] == [outlier.what for outlier in outliers]
+    assert [OutlierKind.LESS_HOST_MEMORY] == [outlier.kind for outlier in outliers]
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_is_not_called_busy() -> None:
@@ -334,7 +334,7 @@ def test_a_gpu_that_shares_the_memory_of_its_host_is_not_called_busy() -> None:
 def test_one_gpu_has_no_link_that_could_be_slow() -> None:
     alone = node(1, interconnect=Interconnect(link_class=LinkClass.NONE))
     outliers = merge_nodes(answers(node(), node(), alone)).outliers
-    assert [OutlierKind.FEWER_GPUS] == [outlier.what for outlier in outliers]
+    assert [OutlierKind.FEWER_GPUS] == [outlier.kind for outlier in outliers]
 
 
 def test_of_two_drivers_the_newer_is_usual() -> None:
@@ -348,7 +348,7 @@ def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
         NodeAnswer(host="n2", machine=node(6)),
         *(NodeAnswer(host=f"m{i}", machine=node()) for i in range(3)),
     ]
-    odd = [(outlier.host, outlier.what) for outlier in merge_nodes(asked).outliers]
+    odd = [(outlier.host, outlier.kind) for outlier in merge_nodes(asked).outliers]
     expected = [
         ("n2", OutlierKind.FEWER_GPUS),
         ("n10", OutlierKind.FEWER_GPUS),
@@ -516,7 +516,7 @@ def test_a_node_with_fewer_gpus_than_slots_is_named() -> None:
     fleet = merge_nodes(answers(node(2), node(4)), {"n0": 4, "n1": 4})
     [short] = fleet.short
     assert ("n0", OutlierKind.FEWER_THAN_SLOTS, 2, 4) == (
-        *(short.host, short.what, short.said, short.usual),
+        *(short.host, short.kind, short.value, short.usual),
     )
     assert () == merge_nodes(answers(node(2), node(4))).short
 

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.interconnect_option import stated_places, with_interconnect
+from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.sources import STATED, tell_sources
+from zerowiz.core.machine.sources import STATED, list_sources
 from zerowiz.core.machine.spec import GpuModel, parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
@@ -106,7 +106,7 @@ machines = st.builds(
 
 @given(machines)
 def test_every_number_that_is_known_has_an_origin_and_no_other(machine: Machine) -> None:
-    told = tell_sources(machine, {})
+    told = list_sources(machine, {})
     assert known_places(machine) == set(told)
     assert all(told.values())
 
@@ -122,13 +122,13 @@ def test_what_the_probe_read_is_told_by_what_it_asked(nvlinks: int) -> None:
         "host.available_bytes": "cgroup v2",
         "network": "sysfs",
     }
-    assert expected == tell_sources(probed(nvlinks), {})
+    assert expected == list_sources(probed(nvlinks), {})
 
 
 def test_gpus_that_were_asked_in_two_ways_are_told_so_once_each() -> None:
     machine = probed()
     old = replace(machine.gpus[1], memory_source="nvmlDeviceGetMemoryInfo")
-    told = tell_sources(replace(machine, gpus=(machine.gpus[0], old)), {})
+    told = list_sources(replace(machine, gpus=(machine.gpus[0], old)), {})
     assert "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo" == told["gpus.free_bytes"]
 
 
@@ -139,11 +139,11 @@ def test_a_spec_is_told_by_the_gpu_table() -> None:
         "interconnect.class": "GPU table",
         "interconnect.bytes_per_s": "GPU table",
     }
-    assert expected == tell_sources(parse_spec("8xmine", (MODEL,)), {})
+    assert expected == list_sources(parse_spec("8xmine", (MODEL,)), {})
 
 
 def test_what_a_person_wrote_is_told_by_the_file() -> None:
-    told = tell_sources(
+    told = list_sources(
         Machine(
             source=MachineSource.FILE,
             gpus=(Gpu(index=0, name="mine", total_bytes=2, free_bytes=1),),
@@ -155,7 +155,7 @@ def test_what_a_person_wrote_is_told_by_the_file() -> None:
 
 
 def test_ranks_on_the_cpu_share_the_host() -> None:
-    told = tell_sources(
+    told = list_sources(
         Machine(
             source=MachineSource.CPU,
             accelerator=Accelerator.CPU,
@@ -184,12 +184,12 @@ def test_ranks_on_the_cpu_share_the_host() -> None:
 )
 def test_a_stated_link_says_so_and_only_that(text: str, stated: set[str]) -> None:
     machine = with_interconnect(probed(), text)
-    told = tell_sources(machine, stated_places(text))
+    told = list_sources(machine, interconnect_sources(text))
     assert known_places(machine) == set(told)
     assert stated == {place for place, words in told.items() if words == STATED}
 
 
 def test_what_an_option_or_a_scheduler_settled_is_told_beside_the_rest() -> None:
-    told = tell_sources(probed(), {"nodes": "SLURM"})
+    told = list_sources(probed(), {"nodes": "SLURM"})
     assert {*PLACES, "nodes"} == set(told)
     assert "SLURM" == told["nodes"]

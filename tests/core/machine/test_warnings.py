@@ -6,7 +6,7 @@ from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.links import PairLink, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, Machine, MachineSource, PcieSlot
-from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
 
 SLOT = PcieSlot(
@@ -56,37 +56,37 @@ def with_gpu(changed: Gpu) -> Machine:
 
 
 def test_a_clean_machine_has_none() -> None:
-    assert () == remarks(CLEAN)
+    assert () == find_warnings(CLEAN)
 
 
 def test_a_lone_clean_gpu_has_none() -> None:
-    assert () == remarks(machine(gpu(0)))
+    assert () == find_warnings(machine(gpu(0)))
 
 
 def test_a_machine_of_which_little_is_known_has_none() -> None:
     gpus = tuple(Gpu(index=index, name="mine") for index in range(2))
-    assert () == remarks(Machine(source=MachineSource.FILE, gpus=gpus))
+    assert () == find_warnings(Machine(source=MachineSource.FILE, gpus=gpus))
 
 
 def test_a_gpu_that_is_left_out_is_named_with_the_reason() -> None:
     lost = replace(CLEAN, left_out=(LeftOutGpu(index=3, why="the driver has lost it"),))
-    assert ("GPU 3 is left out: the driver has lost it",) == remarks(lost)
+    assert ("GPU 3 is left out: the driver has lost it",) == find_warnings(lost)
 
 
 def test_a_gpu_unlike_most_is_named() -> None:
     odd = with_gpu(replace(gpu(1), name="NVIDIA H100"))
     expected = "GPU 1 is a `NVIDIA H100`, others are `NVIDIA H200`: the tightest is planned for"
-    assert (expected,) == remarks(odd)
+    assert (expected,) == find_warnings(odd)
 
 
 def test_a_busy_gpu_is_named_with_who_holds_it() -> None:
     held = (GpuProcess(pid=464, name="python3"), GpuProcess(pid=7))
     expected = "GPU 2 is in use by python3 (464); a process (7): the plan is for what is free now"
-    assert (expected,) == remarks(with_gpu(replace(gpu(2), processes=held)))
+    assert (expected,) == find_warnings(with_gpu(replace(gpu(2), processes=held)))
 
 
 def test_memory_shared_with_the_host_is_one_budget() -> None:
-    [remark] = remarks(machine(replace(gpu(0), shares_host_memory=True)))
+    [remark] = find_warnings(machine(replace(gpu(0), shares_host_memory=True)))
     assert remark.startswith("the GPU shares the host's memory")
 
 
@@ -94,39 +94,39 @@ def test_memory_shared_with_the_host_is_one_budget() -> None:
 def test_a_slice_is_one_rank_of_a_node(nodes: int) -> None:
     sliced = replace(machine(replace(gpu(1), mig_slice=0)), nodes=nodes)
     expected = "GPU 1:0 is a MIG slice: a process gets one, so a node has one rank"
-    assert expected in remarks(sliced)
+    assert expected in find_warnings(sliced)
 
 
 def test_slices_have_no_links() -> None:
     sliced = machine(*(replace(gpu(1), mig_slice=place, nvlinks=None) for place in range(2)))
-    assert ("MIG slices have no links: they exchange through the host",) == remarks(
+    assert ("MIG slices have no links: they exchange through the host",) == find_warnings(
         replace(sliced, links=())
     )
 
 
 def test_switches_that_nobody_trained_are_named_with_what_trains_them() -> None:
-    [remark] = remarks(with_gpu(replace(gpu(1), fabric_ready=False)))
+    [remark] = find_warnings(with_gpu(replace(gpu(1), fabric_ready=False)))
     assert remark.startswith("Fabric Manager is not ready for GPU 1: NVSwitch carries nothing")
 
 
 def test_a_lone_gpu_needs_no_switch() -> None:
-    assert () == remarks(machine(replace(gpu(0), fabric_ready=False, nvlinks=0)))
+    assert () == find_warnings(machine(replace(gpu(0), fabric_ready=False, nvlinks=0)))
 
 
 @pytest.mark.parametrize("expected_nvlinks", [18, None])
 def test_a_gpu_with_fewer_nvlinks_than_its_kind_is_named(expected_nvlinks: int | None) -> None:
     gpus = [replace(gpu(index), expected_nvlinks=expected_nvlinks) for index in range(3)]
     weak = machine(gpus[0], replace(gpus[1], nvlinks=16), replace(gpus[2], nvlinks=16))
-    assert ("16 of 18 NVLinks are active on GPU 1, 2",) == remarks(weak)
+    assert ("16 of 18 NVLinks are active on GPU 1, 2",) == find_warnings(weak)
 
 
 def test_a_switch_that_is_down_for_all_shows_against_the_table() -> None:
     weak = machine(*(replace(gpu(index), nvlinks=16) for index in range(2)))
-    assert ("16 of 18 NVLinks are active on GPU 0, 1",) == remarks(weak)
+    assert ("16 of 18 NVLinks are active on GPU 0, 1",) == find_warnings(weak)
 
 
 def test_nvlinks_that_nvml_could_not_count_are_not_missed() -> None:
-    assert () == remarks(with_gpu(replace(gpu(1), nvlinks=None)))
+    assert () == find_warnings(with_gpu(replace(gpu(1), nvlinks=None)))
 
 
 @pytest.mark.parametrize(
@@ -138,48 +138,48 @@ def test_pairs_without_peer_to_peer_are_counted_with_the_reason(word: str, why: 
         f"3 of 3 pairs of GPUs cannot reach each other's memory ({word}: {why}):"
         " NCCL copies through the host"
     )
-    assert (expected,) == remarks(machine(*CLEAN.gpus, nvlinks=0, p2p=word))
+    assert (expected,) == find_warnings(machine(*CLEAN.gpus, nvlinks=0, p2p=word))
 
 
 @pytest.mark.parametrize(("nvlinks", "p2p"), [(18, "NS"), (0, None), (0, "OK")])
 def test_nothing_is_said_of_pairs_that_reach_each_other_or_of_which_nvml_is_silent(
     nvlinks: int, p2p: str | None
 ) -> None:
-    assert () == remarks(machine(*CLEAN.gpus, nvlinks=nvlinks, p2p=p2p))
+    assert () == find_warnings(machine(*CLEAN.gpus, nvlinks=nvlinks, p2p=p2p))
 
 
 def test_lanes_that_were_not_negotiated_are_counted() -> None:
     narrow = with_gpu(replace(gpu(1), pcie=replace(SLOT, current_lanes=8)))
-    assert ("GPU 1 has 8 of its 16 PCIe lanes",) == remarks(narrow)
+    assert ("GPU 1 has 8 of its 16 PCIe lanes",) == find_warnings(narrow)
 
 
 def test_a_bridge_narrower_than_the_slot_is_named() -> None:
     behind = with_gpu(replace(gpu(1), pcie=replace(SLOT, upstream_bytes_per_s=7_880_000_000)))
     expected = "GPU 1 sits behind a PCIe bridge that is narrower than its slot"
-    assert (expected,) == remarks(behind)
+    assert (expected,) == find_warnings(behind)
 
 
 def test_a_plan_for_fewer_gpus_than_the_scheduler_gave_is_named() -> None:
     bound = replace(CLEAN, allocation=JobAllocation(scheduler="SLURM", gpus_per_node=8))
-    assert ("SLURM gives the job 8 GPUs on a node, this plan is for 3",) == remarks(bound)
+    assert ("SLURM gives the job 8 GPUs on a node, this plan is for 3",) == find_warnings(bound)
 
 
 def test_a_scheduler_that_tells_no_gpus_says_nothing() -> None:
-    assert () == remarks(replace(CLEAN, allocation=JobAllocation(scheduler="SLURM")))
+    assert () == find_warnings(replace(CLEAN, allocation=JobAllocation(scheduler="SLURM")))
 
 
 def test_an_adapter_that_is_left_out_matters_between_nodes_alone() -> None:
     expected = "network adapter `mlx5_1` is left out: port 1 is DOWN"
-    assert (expected,) == remarks(replace(CLEAN, nodes=2))
+    assert (expected,) == find_warnings(replace(CLEAN, nodes=2))
 
 
 def test_what_two_remarks_say_alike_is_said_once() -> None:
     twice = replace(CLEAN, nodes=2, network=Network(nics=(DOWN, DOWN)))
-    assert 1 == len(remarks(twice))
+    assert 1 == len(find_warnings(twice))
 
 
 def test_a_machine_that_carries_its_remarks_does_not_repeat_them() -> None:
     odd = replace(with_gpu(replace(gpu(1), fabric_ready=False)), nodes=2)
-    once = odd.with_notes(*remarks(odd))
+    once = odd.with_notes(*find_warnings(odd))
     assert 2 == len(once.notes)
-    assert once == once.with_notes(*remarks(once))
+    assert once == once.with_notes(*find_warnings(once))

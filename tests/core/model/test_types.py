@@ -142,7 +142,7 @@ def measure(model: Model) -> dict[str, int]:
     return {
         "params": model.params,
         "largest_param": model.largest_param,
-        "tensors": model.tensor_count,
+        "tensors": sum(tensor.copies for tensor in model.tensors),
     }
 
 

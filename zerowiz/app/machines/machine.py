@@ -6,9 +6,9 @@ from pathlib import Path
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
 from zerowiz.core.flags import spell
-from zerowiz.core.machine.sources import tell_sources
+from zerowiz.core.machine.sources import list_sources
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
-from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
@@ -51,16 +51,16 @@ def is_here(machine: Machine) -> bool:
 
 
 def complete(machine: Machine, options: Options) -> Machine:
-    """The machine with what options and scheduler add, where it all came from, and remarks."""
+    """The machine with what options and scheduler add, the sources of it all, and warnings."""
     said: dict[str, str] = {}
     if options.interconnect is not None:
         from zerowiz.core.machine.interconnect_option import (  # noqa: PLC0415 - takes long to load
-            stated_places,
+            interconnect_sources,
             with_interconnect,
         )
 
         machine = with_interconnect(machine, options.interconnect)
-        said |= stated_places(options.interconnect)
+        said |= interconnect_sources(options.interconnect)
     nodes = options.nodes
     allocated = machine.allocation
     if nodes is None and allocated is not None and allocated.nodes is not None:
@@ -74,8 +74,8 @@ def complete(machine: Machine, options: Options) -> Machine:
         said["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
     if nodes is not None:
         machine = with_nodes(machine, nodes)
-    machine = machine.with_notes(*remarks(machine))
-    sources = {**machine.sources, **tell_sources(machine, said)}
+    machine = machine.with_notes(*find_warnings(machine))
+    sources = {**machine.sources, **list_sources(machine, said)}
     return replace(
         machine,
         notes=tuple(map(spell, machine.notes)),

@@ -1,1 +1,1 @@
-"""What a job can use: GPUs, links, host, network, scheduler."""
+"""The machine of a job: its GPUs, links, host, network and scheduler."""

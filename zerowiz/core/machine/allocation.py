@@ -1,4 +1,4 @@
-"""Describe what a scheduler or a launcher gave this job, as its environment tells it."""
+"""What a scheduler or a launcher gave this job, by its environment variables."""
 
 from msgspec import Struct
 
@@ -6,12 +6,12 @@ from zerowiz.core.values import Count
 
 
 class JobAllocation(Struct, frozen=True, kw_only=True):
-    """Hints, never proof: what is not told is `None`."""
+    """What a job was given; `None` where it is not known. It is a hint, not a proof."""
 
     scheduler: str
-    """As people call it: `SLURM`, `Kubernetes`, `torchrun`, `Open MPI`, `PBS`, `LSF`."""
+    """`SLURM`, `Kubernetes`, `torchrun`, `Open MPI`, `PBS`, `LSF`."""
     nodes: Count | None = None
     gpus_per_node: Count | None = None
-    """Of the job on each node; a task may be bound to fewer."""
+    """Of the job on each node; a task of it may be bound to fewer."""
     memory_bytes: Count | None = None
     """Host memory of the job on each node."""

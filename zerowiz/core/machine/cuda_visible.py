@@ -1,4 +1,4 @@
-"""Resolve which GPUs `CUDA_VISIBLE_DEVICES` and `--gpus` leave to the job."""
+"""Choose the GPUs of a job by `CUDA_VISIBLE_DEVICES` and `--gpus`."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from zerowiz.errors import UsageError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-# strtoul: as many digits as there are; what follows them in the entry is ignored.
+# strtoul reads the leading digits, and ignores what follows them in the entry.
 _ORDINAL = re.compile(r"[+-]?\d{1,99}", re.ASCII)
 
 # C's limits on Linux x86-64 and AArch64.
@@ -20,16 +20,17 @@ _LABEL = re.compile(r"\d{1,4}(:\d{1,2})?", re.ASCII)
 def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The GPUs that a CUDA process would see, in its order.
 
-    The rules are CUDA's (CUDA programming guide, environment variables; torch.cuda follows them):
-    the first bad entry ends the list, an entry given twice empties it, the first entry decides
-    whether it is read as ordinals or as UUIDs, and a UUID may be a unique prefix. Ordinals count
-    the GPUs that can be opened, in PCI bus order.
+    The rules are CUDA's (CUDA programming guide, environment variables; torch.cuda follows them).
+    The first bad entry ends the list. An entry that stands twice empties it. The first entry
+    decides whether the entries are ordinals or UUIDs, and a UUID may be a unique prefix. Ordinals
+    count the GPUs that can be opened, in PCI bus order.
 
-    A process gets one MIG slice at most, and no whole GPU beside it (MIG user guide, device
-    enumeration). Where nothing is said, whole GPUs come first here: a launch names them.
+    A process sees at most one MIG slice, and then no whole GPU (MIG user guide, device
+    enumeration). Where the variable is not set, whole GPUs are preferred to slices, because a
+    launch names them.
 
     Args:
-        text: The variable's value; `None` when it is not set.
+        text: The variable's value; `None` where it is not set.
         gpus: Every usable GPU of the machine, in NVML's order, one in MIG mode as its slices.
     """
     if text is None:
@@ -50,7 +51,7 @@ def _one_slice(chosen: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def _by_ordinal(gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """CUDA's numbers; one of a GPU in MIG mode means its first slice."""
+    """The GPUs by CUDA's ordinals; that of a GPU in MIG mode means its first slice."""
     numbered: dict[int, Gpu] = {}
     for gpu in gpus:
         numbered.setdefault(gpu.cuda_ordinal, gpu)
@@ -58,7 +59,7 @@ def _by_ordinal(gpus: Sequence[Gpu]) -> dict[int, Gpu]:
 
 
 def _read_ordinal(entry: str) -> int | None:
-    """As a C program reads it: strtoul, then cut to an int (4294967296 is 0, seen on an H200)."""
+    """The number as C reads it: strtoul, truncated to int (4294967296 is 0, seen on an H200)."""
     match = _ORDINAL.match(entry.strip())
     if match is None:
         return None
@@ -82,7 +83,7 @@ def _visible_by_ordinal(text: str, numbered: dict[int, Gpu]) -> tuple[Gpu, ...]:
 
 
 def _means(entry: str, uuid: str) -> bool:
-    """Whether an entry is a UUID or its beginning; digits in any case, what follows is ignored."""
+    """Whether an entry is a UUID or a prefix of it; case and text after the UUID do not matter."""
     entry, uuid = entry[:4] + entry[4:].lower(), uuid[:4] + uuid[4:].lower()
     return bool(uuid) and (uuid.startswith(entry) or entry.startswith(uuid))
 
@@ -101,9 +102,9 @@ def _visible_by_uuid(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
-    """Why CUDA takes fewer GPUs than the list has entries; `None` when it takes them all.
+    """Why CUDA takes fewer GPUs than the list has entries; `None` where it takes all of them.
 
-    An empty list and the usual words for none mean what they say.
+    An empty list and the usual values for "no GPU" are not worth a note.
     """
     entries, chosen = text.split(","), visible_gpus(text, gpus)
     sliced = any(gpu.mig_slice is not None for gpu in chosen)
@@ -116,7 +117,7 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
-    """The labels that `--gpus 0,2,3` asks for, in that order: NVML indices, `3:1` for a slice.
+    """The labels in the value of `--gpus`, in its order: NVML indices, `3:1` for a slice.
 
     Raises:
         UsageError: An entry is no index, or stands twice.
@@ -142,11 +143,11 @@ def choose_gpus(
 
     Args:
         gpus: Every usable GPU of the machine, in NVML's order, one in MIG mode as its slices.
-        visible: The value of `CUDA_VISIBLE_DEVICES`; `None` when it is not set.
-        asked: The value of `--gpus`; `None` when it was not given.
+        visible: The value of `CUDA_VISIBLE_DEVICES`; `None` where it is not set.
+        asked: The value of `--gpus`; `None` where it was not given.
 
     Raises:
-        UsageError: `--gpus` names a GPU that is not there, or that CUDA would not see.
+        UsageError: `--gpus` names a GPU that does not exist, or that CUDA would not see.
     """
     seen = visible_gpus(visible, gpus)
     if asked is None:

@@ -1,4 +1,4 @@
-"""Describe what a job can use of one node beside its GPUs."""
+"""The memory, cores, limits and disk of one node."""
 
 from collections.abc import Set as AbstractSet
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.values import Count
 
-# Linux, include/uapi/asm-generic/resource.h: RLIM_INFINITY, a limit that is none.
+# Linux, include/uapi/asm-generic/resource.h: RLIM_INFINITY means no limit.
 UNLIMITED_BYTES = 2**64 - 1
 
 # Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64/kernel/cpuinfo.c: the flags of
@@ -33,27 +33,27 @@ class Disk(Struct, frozen=True, kw_only=True):
     free_bytes: Count
     """For a process that is not root."""
     is_nvme: bool | None = None
-    """Whether it lies on NVMe drives alone; `None` when the device is not known (overlay, NFS)."""
+    """Whether all its drives are NVMe; `None` where the device is not known (overlay, NFS)."""
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """One node's memory, cores and limits; what is not known is `None`."""
+    """One node's memory, cores and limits; `None` where a value is not known."""
 
     total_bytes: Count | None = None
     available_bytes: Count | None = None
-    """What a job could still take: the smallest of all bounds on it."""
+    """What a job could still take: the smallest of all limits."""
     available_by: str | None = None
-    """Which bound that is: `MemAvailable`, `cgroup v2`, `cgroup v1`, `SLURM` ..."""
+    """The limit that decides it: `MemAvailable`, `cgroup v2`, `cgroup v1`, `SLURM` ..."""
     cores: Count | None = None
-    """That this process may run on: affinity, and whole cores of the cgroup's quota."""
+    """Those that this process may run on: by its affinity, and whole cores of a cgroup's quota."""
     numa_nodes: Count | None = None
-    """With cores of their own; a GPU's memory that is a NUMA node (Grace) is none of them."""
+    """Those with cores; on a Grace machine the memory of a GPU is a NUMA node without cores."""
     shm_bytes: Count | None = None
-    """Size of /dev/shm."""
+    """The size of /dev/shm."""
     memlock_bytes: Count | None = None
-    """How much memory may be locked (pinned); `UNLIMITED_BYTES` when there is no limit."""
+    """How much memory may be locked (pinned); `UNLIMITED_BYTES` where there is no limit."""
     disk: Disk | None = None
-    """Under the folder that was asked about."""
+    """The file system of the job's folder."""
     computes_bf16: bool | None = None
     """Whether the CPU multiplies in bf16; else torch emulates it. Read for CPU ranks alone."""
     computes_fp16: bool | None = None

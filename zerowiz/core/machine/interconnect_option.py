@@ -1,4 +1,4 @@
-"""Take what a person says of links that nobody could measure: the value of `--interconnect`."""
+"""Apply the value of `--interconnect`, by which a person states links that cannot be measured."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _HINTS = (
 )
 
 
-class _Stated(Struct, frozen=True, kw_only=True):
+class _StatedLink(Struct, frozen=True, kw_only=True):
     """One link that a person states."""
 
     word: str
@@ -42,73 +42,74 @@ class _Stated(Struct, frozen=True, kw_only=True):
 def with_interconnect(machine: Machine, text: str) -> Machine:
     """The machine with the links that a person states, inside a node and between nodes.
 
-    A rate or pairs that are known already stay where nothing else is said of them.
+    A rate or pairs that are already known stay, unless the option contradicts them.
 
     Args:
-        machine: What is known without.
+        machine: The machine without the option.
         text: Such as `pcie`, `infiniband:400Gb/s` or `nvlink,roce:25GB/s`.
 
     Raises:
-        UsageError: A word is none of the links, or two are said for one place.
+        UsageError: A word is no link, or two links are stated inside a node, or between nodes.
     """
-    for stated in _parse(text):
-        join = _join_inside if stated.word in _INSIDE else _join_between
-        machine = join(machine, stated)
+    for link in _parse(text):
+        join = _join_inside if link.word in _INSIDE else _join_between
+        machine = join(machine, link)
     return machine
 
 
-def stated_places(text: str) -> dict[str, str]:
-    """The places in the JSON that `with_interconnect` settles, each with the words for that.
+def interconnect_sources(text: str) -> dict[str, str]:
+    """The source of each value that `with_interconnect` sets, by its path in the JSON.
 
     Raises:
         UsageError: As `with_interconnect`.
     """
-    return {place: STATED for stated in _parse(text) for place in _places(stated)}
+    return {path: STATED for link in _parse(text) for path in _paths(link)}
 
 
-def _parse(text: str) -> tuple[_Stated, ...]:
-    stated = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
-    if len({link.word in _INSIDE for link in stated}) != len(stated):
+def _parse(text: str) -> tuple[_StatedLink, ...]:
+    links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
+    if len({link.word in _INSIDE for link in links}) != len(links):
         raise UsageError(f"`{FLAG} {text}` says two links for one place", *_HINTS)
-    return stated
+    return links
 
 
-def _parse_entry(entry: str, text: str) -> _Stated:
-    """People write NVLink and InfiniBand; the case of a unit tells bits from bytes."""
+def _parse_entry(entry: str, text: str) -> _StatedLink:
+    """One link; the case of its word does not matter, that of a unit tells bits from bytes."""
     word, colon, rate = entry.partition(":")
     match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
     if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
         raise UsageError(f"`{FLAG} {text}`: `{entry}` is no link", *_HINTS)
-    return _Stated(word=match[1], bytes_per_s=bytes_per_s)
+    return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
 
 
-def _places(stated: _Stated) -> Iterator[str]:
-    if stated.word in _BETWEEN:
+def _paths(link: _StatedLink) -> Iterator[str]:
+    """The paths in the machine's JSON of the values that a stated link sets."""
+    if link.word in _BETWEEN:
         yield "network"
         return
     yield "interconnect.class"
-    if stated.bytes_per_s is not None:
+    if link.bytes_per_s is not None:
         yield "interconnect.bytes_per_s"
 
 
-def _join_between(machine: Machine, stated: _Stated) -> Machine:
-    known, kind = machine.network, _BETWEEN[stated.word]
-    if kind is known.kind and stated.bytes_per_s in (None, known.bytes_per_s):
+def _join_between(machine: Machine, link: _StatedLink) -> Machine:
+    known, kind = machine.network, _BETWEEN[link.word]
+    if kind is known.kind and link.bytes_per_s in (None, known.bytes_per_s):
         return machine
-    network = Network(kind=kind, bytes_per_s=stated.bytes_per_s, nics=known.nics)
+    network = Network(kind=kind, bytes_per_s=link.bytes_per_s, nics=known.nics)
     return replace(machine, network=network)
 
 
-def _join_inside(machine: Machine, stated: _Stated) -> Machine:
+def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
     if machine.accelerator is Accelerator.CPU:
-        raise UsageError(f"`{FLAG} {stated.word}`: CPU ranks have no link inside their node")
+        raise UsageError(f"`{FLAG} {link.word}`: CPU ranks have no link inside their node")
     if len(machine.gpus) == 1:
-        raise UsageError(f"`{FLAG} {stated.word}`: a lone GPU has no link inside its node", *_HINTS)
-    known, link_class = machine.interconnect, _INSIDE[stated.word]
-    if link_class is known.link_class and stated.bytes_per_s in (None, known.bytes_per_s):
+        raise UsageError(f"`{FLAG} {link.word}`: a lone GPU has no link inside its node", *_HINTS)
+    known, link_class = machine.interconnect, _INSIDE[link.word]
+    if link_class is known.link_class and link.bytes_per_s in (None, known.bytes_per_s):
         return machine
-    link = Interconnect(
-        link_class=link_class, bytes_per_s=stated.bytes_per_s, weakest_pair=known.weakest_pair
+    interconnect = Interconnect(
+        link_class=link_class, bytes_per_s=link.bytes_per_s, weakest_pair=known.weakest_pair
     )
-    return replace(machine, interconnect=link, links=())
+    return replace(machine, interconnect=interconnect, links=())

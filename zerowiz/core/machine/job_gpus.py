@@ -1,4 +1,4 @@
-"""Reduce a machine to the GPUs that a job would get there."""
+"""Reduce a machine to the GPUs of a job."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,16 +8,21 @@ from zerowiz.errors import PreflightError, UsageError
 
 ORDER = "CUDA_DEVICE_ORDER"
 BUS_ORDER = "PCI_BUS_ID"
-"""NVML's order; a launch sets it, since CUDA's own (fastest first) is not NVML's."""
+"""NVML's order. A launch sets it, because CUDA's default order is the fastest GPU first."""
 
 
 def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None) -> Machine:
-    """The machine with the GPUs of `--gpus`, else those that `CUDA_VISIBLE_DEVICES` leaves.
+    """The machine with the GPUs of `--gpus`, else with those that CUDA sees.
+
+    Args:
+        machine: With every usable GPU.
+        environ: The job's environment.
+        asked: The value of `--gpus`; `None` where it was not given.
 
     Raises:
-        PreflightError: None is left.
-        UsageError: `asked` names one that is not there or not visible, or nobody can say which
-            GPU a number means.
+        PreflightError: No GPU is left.
+        UsageError: `asked` names a GPU that does not exist or is not visible, or it cannot be known
+            which GPU a number means.
     """
     visible = environ.get(VARIABLE)
     _check_order(machine, environ, asked)
@@ -34,13 +39,13 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
     if ended is not None:
         machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: as CUDA reads it, {ended}")
     _refuse_mixture(chosen)
-    said_nothing = visible is None and asked is None
+    by_default = visible is None and asked is None
     picked = pick_gpus(machine, chosen)
-    return _note_slices(picked, machine) if said_nothing else picked
+    return _note_slices(picked, machine) if by_default else picked
 
 
 def _shown(text: str | None) -> str:
-    """A value of the environment, on one line."""
+    """A value of the environment in one line."""
     return "".join(c if c.isprintable() else "?" for c in text or "")
 
 
@@ -54,15 +59,15 @@ def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
 
 
 def _note_slices(picked: Machine, whole: Machine) -> Machine:
-    """A GPU in MIG mode beside whole ones is passed over, and how to have it is said."""
+    """Note the GPUs in MIG mode that were not chosen because there are whole ones."""
     chosen = {gpu.index for gpu in picked.gpus}
-    passed = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
-    if not passed:
+    left_out = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
+    if not left_out:
         return picked
-    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in passed))
+    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
     return picked.with_notes(
         f"GPU {indices} is split into MIG slices and left out;"
-        f" `$gpus {passed[0].label}` plans for one"
+        f" `$gpus {left_out[0].label}` plans for one"
     )
 
 
@@ -71,9 +76,9 @@ def _is_by_number(visible: str) -> bool:
 
 
 def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
-    """Numbers of unlike GPUs mean nothing in an order that NVML does not tell.
+    """Refuse numbers of different GPU models in an order that NVML does not know.
 
-    A launch goes by number also where UUIDs chose.
+    A launch names GPUs by number, also where UUIDs chose them.
     """
     order = environ.get(ORDER)
     chosen = asked is not None or environ.get(VARIABLE) is not None
@@ -86,7 +91,7 @@ def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None
 
 
 def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
-    """The numbers chose among unlike GPUs, even where those that are left are alike."""
+    """Note the order of the numbers, where they choose among different GPU models."""
     visible = environ.get(VARIABLE, "")
     if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
         return machine

@@ -1,4 +1,4 @@
-"""Describe what joins GPUs, and join pairs into the link that the whole job must cross."""
+"""The links between GPUs, and the link that a collective over all of them must cross."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,12 +7,12 @@ from msgspec import Struct, field
 
 from zerowiz.core.values import Count
 
-# The word of `nvidia-smi topo -m` for a pair of which nothing is known.
+# In the place of a word of `nvidia-smi topo -m`, for a pair of which nothing is known.
 UNKNOWN_WORD = "?"
 
 
 class LinkClass(StrEnum):
-    """How the chosen GPUs reach each other, by the worst pair among them."""
+    """How the chosen GPUs reach each other, by the weakest of their pairs."""
 
     NVLINK_ALL = "nvlink_all"
     NVLINK_PARTIAL = "nvlink_partial"
@@ -48,13 +48,13 @@ class PairLink(Struct, frozen=True, kw_only=True):
     pair: tuple[Count, Count]
     """NVML indices, the lower one first; equal for two slices of one GPU."""
     nvlinks: Count | None = None
-    """Between the two, through switches or straight; `None` when NVML could not say."""
+    """Between the two, through switches or direct; `None` where NVML does not know."""
     bytes_per_s: Count | None = None
-    """Nominal, one way: NVLink when there is one, else PCIe."""
+    """Nominal, in one direction: of NVLink where there is one, else of PCIe."""
     path: PciePath | None = None
-    """The way over PCIe, whether or not there is NVLink."""
+    """The path over PCIe, also where there is NVLink."""
     p2p: str | None = None
-    """Peer-to-peer reads and writes, as `nvidia-smi topo -p2p` words it: `OK`, `CNS`, `GNS` ..."""
+    """Peer-to-peer reads and writes in the words of `nvidia-smi topo -p2p`: `OK`, `CNS` ..."""
 
     @property
     def word(self) -> str:
@@ -65,9 +65,9 @@ class PairLink(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> tuple[bool, int, int, tuple[int, int]]:
-        """Sorts the weakest pair first; an unknown rate could be the slowest.
+        """A key that sorts the weakest pair first.
 
-        Of equal slots the longer way is the weaker.
+        An unknown rate sorts as the slowest. Of equal rates the longer path is the weaker one.
         """
         nearness = 0 if self.nvlinks or self.path is None else -_PATHS.index(self.path)
         return (bool(self.nvlinks), self.bytes_per_s or 0, nearness, self.pair)
@@ -78,20 +78,20 @@ class Interconnect(Struct, frozen=True, kw_only=True):
 
     link_class: LinkClass = field(default=LinkClass.UNKNOWN, name="class")
     bytes_per_s: Count | None = None
-    """Nominal, one way, per GPU, over the weakest pair."""
+    """Nominal, in one direction, per GPU, of the weakest pair."""
     weakest_pair: tuple[Count, Count] | None = None
     """NVML indices of the pair that decides the class."""
 
     @property
     def is_fast(self) -> bool:
-        """Whether gathering every weight at every layer is affordable; unknown counts as slow."""
+        """Whether ZeRO-3 may gather every weight at every layer; unknown counts as slow."""
         return self.link_class is LinkClass.NVLINK_ALL
 
 
 def join_pairs(pairs: Iterable[PairLink]) -> Interconnect:
-    """The link between all GPUs, by the weakest of their pairs; no pairs, no link.
+    """The link between all GPUs, by the weakest of their pairs; without pairs there is none.
 
-    One unknown pair makes the whole unknown: it could be the slowest.
+    With an unknown pair it is unknown, because that pair could be the slowest.
     """
     ranked = sorted(pairs, key=lambda link: link.rank)
     if not ranked:

@@ -1,10 +1,10 @@
-"""Merge what the nodes of a cluster answered into the machine that a job on all of them has.
+"""Merge the machines of all nodes into the machine of a job that runs on all of them.
 
-A job is held up by the weakest node in each respect, and that can be another node every time: so
-the merged machine has the worst of every fact, not the facts of the worst node. What one node does
-not tell could be the smallest: unknown beats every known number. A fact of which no value is
-better than another stands when all nodes agree on it, else it is dropped. Nodes are sorted by name
-first: the order in which they answered never matters.
+In each respect the weakest node limits a job, and that may be another node each time. So the merged
+machine has the worst value of every fact, not the facts of one node. A value that one node does not
+know could be the smallest, so it is unknown in the merged machine. A fact without a worst value is
+kept where all nodes agree, and dropped where they do not. The nodes are first sorted by name, so
+the order of their answers does not matter.
 """
 
 import re
@@ -19,7 +19,7 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.outliers import (
     Outlier,
     OutlierKind,
-    find_oddities,
+    find_outliers,
     link_rank,
     network_rank,
     usual,
@@ -41,7 +41,7 @@ _Ordered = TypeVar("_Ordered", int, tuple[int, int])
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """What one node said of itself."""
+    """A node, and the machine that it has."""
 
     host: str
     machine: Machine
@@ -55,41 +55,41 @@ class NodeFailure(Struct, frozen=True, kw_only=True):
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
-    """What one node noted of itself."""
+    """A note that one node has and not every other."""
 
     host: str
     note: str
 
 
-# Where no node answers, they mostly have one reason between them.
+# Where no node answers, most of them have the same reason.
 _MOST_REASONS = 5
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """The nodes that a job could span, as one."""
+    """The nodes that a job could run on."""
 
     machine: Machine
-    """As good as the weakest node in every respect; its GPUs are those of one node."""
+    """All nodes merged; it has the GPUs of one node."""
     outliers: tuple[Outlier, ...] = ()
     short: tuple[Outlier, ...] = ()
-    """Nodes that have fewer GPUs than the job wants of each."""
+    """The nodes with fewer GPUs than the job wants of them."""
     notes: tuple[NodeNote, ...] = ()
-    """What some nodes noted and others did not."""
+    """The notes that not all nodes have."""
     failures: tuple[NodeFailure, ...] = ()
 
 
 def merge_nodes(
     answers: Iterable[NodeAnswer | NodeFailure], slots: Mapping[str, int] | None = None
 ) -> Fleet:
-    """What all nodes that answered have in common, and what is odd about some.
+    """Merge the nodes that answered, and find the outliers among them.
 
     Args:
-        answers: Each host stands once among them, as in a hostfile.
-        slots: GPUs that the job wants of each host; `None` takes what there is.
+        answers: One for each host.
+        slots: The GPUs that the job wants of each host; `None` takes all of them.
 
     Raises:
         PreflightError: No node answered.
-        UsageError: Some nodes have GPUs and some run on the CPU: no job spans both.
+        UsageError: Some nodes have GPUs and others run on the CPU; no job uses both.
     """
     ranked = sorted(answers, key=lambda answer: _by_name(answer.host))
     failures = tuple(answer for answer in ranked if isinstance(answer, NodeFailure))
@@ -102,7 +102,7 @@ def merge_nodes(
     _refuse_two_accelerators(nodes)
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
-        outliers=find_oddities(nodes),
+        outliers=find_outliers(nodes),
         short=tuple(_find_short(nodes, slots or {})),
         notes=tuple(_own_notes(nodes)),
         failures=failures,
@@ -114,7 +114,7 @@ def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Itera
         wanted, count = slots.get(host, 0), len(machine.gpus)
         if count < wanted:
             kind = OutlierKind.FEWER_THAN_SLOTS
-            yield Outlier(host=host, what=kind, said=count, usual=wanted)
+            yield Outlier(host=host, kind=kind, value=count, usual=wanted)
 
 
 def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
@@ -126,13 +126,13 @@ def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
 
 
 def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
-    """What every node noted, in the words of the first."""
+    """The notes that every node has, in the order of the first node."""
     others = [set(machine.notes) for machine in machines[1:]]
     return tuple(note for note in machines[0].notes if all(note in other for other in others))
 
 
 def _by_name(host: str) -> tuple[list[str], list[int], str]:
-    """Sorts `n2` before `n10`."""
+    """A key that sorts `n2` before `n10`."""
     return (
         re.split(r"[0-9]+", host),
         [int(digits) for digits in re.findall(r"[0-9]+", host)],
@@ -149,11 +149,8 @@ def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
         )
 
 
-# The worst of many, by what worst means.
-
-
 def _least(values: Iterable[_Ordered | None]) -> _Ordered | None:
-    """The smallest; unknown when any is."""
+    """The smallest value; unknown where any value is."""
     known: list[_Ordered] = []
     for value in values:
         if value is None:
@@ -163,7 +160,7 @@ def _least(values: Iterable[_Ordered | None]) -> _Ordered | None:
 
 
 def _shared(values: Iterable[_Value], otherwise: _Value) -> _Value:
-    """What all agree on."""
+    """The value that all have; `otherwise` where two differ."""
     first, *rest = values
     return first if all(value == first for value in rest) else otherwise
 
@@ -190,7 +187,10 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
 
 
 def _merge_gpus(nodes: Sequence[Sequence[Gpu]]) -> tuple[Gpu, ...]:
-    """By position, as ranks are placed; numbered as on one node, so that no label stands twice."""
+    """The GPUs merged by position, as ranks are assigned to them.
+
+    Their numbers are those of one node, so that no label stands twice.
+    """
     numbered = min(nodes, key=lambda gpus: [_number(gpu) for gpu in gpus])
     merged = (_merge_position(gpus) for gpus in zip(*nodes, strict=True))
     return tuple(
@@ -213,7 +213,7 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         total_bytes=_least(gpu.total_bytes for gpu in gpus),
         reserved_bytes=max(reserved) if len(reserved) == len(gpus) else None,
         free_bytes=_least(gpu.free_bytes for gpu in gpus),
-        # An unknown one is taken to be new: it must not hide an old one that is known.
+        # An unknown one counts as new, so that it does not hide a known old one.
         compute_capability=min(capabilities, default=None),
         shares_host_memory=any(gpu.shares_host_memory for gpu in gpus),
         bus_id=_shared((gpu.bus_id for gpu in gpus), None),
@@ -241,7 +241,7 @@ def _merge_slots(slots: Sequence[PcieSlot]) -> PcieSlot:
 
 
 def _merge_interconnects(links: Sequence[Interconnect]) -> Interconnect:
-    """The worst class and the lowest rate, which two nodes can have."""
+    """The worst class and the lowest rate, which may be those of two nodes."""
     weakest = min(links, key=link_rank)
     return replace(weakest, bytes_per_s=_least(link.bytes_per_s for link in links))
 
@@ -253,7 +253,7 @@ def _merge_networks(machines: Sequence[Machine]) -> Network:
         return Network(kind=NetworkKind.NVLINK, nics=nics)
     weakest = min(networks, key=network_rank)
     if weakest.is_fast and len({network.kind for network in networks}) > 1:
-        # Two kinds of RDMA do not talk to each other: what the nodes have in common is not known.
+        # Two kinds of RDMA cannot connect to each other; what the nodes would use is not known.
         return Network(nics=nics)
     return Network(
         kind=weakest.kind,
@@ -263,7 +263,7 @@ def _merge_networks(machines: Sequence[Machine]) -> Network:
 
 
 def _share_nvlink(machines: Sequence[Machine]) -> bool:
-    """Whether one NVLink domain joins all GPUs of all nodes, and its switches are ready."""
+    """Whether one NVLink domain with ready switches connects all GPUs of all nodes."""
     ready = all(gpu.fabric_ready for machine in machines for gpu in machine.gpus)
     return ready and _shared((machine.clique for machine in machines), None) is not None
 
@@ -285,7 +285,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
 
 
 def _all_true(values: Iterable[bool | None]) -> bool | None:
-    """False where one is; else an unknown one leaves it unknown."""
+    """False where any value is false, else unknown where any is, else true."""
     found = set(values)
     return next((value for value in (False, None) if value in found), True)
 
@@ -305,9 +305,9 @@ def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
 def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
     first, *rest = sources
     return {
-        place: said
-        for place, said in first.items()
-        if all(other.get(place) == said for other in rest)
+        path: source
+        for path, source in first.items()
+        if all(other.get(path) == source for other in rest)
     }
 
 

@@ -1,4 +1,4 @@
-"""Describe what joins nodes, and choose the way that a job between them would take."""
+"""The network between nodes, by the adapters that NCCL would use."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -21,7 +21,7 @@ class NetworkKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-# The better kind first; where several could be used, NCCL takes RDMA before sockets.
+# The better kind first; NCCL prefers RDMA to sockets.
 _PREFERENCE = tuple(NetworkKind)
 
 # Design, question 3: InfiniBand or better between nodes. RDMA over Ethernet counts from 100 Gb/s,
@@ -34,23 +34,23 @@ class Nic(Struct, frozen=True, kw_only=True):
     """One network adapter."""
 
     name: str
-    """As the kernel names it, less an address in it: `mlx5_0`, `rdmap16s27`, `eth0`, `enx...`."""
+    """The kernel's, without an address in it: `mlx5_0`, `rdmap16s27`, `eth0`, `enx...`."""
     kind: NetworkKind
     bytes_per_s: Count | None = None
-    """Nominal, one way, over its active ports; `None` when the kernel does not know."""
+    """Nominal, in one direction, of its active ports; `None` where the kernel does not know."""
     unusable: str | None = None
-    """Why a job here cannot use it; `None` when it can."""
+    """Why a job here cannot use it; `None` where it can."""
     numa_node: Count | None = None
 
 
 class Network(Struct, frozen=True, kw_only=True):
-    """The way to other nodes."""
+    """The network between this node and others."""
 
     kind: NetworkKind = NetworkKind.UNKNOWN
     bytes_per_s: Count | None = None
-    """Nominal, one way, per node."""
+    """Nominal, in one direction, per node."""
     nics: tuple[Nic, ...] = ()
-    """Every adapter that was seen, usable or not."""
+    """Every adapter of the node, usable or not."""
 
     @property
     def is_fast(self) -> bool:
@@ -61,9 +61,10 @@ class Network(Struct, frozen=True, kw_only=True):
 
 
 def join_nics(nics: Sequence[Nic]) -> Network:
-    """The network that a job would use: all usable adapters of the best kind together.
+    """The network that a job would use: all usable adapters of the best kind.
 
-    A TCP job uses one interface, so plain Ethernet adapters are not summed: the fastest counts.
+    Their rates are added up, except for Ethernet: a job over TCP uses one interface, so the fastest
+    counts.
     """
     usable = [nic for nic in nics if nic.unusable is None]
     if not usable:

@@ -1,4 +1,4 @@
-"""Tell where each number of a machine came from."""
+"""The source of each number of a machine."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
 
-# Where nothing better is known.
+# By the machine's own source, for a number without a more specific one.
 _SOURCES: Mapping[MachineSource, str] = {
     MachineSource.NVML: "NVML",
     MachineSource.FILE: "machine file",
@@ -27,26 +27,26 @@ _RATES: Mapping[LinkClass, str] = {
 STATED = "said with `$interconnect`"
 
 
-def tell_sources(machine: Machine, said: Mapping[str, str]) -> dict[str, str]:
-    """Words by place in the JSON; a place whose number is unknown is not there.
+def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
+    """The source of each known number, by its path in the JSON.
 
     Args:
-        machine: Read, and as the options changed it.
-        said: Places that an option or a scheduler settled, and how.
+        machine: As it was read and as options changed it.
+        stated: The sources of numbers that an option or a scheduler set.
     """
     found = {
-        place: words or _SOURCES[machine.source]
-        for known, place, words in (*_device_places(machine), *_other_places(machine))
+        path: source or _SOURCES[machine.source]
+        for known, path, source in (*_device_numbers(machine), *_other_numbers(machine))
         if known
     }
-    return {place: words for place, words in {**found, **said}.items() if words}
+    return {path: source for path, source in {**found, **stated}.items() if source}
 
 
-# Whether the number is known, its place, and the words where there are better than the source's.
-_Place = tuple[bool, str, str | None]
+# Whether a number is known, its path, and its source where it is not just the machine's.
+_Number = tuple[bool, str, str | None]
 
 
-def _device_places(machine: Machine) -> Iterator[_Place]:
+def _device_numbers(machine: Machine) -> Iterator[_Number]:
     gpus, link = machine.gpus, machine.interconnect
     sources = dict.fromkeys(gpu.memory_source for gpu in gpus)
     memory = ", ".join(source for source in sources if source is not None)
@@ -61,9 +61,9 @@ def _device_places(machine: Machine) -> Iterator[_Place]:
     yield link.bytes_per_s is not None, "interconnect.bytes_per_s", rate
 
 
-def _other_places(machine: Machine) -> Iterator[_Place]:
+def _other_numbers(machine: Machine) -> Iterator[_Number]:
     host, network = machine.host, machine.network
-    # Both sizes are read together, and only a probe names the bound.
+    # Both sizes are read together, and only a probe names the limit.
     total = None if host.available_by is None else "MemTotal"
     yield host.total_bytes is not None, "host.total_bytes", total
     yield host.available_bytes is not None, "host.available_bytes", host.available_by

@@ -1,4 +1,4 @@
-"""Build a Machine from a few words such as `8xH100-80GB`, by the GPU table."""
+"""Build a Machine from a text such as `8xH100-80GB`, with the GPU table."""
 
 import difflib
 import re
@@ -17,47 +17,47 @@ from zerowiz.errors import UsageError
 _SPEC = re.compile(r"(?:(\d{1,6})\s*[x*]\s*)?(\S.*?)", re.IGNORECASE)
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 
-# GB200 NVL72, the widest NVLink domain in the table; more than that is several nodes.
+# GB200 NVL72, the largest NVLink domain in the table; more GPUs are several nodes.
 MOST_GPUS_PER_NODE = 72
 
-# Every card of the table has a slot of this width (NVIDIA's datasheets).
+# Every card of the table has this width (NVIDIA's datasheets).
 _PCIE_LANES = 16
 
 
 class GpuModel(Struct, frozen=True, kw_only=True):
-    """One row of the GPU table: what is known of a GPU without one at hand."""
+    """One row of the GPU table."""
 
     name: str
     """As NVML prints it."""
     aliases: tuple[str, ...]
     total_bytes: Count
-    """What NVML calls total, the driver's reserve included."""
+    """NVML's total, with the driver's reserve."""
     usable_bytes: Count
-    """What CUDA shows as total on an idle GPU."""
+    """CUDA's total on an idle GPU."""
     compute_capability: tuple[Count, Count]
     nvlink_links: Count
     nvlink_bytes_per_s: Count
-    """Nominal, one way, per GPU, over all its links; 0 without NVLink."""
+    """Nominal, in one direction, per GPU, over all its links; 0 without NVLink."""
     nvlink_gpus: Count
-    """How many GPUs of one board NVLink joins pair by pair; 0 when it takes a bridge."""
+    """How many GPUs of one board NVLink connects in all pairs; 0 where that needs a bridge."""
     pcie_generation: Count
     bf16_flop_per_s: Count | None = None
-    """Dense; `None` when the GPU has no bf16 arithmetic."""
+    """Dense; `None` where the GPU has no bf16 arithmetic."""
     fp16_flop_per_s: Count
     memory_bytes_per_s: Count
     pcie_spelling: str | None = None
-    """How to name the PCIe card when a short name is taken for the SXM board."""
+    """The name of the PCIe card, where a short name means the SXM board."""
     source: Mapping[str, str]
-    """Where each group of numbers was seen: addresses; `[?]` is what none was found for."""
+    """The addresses of each group's sources; `[?]` where none was found."""
 
     @property
     def pcie_bytes_per_s(self) -> int:
-        """Nominal, one way."""
+        """Nominal, in one direction."""
         return _PCIE_LANES * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
 
     @property
     def spellings(self) -> frozenset[str]:
-        """Every name it answers to, without case and punctuation."""
+        """Every name of it, without case and punctuation."""
         return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
 
 
@@ -69,26 +69,26 @@ def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
     """The rows of `data/gpus.json`.
 
     Raises:
-        UsageError: A row lacks a key or holds something else; the message names it.
+        UsageError: A row lacks a key, or a key has another type; the message names it.
     """
     return decode(_GpuTable, value, "gpu table").gpus
 
 
 def normalize_name(name: str) -> str:
-    """A GPU's name without case, punctuation and the maker's words."""
+    """A GPU's name without case, punctuation and words such as NVIDIA."""
     return _NOISE.sub("", name.lower())
 
 
 def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
-    """The rows that a name can mean: none, one, or several when it is too short."""
+    """The rows that a name can mean; several for a name that is too short."""
     return tuple(model for model in table if normalize_name(name) in model.spellings)
 
 
 def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
-    """The one row that a name means.
+    """The only row that a name means.
 
     Raises:
-        UsageError: No row has that name, or several have.
+        UsageError: No row has that name, or several rows have it.
     """
     models = match_models(name, table)
     if len(models) == 1:
@@ -104,29 +104,29 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
 
 
 def _own_spelling(model: GpuModel, table: Sequence[GpuModel]) -> str:
-    """The first of its names that means no other GPU."""
+    """The first name of a row that means no other row."""
     return next(a for a in (*model.aliases, model.name) if match_models(a, table) == (model,))
 
 
 def _close_names(name: str, table: Sequence[GpuModel]) -> tuple[str, ...]:
-    spoken = {normalize_name(alias): alias for model in table for alias in model.aliases}
-    spoken |= {normalize_name(model.name): model.name for model in table}
-    close = difflib.get_close_matches(normalize_name(name), spoken, cutoff=0.5)
-    names = ", ".join(f"`{spoken[match]}`" for match in close)
+    known = {normalize_name(alias): alias for model in table for alias in model.aliases}
+    known |= {normalize_name(model.name): model.name for model in table}
+    close = difflib.get_close_matches(normalize_name(name), known, cutoff=0.5)
+    names = ", ".join(f"`{known[match]}`" for match in close)
     return (f"close names are {names}",) if names else ()
 
 
 def with_count(text: str, count: int) -> str:
-    """The same spec with another number of GPUs: `4xH100` and 8 make `8xH100`."""
+    """The spec with another count of GPUs: `4xH100` and 8 make `8xH100`."""
     match = _SPEC.fullmatch(text.strip())
     return text if match is None else f"{count}x{match[2]}"
 
 
 def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
-    """The machine that `8xH100-80GB` or `H200` means: one idle node, host unknown.
+    """The machine of a spec such as `8xH100-80GB` or `H200`: one idle node, whose host is unknown.
 
     Raises:
-        UsageError: The count makes no sense, or the name means no GPU or several.
+        UsageError: The count is not that of a node, or the name means no GPU or several.
     """
     match = _SPEC.fullmatch(text.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""Find how two GPUs reach each other from what each is plugged into."""
+"""Find the link between two GPUs, by the NVLinks and the PCIe slot of each."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -8,8 +8,8 @@ from msgspec import Struct
 from zerowiz.core.machine.links import PairLink, PciePath
 from zerowiz.core.machine.types import Gpu, PcieSlot
 
-# NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML's own
-# figure is the raw rate (25.781, 26.562, 53.125 GB/s), of which the payload is a part.
+# NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML has the
+# raw rate instead (25.781, 26.562, 53.125 GB/s), of which the payload is a part.
 NVLINK_BYTES_PER_S: Mapping[tuple[int, int], int] = {
     (6, 0): 20_000_000_000,
     (7, 0): 25_000_000_000,
@@ -33,7 +33,7 @@ PCIE_LANE_BYTES_PER_S: Mapping[int, int] = {
 
 
 class RemoteType(IntEnum):
-    """What NVML says hangs at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
+    """The device at the other end of an NVLink (NVML's `nvmlIntNvLinkDeviceType_t`)."""
 
     GPU = 0
     NPU = 1
@@ -51,8 +51,8 @@ class NvLink(Struct, frozen=True, kw_only=True):
     def to_switch(self) -> bool:
         """Whether it ends in an NVSwitch.
 
-        Switches of a virtual machine or of a rack have no readable PCI address: NCCL
-        (`ncclTopoGetXmlFromGpu`) takes an unreadable other end for a switch, and so does this.
+        In a virtual machine or a rack, switches have no readable PCI address. So an other end
+        without one counts as a switch, as in NCCL (`ncclTopoGetXmlFromGpu`).
         """
         unreadable = not self.remote_bus_id or self.remote_bus_id.upper().startswith("FFFFFFFF")
         return self.remote_type == RemoteType.SWITCH or unreadable
@@ -74,46 +74,46 @@ P2P_WORDS: Mapping[int, str] = {0: P2P_OK, 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR"
 
 
 class Ports(Struct, frozen=True, kw_only=True):
-    """What one GPU is plugged into, as NVML tells it."""
+    """The links of one GPU, as NVML reports them."""
 
     gpu: Gpu
     nvlinks: tuple[NvLink, ...] | None = None
-    """The active ones; `None` when NVML could not say."""
+    """The active ones; `None` where NVML does not know."""
     raw_bytes_per_s: int | None = None
-    """Of one NVLink, as NVML gives it, encoding included."""
+    """Of one NVLink, as NVML reports it, with the encoding."""
 
     @property
     def switch_links(self) -> int:
-        """Active links into switches that work."""
+        """The count of active links to switches that are ready."""
         return sum(link.to_switch for link in self.nvlinks or ()) if self.gpu.fabric_ready else 0
 
     def links_to(self, bus_id: str | None) -> int:
-        """Active links straight to the GPU at this PCI address."""
+        """The count of active links directly to the GPU at this PCI address."""
         direct = [link.remote_bus_id for link in self.nvlinks or () if not link.to_switch]
         return 0 if bus_id is None else direct.count(bus_id)
 
     @property
     def nvlink_bytes_per_s(self) -> int | None:
-        """Rate of one of its NVLinks, one way: nominal where the generation is known."""
+        """The rate of one NVLink in one direction; nominal where the generation is known."""
         capability = self.gpu.compute_capability
         nominal = None if capability is None else NVLINK_BYTES_PER_S.get(capability)
         return self.raw_bytes_per_s if nominal is None else nominal
 
 
 class PairAnswers(Struct, frozen=True, kw_only=True):
-    """What NVML says of two GPUs together; an answer it does not have counts against nobody."""
+    """What NVML reports of two GPUs; `None` where it has no answer, which counts as a good one."""
 
     nvlink_p2p: bool | None = None
-    """Which also sees through switches."""
+    """Peer-to-peer access over NVLink, also through switches."""
     path: PciePath | None = None
     p2p: str | None = None
 
 
 def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
-    """Nominal rate of a GPU's own PCIe lanes, one way.
+    """The nominal rate of a GPU's own PCIe lanes, in one direction.
 
-    The best generation counts, since the current one drops while a GPU idles; of the lanes the
-    fewer, since lanes that were not negotiated stay away.
+    The best generation counts, because the current one is lower while a GPU idles. Of the lanes the
+    smaller count holds, because lanes that were not negotiated are not used later.
     """
     lanes = min((n for n in (slot.max_lanes, slot.current_lanes) if n), default=None)
     lane = PCIE_LANE_BYTES_PER_S.get(slot.max_generation or 0)
@@ -121,13 +121,13 @@ def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
 
 
 def slot_bytes_per_s(slot: PcieSlot) -> int | None:
-    """Nominal rate of a PCIe slot with the bridges above it, one way."""
+    """The nominal rate of a PCIe slot and the bridges above it, in one direction."""
     own = lanes_bytes_per_s(slot)
     return own if slot.upstream_bytes_per_s is None else _slower(own, slot.upstream_bytes_per_s)
 
 
 def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
-    """What joins two GPUs; their order does not matter."""
+    """The link between two GPUs; their order does not matter."""
     low, high = sorted((one, other), key=lambda ports: ports.gpu.index)
     nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
     if nvlinks:
@@ -147,9 +147,9 @@ def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
 def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int | None:
     if low.nvlinks is None or high.nvlinks is None:
         return None
-    straight = min(low.links_to(high.gpu.bus_id), high.links_to(low.gpu.bus_id))
+    direct = min(low.links_to(high.gpu.bus_id), high.links_to(low.gpu.bus_id))
     switched = min(low.switch_links, high.switch_links)
-    return straight + (0 if nvlink_p2p is False else switched)
+    return direct + (0 if nvlink_p2p is False else switched)
 
 
 def _slower(one: int | None, other: int | None) -> int | None:

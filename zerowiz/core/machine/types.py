@@ -1,4 +1,4 @@
-"""Describe what a job can use: GPUs, the links between them, the host."""
+"""The machine of a job: its GPUs, the links between them, its host and its network."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,7 +14,7 @@ from zerowiz.errors import UsageError
 
 
 class Accelerator(StrEnum):
-    """What DeepSpeed runs on; its own names (`DS_ACCELERATOR`)."""
+    """What DeepSpeed runs on, by its own names (`DS_ACCELERATOR`)."""
 
     CUDA = "cuda"
     CPU = "cpu"
@@ -38,25 +38,25 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
 
     pid: Count
     used_bytes: Count | None = None
-    """`None` where the driver does not tell (WSL)."""
+    """`None` where the driver does not report it (WSL)."""
     name: str | None = None
-    """From /proc; a container sees pids of the host that it cannot name."""
+    """From /proc; in a container the pids may be the host's, which have no name there."""
 
 
 class PcieSlot(Struct, frozen=True, kw_only=True):
-    """How a GPU is plugged in."""
+    """The PCIe link of a GPU."""
 
     max_generation: Count | None = None
-    """What GPU and slot could run at; the current one drops while the GPU idles."""
+    """What both GPU and slot support; the current one is lower while the GPU idles."""
     current_generation: Count | None = None
     max_lanes: Count | None = None
     current_lanes: Count | None = None
     upstream_bytes_per_s: Count | None = None
-    """Nominal, one way, of the narrowest bridge between the GPU and the host bridge."""
+    """Nominal, in one direction, of the slowest bridge between the GPU and the host bridge."""
 
 
 class LeftOutGpu(Struct, frozen=True, kw_only=True):
-    """A GPU that NVML lists and no job can use."""
+    """A GPU that NVML lists and that no job can use."""
 
     index: Count
     why: str
@@ -65,7 +65,7 @@ class LeftOutGpu(Struct, frozen=True, kw_only=True):
 class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU, one slice of a GPU (MIG), or one rank of the CPU accelerator.
 
-    What NVML does not tell is `None`, never 0.
+    A value that NVML does not report is `None`, never 0.
     """
 
     index: Count
@@ -73,40 +73,40 @@ class Gpu(Struct, frozen=True, kw_only=True):
     name: str
     uuid: str | None = None
     total_bytes: Count | None = None
-    """What NVML calls total, the driver's reserve included."""
+    """NVML's total, with the driver's reserve."""
     reserved_bytes: Count | None = None
-    """What the driver keeps of it."""
+    """The part that the driver reserves."""
     free_bytes: Count | None = None
     """What a new process could allocate now."""
     compute_capability: tuple[Count, Count] | None = None
     ordinal: Count | None = None
-    """CUDA's number of it in PCI bus order: it counts only GPUs that can be opened."""
+    """CUDA's number for it in PCI bus order, which counts only GPUs that can be opened."""
     mig_slice: Count | None = None
     """Which slice of GPU `index` this is; `None` for a whole GPU."""
     shares_host_memory: bool = False
     """Whether it has no memory of its own (GB10, Jetson); its sizes are then the host's."""
     bus_id: str | None = None
-    """PCI address as NVML writes it: `00000000:1A:00.0`."""
+    """The PCI address as NVML writes it: `00000000:1A:00.0`."""
     numa_node: Count | None = None
     pcie: PcieSlot = field(default_factory=PcieSlot)
     nvlinks: Count | None = None
-    """Active NVLinks; `None` when NVML could not say."""
+    """The count of active NVLinks; `None` where NVML does not know."""
     expected_nvlinks: Count | None = None
-    """What the GPU table knows of its kind."""
+    """The count that the GPU table has for this model."""
     fabric_ready: bool = True
-    """Whether the Fabric Manager has trained the switches; without it their links carry nothing."""
+    """Whether the Fabric Manager has trained the switches; else their links cannot be used."""
     clique: str | None = None
-    """The NVLink domain when it spans nodes (NVL72): equal on all GPUs that share it."""
+    """The NVLink domain where it spans nodes (NVL72); equal on all GPUs that share it."""
     ecc: bool | None = None
     mig_mode: bool = False
     """Whether the GPU is split into slices."""
     memory_source: str | None = None
-    """Where its sizes come from: an NVML call, a table, the host."""
+    """The source of its sizes: an NVML function, the GPU table, the host."""
     processes: tuple[GpuProcess, ...] = ()
 
     @property
     def cuda_ordinal(self) -> int:
-        """CUDA's number of it in PCI bus order; NVML's index where nobody counted."""
+        """CUDA's number for it in PCI bus order; NVML's index where the number is not known."""
         return self.index if self.ordinal is None else self.ordinal
 
     @property
@@ -141,18 +141,18 @@ class Machine(Struct, frozen=True, kw_only=True):
     """Of every pair of GPUs; empty where only the class is known (a spec)."""
     left_out: tuple[LeftOutGpu, ...] = ()
     network: Network = field(default_factory=Network)
-    """To other nodes."""
+    """Between nodes."""
     driver_version: str | None = None
     cuda_version: tuple[Count, Count] | None = None
-    """The newest that the driver runs."""
+    """The newest one that the driver supports."""
     allocation: JobAllocation | None = None
     sources: Mapping[str, str] = field(default_factory=dict, name="origins")
-    """Where each number came from, by its place in the JSON: `gpus.free_bytes`."""
+    """The source of each number, by its path in the JSON, such as `gpus.free_bytes`."""
     notes: tuple[str, ...] = ()
     """What the probe assumed or left out, one sentence each."""
 
     def __post_init__(self) -> None:
-        """Refuse a machine nobody can train on."""
+        """Refuse a machine that cannot exist."""
         if self.nodes < 1:
             raise UsageError(f"a machine has at least one node, not {self.nodes}")
         if not self.gpus:
@@ -167,58 +167,55 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def lives_on_host(self) -> bool:
-        """Whether the ranks' own memory is the host's: CPU ranks, GPUs without memory."""
+        """Whether the memory of the ranks is the host's: CPU ranks, GPUs without own memory."""
         shared = any(gpu.shares_host_memory for gpu in self.gpus)
         return shared or self.accelerator is Accelerator.CPU
 
     @property
     def clique(self) -> str | None:
-        """The NVLink domain of all its GPUs, when that spans nodes (NVL72)."""
+        """The NVLink domain of all its GPUs, where that spans nodes (NVL72)."""
         cliques = {gpu.clique for gpu in self.gpus}
         return cliques.pop() if len(cliques) == 1 else None
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job: one per GPU."""
+        """The count of ranks: one for each GPU of each node."""
         return self.nodes * len(self.gpus)
 
     @property
     def is_fast(self) -> bool:
-        """Whether every link that the job crosses is fast, between nodes too."""
+        """Whether every link of the job is fast, inside a node and between nodes."""
         inside = len(self.gpus) == 1 or self.interconnect.is_fast
         between = self.nodes == 1 or self.network.is_fast
         return self.world_size > 1 and inside and between
 
     def with_notes(self, *notes: str) -> "Machine":
-        """The machine with more to say; what was said already is not said again."""
+        """The machine with further notes, each once."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
     @property
     def free_bytes(self) -> int | None:
-        """Free memory of the tightest chosen GPU; unknown when any is unknown."""
+        """The least free memory of a chosen GPU; unknown where any is unknown."""
         sizes = [gpu.free_bytes for gpu in self.gpus]
         known = [size for size in sizes if size is not None]
         return min(known) if len(known) == len(sizes) else None
 
     @property
     def total_bytes(self) -> int | None:
-        """Total memory of the smallest chosen GPU; unknown when any is unknown."""
+        """The least total memory of a chosen GPU; unknown where any is unknown."""
         sizes = [gpu.total_bytes for gpu in self.gpus]
         known = [size for size in sizes if size is not None]
         return min(known) if len(known) == len(sizes) else None
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """The lowest among the chosen GPUs; unknown when any is unknown."""
+        """The lowest one of the chosen GPUs; unknown where any is unknown."""
         known = [gpu.compute_capability for gpu in self.gpus if gpu.compute_capability is not None]
         return min(known) if len(known) == len(self.gpus) else None
 
     @property
     def takes_bf16(self) -> bool:
-        """Whether bf16 is computed natively; where that is not known it is taken to be.
-
-        Every chosen GPU has matrix units for it, or the CPU instructions.
-        """
+        """Whether every chosen GPU, or the CPU, computes bf16 natively; unknown counts as yes."""
         if self.accelerator is Accelerator.CPU:
             return self.host.computes_bf16 is not False
         capability = self.compute_capability
@@ -226,7 +223,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def with_nodes(machine: Machine, nodes: int) -> Machine:
-    """The same node `nodes` times."""
+    """The machine with this many equal nodes."""
     return replace(machine, nodes=nodes)
 
 
@@ -252,13 +249,13 @@ def _join_chosen(
     if any(gpu.mig_slice is not None for gpu in chosen):
         return Interconnect(link_class=LinkClass.UNKNOWN)
     if not machine.links:
-        # Where only the class is known, the link between fewer is at least as good.
+        # Where only the class is known, the link between fewer GPUs is at least as good.
         pair = machine.interconnect.weakest_pair
         kept = pair is not None and {gpu.index for gpu in chosen}.issuperset(pair)
         return replace(machine.interconnect, weakest_pair=pair if kept else None)
     pairs = len(chosen) * (len(chosen) - 1) // 2
     whole = len({link.pair for link in links}) == pairs
-    # A pair that nobody told could be the slowest.
+    # A pair that is not known could be the slowest.
     return join_pairs(links) if whole else Interconnect(link_class=LinkClass.UNKNOWN)
 
 
@@ -266,7 +263,7 @@ def with_gpus(machine: Machine, count: int) -> Machine:
     """The machine with the first `count` GPUs of each node.
 
     Raises:
-        UsageError: It has fewer.
+        UsageError: A node has fewer.
     """
     if not 1 <= count <= len(machine.gpus):
         raise UsageError(
@@ -277,7 +274,12 @@ def with_gpus(machine: Machine, count: int) -> Machine:
 
 
 def widen(machine: Machine, count: int) -> Machine:
-    """What the machine would be with more GPUs like its last one."""
+    """The machine as it would be with more GPUs like its last one.
+
+    Args:
+        machine: With fewer GPUs.
+        count: The GPUs of each node.
+    """
     last, link = machine.gpus[-1], machine.interconnect
     if link.link_class is LinkClass.NONE:
         link = Interconnect(link_class=LinkClass.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Remark on what a person should know of a machine before trusting a plan for it."""
+"""Warn of facts of a machine that a person should know before they rely on a plan for it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from zerowiz.core.machine.topology import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 from zerowiz.core.machine.types import Machine
 
-# nvmlGpuP2PStatus_t in words.
+# The values of nvmlGpuP2PStatus_t as sentences.
 _P2P_WHY = {
     "CNS": "the chipset does not support it",
     "GNS": "the GPUs do not support it",
@@ -17,14 +17,14 @@ _P2P_WHY = {
 }
 
 
-def remarks(machine: Machine) -> tuple[str, ...]:
-    """One sentence each; nothing where all is as it should be."""
-    found = [sentence for remark in _REMARKS for sentence in remark(machine)]
+def find_warnings(machine: Machine) -> tuple[str, ...]:
+    """The warnings about a machine, one sentence each."""
+    found = [sentence for find in _FINDERS for sentence in find(machine)]
     return tuple(dict.fromkeys(found))
 
 
 def _renumbered(machine: Machine) -> Iterator[str]:
-    """Who compares a launch with `nvidia-smi` wonders."""
+    """CUDA's numbers differ from those of `nvidia-smi`."""
     moved = [gpu for gpu in machine.gpus if gpu.cuda_ordinal != gpu.index]
     if moved and machine.left_out:
         pairs = ", ".join(f"GPU {gpu.index} is its {gpu.cuda_ordinal}" for gpu in moved)
@@ -37,7 +37,7 @@ def _left_out(machine: Machine) -> Iterator[str]:
 
 
 def _unlike(machine: Machine) -> Iterator[str]:
-    """The plan is for the smallest, so the odd one is named."""
+    """The GPUs are of different models, and the plan is for the smallest."""
     if machine.is_uniform:
         return
     [(usual, _), *others] = Counter(gpu.name for gpu in machine.gpus).most_common()
@@ -57,7 +57,7 @@ def _narrow(machine: Machine) -> Iterator[str]:
 
 
 def _fabric(machine: Machine) -> Iterator[str]:
-    # A virtual machine with one GPU of many never trains its links, and needs none of them.
+    # A virtual machine with one GPU of a board never trains its links, and does not need them.
     waiting = [gpu.label for gpu in machine.gpus if not gpu.fabric_ready and gpu.nvlinks]
     if waiting:
         yield (
@@ -68,7 +68,7 @@ def _fabric(machine: Machine) -> Iterator[str]:
 
 
 def _fewer_links(machine: Machine) -> Iterator[str]:
-    """A switch or a bridge that is down shows as links that other GPUs of the kind have."""
+    """A GPU has fewer active links than others of its model: a switch or a bridge is down."""
     if len(machine.gpus) == 1:
         return
     most: dict[str, int] = {}
@@ -134,7 +134,7 @@ def _slow_network(machine: Machine) -> Iterator[str]:
                 yield f"network adapter `{nic.name}` is left out: {nic.unusable}"
 
 
-_REMARKS: tuple[Callable[[Machine], Iterator[str]], ...] = (
+_FINDERS: tuple[Callable[[Machine], Iterator[str]], ...] = (
     *(_left_out, _renumbered, _unlike, _busy, _shared_memory, _slices),
     *(_fabric, _fewer_links, _no_p2p, _narrow),
     *(_bound_task, _slow_network),

@@ -1,8 +1,8 @@
-"""The tensors of the blocks and ends that families are put together from.
+"""The tensors of the blocks and ends of which families are composed.
 
-A row says a name, a shape in letters and when it is there. The letters are those of LETTERS in
+A row has a name, a shape in symbols, and a condition. The symbols are those of SYMBOLS in
 tensors.py: h hidden, q all query heads, kv all key heads, i the MLP, V the vocabulary; `2i` is
-twice i. The condition names switches of the config: all must be on, one behind `!` off.
+twice i. The condition names switches of the config: all of them must be on, those after `!` off.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ NEVER = "never"
 
 
 class Slot(StrEnum):
-    """Which blocks hold a tensor."""
+    """Which blocks have a tensor."""
 
     ENDS = "ends"
     BLOCK = "block"
@@ -30,7 +30,7 @@ class Spec(NamedTuple):
     when: str = ALWAYS
     linear: bool = False
     transposed: bool = False
-    place: Slot = Slot.BLOCK
+    slot: Slot = Slot.BLOCK
 
 
 Specs = tuple[Spec, ...]
@@ -45,7 +45,7 @@ def linear(name: str, out: str, wide: str, bias: str = NEVER, when: str = ALWAYS
 
 
 def conv1d(name: str, wide: str, out: str) -> Specs:
-    """GPT-2's linear layer, which keeps its weight as (in, out), and its bias."""
+    """GPT-2's linear layer, whose weight has the shape (in, out), and its bias."""
     weight = Spec(name, f"{wide} {out}", linear=True, transposed=True)
     return (weight, Spec(f"{name}.bias", out))
 
@@ -55,9 +55,9 @@ def layer_norm(name: str, when: str = ALWAYS) -> Specs:
     return (Spec(name, "h", when), Spec(f"{name}.bias", "h", when))
 
 
-def at(place: Slot, *parts: Specs) -> Specs:
-    """The same tensors in other blocks, or at the model's ends."""
-    return tuple(spec._replace(place=place) for part in parts for spec in part)
+def at(slot: Slot, *parts: Specs) -> Specs:
+    """These tensors in other blocks, or at the model's ends."""
+    return tuple(spec._replace(slot=slot) for part in parts for spec in part)
 
 
 def _attention(qkv_bias: str, o_bias: str) -> Specs:
@@ -99,7 +99,7 @@ ATTENTION = _attention("attention_bias", "attention_bias")
 QKV_BIASED_ATTENTION = _attention(ALWAYS, NEVER)
 QKV_BIAS_ATTENTION = _attention("qkv_bias", NEVER)
 GATED_MLP = at(Slot.DENSE, _gated_mlp("dense_i", "mlp_bias"))
-# transformers keeps the experts of a layer as two tensors of three dimensions.
+# transformers stores the experts of a layer as two tensors of three dimensions.
 EXPERTS = at(
     Slot.EXPERTS,
     (
@@ -181,7 +181,7 @@ _BERT_ENDS: Specs = (
     *layer_norm("transform.LayerNorm"),
     Spec("decoder.bias", "V"),
     Spec("decoder", "V h", "!tie_word_embeddings"),
-    # One more, read by nobody, that only tying makes the same as the other.
+    # Another bias, which is never used; with tied embeddings it is the same as the one above.
     Spec("predictions.bias", "V", "!tie_word_embeddings"),
 )
 BERT = (

@@ -1,4 +1,4 @@
-"""Hold a model that was counted from its config against the checkpoint beside it."""
+"""Compare a model that was counted by its config with the checkpoint in the same folder."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class StoredTensor(Struct, frozen=True, kw_only=True):
 
     name: str
     dtype: str
-    """In the words of safetensors: `BF16`, `F32`."""
+    """As safetensors writes it: `BF16`, `F32`."""
     shape: tuple[int, ...]
 
     @property
@@ -26,7 +26,8 @@ class StoredTensor(Struct, frozen=True, kw_only=True):
 # Buffers that older releases saved with the weights: transformers/models/*/modeling_*.py,
 # _keys_to_ignore_on_load_unexpected.
 _BUFFERS = (".inv_freq", ".position_ids", ".masked_bias", ".attention.bias", ".attn.bias")
-# A tied weight that is saved once more, and where its first copy is: _tied_weights_keys.
+# The names of a tied weight that may be saved twice, by the name of the second copy:
+# _tied_weights_keys.
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "shared.weight")
 _TIED: Mapping[str, tuple[str, ...]] = {
     "lm_head.weight": _EMBEDDINGS,
@@ -41,20 +42,24 @@ _TIED: Mapping[str, tuple[str, ...]] = {
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """What a checkpoint holds."""
+    """The tensors of a checkpoint."""
 
     tensors: tuple[StoredTensor, ...]
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Each once, that of most elements first."""
+        """Each dtype once, the one of most elements first."""
         numel = dict.fromkeys(sorted({tensor.dtype for tensor in self.tensors}), 0)
         for tensor in self.tensors:
             numel[tensor.dtype] += tensor.numel
         return tuple(sorted(numel, key=numel.__getitem__, reverse=True))
 
     def params(self, *, tied: bool) -> int:
-        """Elements of all parameters, those of a tied model once."""
+        """Elements of all parameters.
+
+        Args:
+            tied: Whether the model ties its embeddings; then a second copy does not count.
+        """
         names = [tensor.name for tensor in self.tensors]
         again = {
             name
@@ -70,9 +75,9 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 def settle(model: Model, stored: Stored | None) -> Model:
-    """The model as the checkpoint beside its config.json confirms it, or says otherwise.
+    """The model, with what the checkpoint in the folder of its config.json says of the count.
 
-    What trains is what transformers builds from the config, so the count stays that of the config.
+    The count stays that of the config, because transformers builds the model from the config.
     """
     if stored is None:
         return model

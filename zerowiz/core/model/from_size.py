@@ -1,4 +1,4 @@
-"""Stand in for a model of which only the size was said."""
+"""Make the model that stands for a size such as `7b`."""
 
 import math
 import re
@@ -15,27 +15,27 @@ _UNITS: Mapping[str, float] = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def parse_size(text: str) -> int | None:
-    """The parameter count that `7b`, `1.5B` or `10m` stands for, or None when it is no size."""
+    """The parameter count of a size such as `7b`, `1.5B` or `10m`; None for any other text."""
     match = _SIZE.fullmatch(text.strip())
     return round(float(match[1]) * _UNITS[match[2].lower()]) if match else None
 
 
 _SMALLEST_PARAMS, _LARGEST_PARAMS = 10**6, 10**12
-# Touvron et al. 2023a, table 2: from 128 (7B, 13B) down to 102 (65B) channels per layer.
+# Touvron et al. 2023a, table 2: 128 (7B, 13B) to 102 (65B) channels per layer.
 _WIDTH_PER_LAYER = 120
 # Touvron et al. 2023a, section 2.2: an MLP of 2/3 times 4 h.
 _MLP_PER_WIDTH = 8 / 3
 # Touvron et al. 2023a, section 2.1: the tokenizer of Llama 1 and 2.
 _VOCAB_SIZE = 32000
-# Llama 1 to 3 at every size but the 1B, which has half of it, as toys do here.
+# Llama 1 to 3 at every size except 1B, which has half of it, as small models have here.
 _HEAD_DIM = 128
-# Round numbers, as people choose them: 7B is 4096 wide and 32 deep, 13B is 5120 and 40.
+# Round numbers, as in published models: 7B is 4096 wide and 32 deep, 13B is 5120 and 40.
 _WIDTHS = (*range(64, 1024, 64), *range(1024, 32769, 512))
 _DEPTHS = range(4, 257, 4)
 
 
 class _Shape(NamedTuple):
-    """A Llama without grouped queries, its embeddings untied."""
+    """A Llama with as many key heads as query heads, and untied embeddings."""
 
     hidden_size: int
     layers: int
@@ -43,8 +43,8 @@ class _Shape(NamedTuple):
     vocab_size: int
 
     @property
-    def strangeness(self) -> float:
-        """How far its proportions are from those of a published Llama."""
+    def distance(self) -> float:
+        """How much its proportions differ from those of a published Llama."""
         width_per_layer = self.hidden_size / self.layers
         mlp_per_width = self.intermediate_size / self.hidden_size
         return abs(math.log(width_per_layer / _WIDTH_PER_LAYER)) + abs(
@@ -53,9 +53,9 @@ class _Shape(NamedTuple):
 
 
 def _shapes_of(params: int) -> Iterator[_Shape]:
-    """Every width and depth, the MLP being as wide as brings the sum to `params`."""
+    """Every width and depth, each with the width of the MLP that brings the sum to `params`."""
     for width in _WIDTHS:
-        # A toy has a small tokenizer: the embeddings take half of the parameters at most.
+        # A small model has a small vocabulary: the embeddings take at most half of the parameters.
         vocab_size = min(_VOCAB_SIZE, 8 * (params // (4 * width) // 8))
         for layers in _DEPTHS:
             mlp_params = params - 2 * vocab_size * width - layers * 4 * width**2
@@ -65,17 +65,21 @@ def _shapes_of(params: int) -> Iterator[_Shape]:
 
 
 def model_from_size(name: str, params: int) -> Model:
-    """A Llama of this size: its count is exactly `params`, its shape is the likeliest one.
+    """A Llama of this size; its count is exactly `params`, its shape is the most likely one.
+
+    Args:
+        name: What the model is called.
+        params: The parameter count.
 
     Raises:
-        UsageError: No language model has this size.
+        UsageError: The size is not that of a language model.
     """
     if not _SMALLEST_PARAMS <= params <= _LARGEST_PARAMS:
         raise UsageError(
             f"a model of {params} parameters (`{name}`) cannot be planned from its size",
             "a size lies between `1m` and `1t`; any other model needs a folder with config.json",
         )
-    shape = min(_shapes_of(params), key=lambda shape: shape.strangeness)
+    shape = min(_shapes_of(params), key=lambda shape: shape.distance)
     architecture = read_architecture(
         name,
         {

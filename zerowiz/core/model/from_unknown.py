@@ -1,4 +1,4 @@
-"""Guess a model of an unknown family from the sizes that its config.json tells."""
+"""Guess a model of an unknown family by the sizes in its config.json."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from zerowiz.errors import UsageError
 
 Config = Mapping[str, object]
 
-# Left in the words of Llama and Qwen3-MoE, right how other families spell the same (transformers,
+# The keys of Llama and Qwen3-MoE, each with the names that families use for it (transformers,
 # attribute_map of models/*/configuration_*.py).
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -19,7 +19,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
-_TOLD: Mapping[str, tuple[str, ...]] = {
+_KEYS: Mapping[str, tuple[str, ...]] = {
     **_NEEDED,
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
@@ -43,42 +43,42 @@ _BY_SIZE = "give the size instead, such as `$model 7b`, to plan with a Llama of 
 
 
 def is_unknown(config: Config) -> bool:
-    """Whether only transformers knows this model."""
+    """Whether the model's family is not in FAMILIES."""
     wraps = isinstance(config.get("text_config"), dict)
     model_type = config.get("model_type")
     return isinstance(model_type, str) and (wraps or model_type not in FAMILIES)
 
 
 def _text(config: Config) -> Config:
-    """What tells of the language model; a model of more than text keeps it apart."""
+    """The keys of the language model, which a multimodal model has in a section of their own."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else config
 
 
-def _obstacle(text: Config, told: Config) -> str | None:
-    """Why this cannot be a Llama."""
+def _obstacle(text: Config, sizes: Config) -> str | None:
+    """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
         return "an encoder-decoder is not guessed"
-    missing = [key for key in _NEEDED if key not in told]
+    missing = [key for key in _NEEDED if key not in sizes]
     if "vocab_size" in missing and "image_size" in text:
         return "a model of images is not guessed"
     return f"`{missing[0]}` is missing" if missing else None
 
 
-def _read_told(text: Config) -> dict[str, object]:
-    """The keys that are there, in Llama's words."""
+def _read_sizes(text: Config) -> dict[str, object]:
+    """The values of the config, by Llama's keys."""
     found = {
         key: next((text[name] for name in names if text.get(name) is not None), None)
-        for key, names in _TOLD.items()
+        for key, names in _KEYS.items()
     }
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _experts(text: Config, told: Config) -> dict[str, object]:
-    """What a mixture needs beyond a Llama; nothing for a dense model."""
-    if not told.get("num_experts"):
+def _experts(text: Config, sizes: Config) -> dict[str, object]:
+    """The family that stands for the model, with the keys that a mixture of experts needs."""
+    if not sizes.get("num_experts"):
         return {"model_type": "llama"}
-    wide = told.get("moe_intermediate_size", told["intermediate_size"])
+    wide = sizes.get("moe_intermediate_size", sizes["intermediate_size"])
     shared, dense = text.get("n_shared_experts"), text.get("first_k_dense_replace")
     keys: dict[str, object] = {"model_type": "qwen3_moe", "moe_intermediate_size": wide}
     # transformers, models/deepseek_v3/modeling_deepseek_v3.py: the first layers are dense.
@@ -86,40 +86,50 @@ def _experts(text: Config, told: Config) -> dict[str, object]:
         keys["mlp_only_layers"] = list(range(dense))
     if isinstance(shared, int) and isinstance(wide, int) and shared > 0:
         keys["shared_expert_intermediate_size"] = shared * wide
-    if "shared_expert_intermediate_size" in {**told, **keys}:
-        keys |= {"model_type": "qwen2_moe", "qkv_bias": told.get("attention_bias", False)}
+    if "shared_expert_intermediate_size" in {**sizes, **keys}:
+        keys |= {"model_type": "qwen2_moe", "qkv_bias": sizes.get("attention_bias", False)}
     return keys
 
 
-def _as_llama(text: Config, told: Config) -> Config:
-    """The config of the Llama that stands for it."""
-    hidden_size, wide = told["hidden_size"], told.get("intermediate_size")
+def _as_llama(text: Config, read: Config) -> Config:
+    """The config of the Llama that stands for the model.
+
+    Args:
+        text: The keys of the language model.
+        read: Its sizes, of `_read_sizes`.
+    """
+    hidden_size, wide = read["hidden_size"], read.get("intermediate_size")
     if wide is None and isinstance(hidden_size, int):
         # Vaswani et al. 2017, section 3.3: two matrices of 4 h.
         wide = 8 * hidden_size // 3
-    elif isinstance(wide, int) and str(told.get("hidden_act")) in _WITHOUT_GATE:
+    elif isinstance(wide, int) and str(read.get("hidden_act")) in _WITHOUT_GATE:
         wide = 2 * wide // 3
     heads = {"num_key_value_heads": 1} if text.get("multi_query") is True else {}
-    # transformers 4, configuration_utils.py, PretrainedConfig: true, and only false is written.
-    sizes = {"tie_word_embeddings": True, **heads, **told, "intermediate_size": wide}
+    # transformers 4, configuration_utils.py, PretrainedConfig: the default is true, and a file has
+    # the key only for false.
+    sizes = {"tie_word_embeddings": True, **heads, **read, "intermediate_size": wide}
     return {**sizes, **_experts(text, sizes)}
 
 
 def guess_model(name: str, config: Config) -> Model:
-    """A model of an unknown family, counted as the Llama that has the sizes its config tells.
+    """A model of an unknown family, counted as a Llama with the sizes of its config.
 
-    Where the config wraps a language model that is known, that one is counted alone.
+    Of a multimodal model whose language model is known, only the language model is counted.
+
+    Args:
+        name: What the model is called.
+        config: The content of its config.json.
 
     Raises:
-        UsageError: It tells too little, or of something that no Llama resembles.
+        UsageError: A size is missing, or no Llama resembles the model.
     """
     text = _text(config)
     if text is not config and str(text.get("model_type")) in FAMILIES:
         return replace(
             model_from_config(name, {**text, "text_config": None}), source=ModelSource.GUESS
         )
-    told = _read_told(text)
-    obstacle = _obstacle(text, told)
+    sizes = _read_sizes(text)
+    obstacle = _obstacle(text, sizes)
     if obstacle is not None:
         raise UsageError(
             f"config.json of `{name}`: `{config.get('model_type')}` is not known yet,"
@@ -127,13 +137,14 @@ def guess_model(name: str, config: Config) -> Model:
             f"known are {', '.join(sorted(FAMILIES))}",
             _BY_SIZE,
         )
-    return replace(model_from_config(name, _as_llama(text, told)), source=ModelSource.GUESS)
+    return replace(model_from_config(name, _as_llama(text, sizes)), source=ModelSource.GUESS)
 
 
 def settle_guess(model: Model, stored: Stored | None) -> Model:
-    """The guess with the true count, where a checkpoint beside the config tells it.
+    """The guessed model with the true count, where its folder has a checkpoint.
 
-    Weights that are packed into integers hold more than one parameter each, and tell nothing.
+    Weights that are packed into integers do not show the count, because each of them holds more
+    than one parameter.
     """
     if stored is None or not stored.dtypes or not stored.dtypes[0].startswith(("F", "BF")):
         return model

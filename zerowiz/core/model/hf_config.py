@@ -10,7 +10,7 @@ from zerowiz.errors import UsageError
 
 
 class _Facts:
-    """Typed reads from a config, as its config class reads it; errors name the key."""
+    """Reads typed values of a config, with its family's spellings and defaults."""
 
     def __init__(self, name: str, config: Mapping[str, object], family: Family) -> None:
         self.name = name
@@ -18,7 +18,7 @@ class _Facts:
         self.family = family
 
     def _read(self, key: str) -> tuple[str, object]:
-        """The key as this config spells it, and its value, the family's default or None."""
+        """The key as this config spells it; and its value, else the family's default, else None."""
         defaults = {**self.family.defaults, **self.family.switches}
         spellings = self.family.spellings.get(key, (key,))
         if key in defaults:
@@ -28,8 +28,8 @@ class _Facts:
         return spellings[0] if spellings else key, defaults.get(key)
 
     def _refuse(self, key: str, value: object, wanted: str) -> UsageError:
-        said = "is missing" if value is None else f"is `{value}`, not {wanted}"
-        return UsageError(f"config.json of `{self.name}`: `{key}` {said}")
+        found = "is missing" if value is None else f"is `{value}`, not {wanted}"
+        return UsageError(f"config.json of `{self.name}`: `{key}` {found}")
 
     def count(self, key: str, derived: int | None = None, *, at_least: int = 1) -> int:
         spelling, value = self._read(key)
@@ -57,7 +57,7 @@ class _Facts:
         return value
 
     def pair(self, key: str) -> tuple[int, int]:
-        """Height and width, which one number can say."""
+        """Height and width; one number means both."""
         spelling, value = self._read(key)
         sides = value if isinstance(value, list) else [value, value]
         match sides:
@@ -77,10 +77,10 @@ class _Facts:
 
 
 def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
-    """The family of this config.
+    """The `model_type` of this config, and its family.
 
     Raises:
-        UsageError: it is not in the table, or has a switch on that the table cannot count.
+        UsageError: The family is not in the table, or a switch is on that adds uncounted tensors.
     """
     by_size = "give the size instead, such as `$model 7b`, to plan with a Llama of that size"
     model_type = config.get("model_type")
@@ -91,9 +91,9 @@ def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
             by_size,
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        said = "has no `model_type`" if model_type is None else f"`{model_type}` is not known yet"
+        why = "has no `model_type`" if model_type is None else f"`{model_type}` is not known yet"
         raise UsageError(
-            f"config.json of `{name}`: {said}", f"known are {', '.join(sorted(FAMILIES))}", by_size
+            f"config.json of `{name}`: {why}", f"known are {', '.join(sorted(FAMILIES))}", by_size
         )
     for switch in FAMILIES[model_type].unsupported:
         if config.get(switch):
@@ -105,7 +105,7 @@ def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
 
 
 def _count_expert_layers(facts: _Facts, layers: int) -> int:
-    """How many layers hold a mixture (Qwen3MoeDecoderLayer.__init__; Mixtral has no exceptions)."""
+    """The count of layers with experts (Qwen3MoeDecoderLayer.__init__; in Mixtral all of them)."""
     if facts.count("num_experts", 0, at_least=0) == 0:
         return 0
     step = facts.count("decoder_sparse_step", 1)
@@ -114,14 +114,14 @@ def _count_expert_layers(facts: _Facts, layers: int) -> int:
 
 
 def _count_sliding_layers(facts: _Facts, switches: frozenset[str], layers: int) -> int:
-    """How many layers attend through the sliding window."""
-    every, told = facts.family.sliding_every, facts.listed("layer_types")
+    """The count of layers with a sliding window."""
+    every, layer_types = facts.family.sliding_every, facts.listed("layer_types")
     if "use_sliding_window" in facts.family.switches and "use_sliding_window" not in switches:
         return 0
     if not facts.count("sliding_window", 0, at_least=0):
         return 0
-    if told is not None and every != 1:
-        return told.count("sliding_attention")
+    if layer_types is not None and every != 1:
+        return layer_types.count("sliding_attention")
     if every:
         period = facts.count("sliding_window_pattern", every)
         return layers if every == 1 else layers - layers // period
@@ -129,21 +129,21 @@ def _count_sliding_layers(facts: _Facts, switches: frozenset[str], layers: int) 
 
 
 def _find_switches(facts: _Facts, hidden_size: int) -> frozenset[str]:
-    """The family's own switches that are on, and those that follow from other keys."""
-    told = {name for name in facts.family.switches if facts.flag(name)}
-    new_falcon = "new_decoder_architecture" in told
+    """The family's switches that are on, and the conditions that follow from other keys."""
+    own = {name for name in facts.family.switches if facts.flag(name)}
+    new_falcon = "new_decoder_architecture" in own
     norms = facts.count("num_ln_in_parallel_attn", 2 if new_falcon else 1)
-    in_front = "do_layer_norm_before" in told or "do_layer_norm_before" not in facts.family.switches
-    following = {
+    pre_norm = "do_layer_norm_before" in own or "do_layer_norm_before" not in facts.family.switches
+    derived = {
         "gated": facts.word("hidden_act").startswith("gated-"),
-        "parallel": new_falcon or bool(told & {"parallel_attn", "use_parallel_residual"}),
-        "two_norms": norms == 2 or "parallel_attn" not in told,  # noqa: PLR2004
+        "parallel": new_falcon or bool(own & {"parallel_attn", "use_parallel_residual"}),
+        "two_norms": norms == 2 or "parallel_attn" not in own,  # noqa: PLR2004
         "projected": facts.count("embedding_size", hidden_size) != hidden_size,
-        "final_norm": in_front and "_remove_final_layer_norm" not in told,
+        "final_norm": pre_norm and "_remove_final_layer_norm" not in own,
         "labelled": _count_labels(facts) > 0,
         "softcapped_scores": facts.number("attn_logit_softcapping") != 0,
     }
-    return frozenset(told | {name for name, on in following.items() if on})
+    return frozenset(own | {name for name, on in derived.items() if on})
 
 
 def _count_labels(facts: _Facts) -> int:
@@ -152,20 +152,20 @@ def _count_labels(facts: _Facts) -> int:
 
 
 def _count_kv_heads(facts: _Facts, switches: frozenset[str], heads: int) -> int:
-    """FalconAttention.__init__ ignores its key where every head has one, or all share one."""
+    """The count of key heads; FalconAttention.__init__ uses the config's only for new models."""
     if "multi_query" in facts.family.switches and "new_decoder_architecture" not in switches:
         return 1 if "multi_query" in switches else heads
     return facts.count("num_key_value_heads", heads)
 
 
 def _activation(facts: _Facts) -> str:
-    """T5Config.__post_init__ means the tanh form in Python by a gated GELU."""
-    said = facts.word("hidden_act")
-    return "gelu_new" if said == "gated-gelu" else said.removeprefix("gated-")
+    """The MLP's activation; for T5's `gated-gelu` it is the tanh form (T5Config.__post_init__)."""
+    name = facts.word("hidden_act")
+    return "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
 
 
 def _cut_image(facts: _Facts) -> tuple[int, tuple[int, ...]]:
-    """Tokens of one image with the one in front, and channels, height and width of a patch."""
+    """The tokens of one image with the class token; and channels, height and width of a patch."""
     if "image_size" not in facts.family.defaults:
         return 0, ()
     (height, width), (tall, wide) = facts.pair("image_size"), facts.pair("patch_size")
@@ -173,10 +173,14 @@ def _cut_image(facts: _Facts) -> tuple[int, tuple[int, ...]]:
 
 
 def read_architecture(name: str, config: Mapping[str, object]) -> Architecture:
-    """Parse the content of a config.json.
+    """The architecture in the content of a config.json.
+
+    Args:
+        name: What errors call the model.
+        config: The content.
 
     Raises:
-        UsageError: `model_type` is unknown, or a key is missing or no count.
+        UsageError: `model_type` is unknown, or a key is missing or has another type.
     """
     model_type, family = _find_family(name, config)
     facts = _Facts(name, config, family)
@@ -225,7 +229,15 @@ def read_architecture(name: str, config: Mapping[str, object]) -> Architecture:
 
 
 def model_from_config(name: str, config: Mapping[str, object]) -> Model:
-    """The causal language model that transformers builds from this config.json, counted exactly."""
+    """The model that transformers builds from a config.json, counted exactly.
+
+    Args:
+        name: What the model is called.
+        config: The content of the file.
+
+    Raises:
+        UsageError: As `read_architecture`.
+    """
     architecture = read_architecture(name, config)
     tensors = list_tensors(architecture)
     params = sum(tensor.numel * tensor.copies for tensor in tensors)

@@ -1,12 +1,11 @@
-"""Name the modules that hold a model's experts, for ZeRO-3's `leaf_module.classes`."""
+"""The classes of modules that hold a model's experts, for ZeRO-3's `leaf_module.classes`."""
 
 from collections.abc import Mapping
 
 from zerowiz.core.model.families import FAMILIES
 
-# transformers 5.23, models/*/modeling_*.py: the class whose `experts` attribute holds the experts;
-# by the `model_type` of config.json, and that of the text model inside it. Families with formulas
-# have it in their row.
+# transformers 5.23, models/*/modeling_*.py: the class whose `experts` attribute holds the experts,
+# by the `model_type` of config.json or of its text model. A family of FAMILIES has it in its row.
 _WITHOUT_A_ROW: Mapping[str, str] = {
     "afmoe": "AfmoeSparseMoeBlock",
     "aria": "AriaTextMoELayer",
@@ -47,9 +46,9 @@ _WITHOUT_A_ROW: Mapping[str, str] = {
     "switch_transformers": "SwitchTransformersSparseMLP",
 }
 
-# Their experts are modules of their own (`nn.ModuleDict`), and which of them run differs from rank
-# to rank. Everywhere else transformers 5 holds all experts of a layer in one tensor, which every
-# rank gathers at the same moment: those train without leaf modules, to the same weights.
+# Their experts are separate modules (`nn.ModuleDict`), and different experts run on different
+# ranks. In all other models transformers 5 holds the experts of a layer in one tensor, which all
+# ranks gather at the same time. Those models train to the same weights without leaf modules.
 APART = frozenset({"nllb-moe", "switch_transformers"})
 
 MOE_BLOCKS: Mapping[str, str] = {

@@ -8,8 +8,8 @@ from zerowiz.core.model.blocks import NEVER, Slot, Spec
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Tensor
 
-# What the letters of a row of blocks.py stand for.
-LETTERS: Mapping[str, Callable[[Architecture], int]] = {
+# The sizes that the symbols in the rows of blocks.py stand for.
+SYMBOLS: Mapping[str, Callable[[Architecture], int]] = {
     "h": lambda a: a.hidden_size,
     "q": lambda a: a.query_size,
     "kv": lambda a: a.kv_size,
@@ -39,7 +39,7 @@ COPIES: Mapping[Slot, Callable[[Architecture], int]] = {
 
 
 def holds(architecture: Architecture, when: str) -> bool:
-    """Whether all switches of a condition are set as it wants them."""
+    """Whether a condition of blocks.py holds for an architecture."""
     return when != NEVER and all(
         (name.lstrip("!") in architecture.switches) is not name.startswith("!")
         for name in when.split()
@@ -47,12 +47,12 @@ def holds(architecture: Architecture, when: str) -> bool:
 
 
 def _term(architecture: Architecture, text: str) -> int:
-    """The number that `2`, `h` or `2h` stands for."""
+    """The value of a term such as `2`, `h` or `2h`."""
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(text)
     times = int(match[1] or 1)
-    return times * LETTERS[match[2]](architecture) if match[2] else times
+    return times * SYMBOLS[match[2]](architecture) if match[2] else times
 
 
 def _shape(architecture: Architecture, text: str) -> Iterator[int]:
@@ -68,24 +68,24 @@ def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
     return Tensor(
         name=spec.name,
         shape=tuple(_shape(architecture, spec.shape)),
-        copies=COPIES[spec.place](architecture),
+        copies=COPIES[spec.slot](architecture),
         linear=spec.linear,
         transposed=spec.transposed,
         targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
-        in_block=spec.place is not Slot.ENDS,
+        in_block=spec.slot is not Slot.ENDS,
     )
 
 
 @cache
-def list_placed(architecture: Architecture) -> tuple[tuple[Slot, Tensor], ...]:
-    """Every trainable tensor of the model, as transformers builds it, and where it stands."""
+def list_tensors_by_slot(architecture: Architecture) -> tuple[tuple[Slot, Tensor], ...]:
+    """Every tensor of the model that transformers builds, with the blocks that have it."""
     return tuple(
-        (spec.place, _tensor(architecture, spec))
+        (spec.slot, _tensor(architecture, spec))
         for spec in FAMILIES[architecture.family].tensors
-        if holds(architecture, spec.when) and COPIES[spec.place](architecture)
+        if holds(architecture, spec.when) and COPIES[spec.slot](architecture)
     )
 
 
 def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
-    """The same without their places; tied weights once."""
-    return tuple(tensor for _, tensor in list_placed(architecture))
+    """Every tensor of the model that transformers builds; tied weights once."""
+    return tuple(tensor for _, tensor in list_tensors_by_slot(architecture))

@@ -1,4 +1,4 @@
-"""Describe a model by its tensors."""
+"""A model: its architecture and its tensors."""
 
 import math
 from collections.abc import Collection
@@ -11,64 +11,65 @@ from zerowiz.errors import UsageError
 
 
 class ModelSource(StrEnum):
-    """Where the parameter count comes from."""
+    """The source of the parameter count."""
 
     CONFIG = "config"
     SAFETENSORS = "safetensors"
+    """The config, which the checkpoint in its folder confirms."""
     SIZE = "size"
     TRACE = "trace"
     GUESS = "guess"
-    """By the sizes in the config of a family that is not known."""
+    """The sizes in the config of an unknown family."""
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
-    """A transformer, in the words of its config.json."""
+    """A transformer, with the names of config.json."""
 
     family: str
     """`model_type` of the config, a key of FAMILIES."""
     layers: int
-    """Blocks of all stacks together."""
+    """The blocks of encoder and decoder together."""
     encoder_layers: int = 0
-    """Those of them that are the encoder of an encoder-decoder."""
+    """The blocks of the encoder of an encoder-decoder."""
     hidden_size: int
     intermediate_size: int
-    """Width of one MLP, or of one expert in a mixture."""
+    """Width of one MLP, or of one expert in a mixture of experts."""
     heads: int
     kv_heads: int
     head_dim: int
     vocab_size: int
     """0 for a model of images."""
     embedding_size: int
-    """Width of an embedded token: mostly the hidden size."""
+    """Width of an embedded token: the hidden size in most families."""
     positions: int
     type_vocab_size: int = 0
     relative_attention_num_buckets: int = 0
     image_tokens: int = 0
-    """Tokens of one image, which take the place of the sequence."""
+    """The tokens of one image, which are the sequence."""
     patch: tuple[int, ...] = ()
-    """Channels, height and width of what becomes one token of an image."""
+    """Channels, height and width of the patch that becomes one token of an image."""
     labels: int = 0
-    """Classes of an image."""
+    """The classes of an image."""
     experts: int
     """0 for a dense model."""
     experts_per_token: int
     expert_layers: int
-    """Layers whose MLP is a mixture: mostly all of them, 0 for a dense model."""
+    """Layers whose MLP is a mixture: all of them in most models, 0 for a dense model."""
     dense_intermediate_size: int
     """Width of the MLP in the other layers."""
     shared_expert_intermediate_size: int = 0
-    """Width of the expert that every token visits, 0 for none."""
+    """Width of the expert that processes every token, 0 for none."""
     sliding_window_tokens: int = 0
     sliding_layers: int = 0
-    """Layers whose attention ends at the sliding window."""
+    """Layers whose attention is limited to the sliding window."""
     hidden_act: str
     """The MLP's activation function."""
     switches: frozenset[str]
-    """What is on of the family's switches, and of what follows from its other keys."""
+    """The family's switches that are on, and the conditions that follow from other keys."""
     dropout_rate: float
     """On the attention scores."""
     residual_dropout_rate: float
-    """On what attention and MLP add to the residual stream."""
+    """On the outputs of attention and MLP, before they are added to the residual stream."""
     embedding_dropout_rate: float = 0
     """On the embedded tokens."""
     logit_softcap: bool
@@ -76,7 +77,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
     @property
     def tied_embeddings(self) -> bool:
-        """Whether the head is the embedding."""
+        """Whether the head and the embedding are one tensor."""
         return "tie_word_embeddings" in self.switches
 
     @property
@@ -91,7 +92,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
 
 class Tensor(Struct, frozen=True, kw_only=True):
-    """One trainable tensor and how often the model holds one like it."""
+    """One tensor of a model, and how often the model has it."""
 
     name: str
     shape: tuple[int, ...]
@@ -99,11 +100,11 @@ class Tensor(Struct, frozen=True, kw_only=True):
     linear: bool = False
     """Whether it is the weight of a linear layer, other than the head."""
     transposed: bool = False
-    """Whether that layer keeps it as (in, out)."""
+    """Whether its shape is (in, out) instead of (out, in)."""
     targets: tuple[str, ...] = ()
-    """The names that peft wants told, all of them, to adapt it; none where it cannot."""
+    """The names that peft needs, all of them, to adapt it; empty where peft cannot adapt it."""
     in_block: bool = True
-    """Whether a transformer block holds it, rather than the model's ends."""
+    """Whether it belongs to a transformer block, not to the model's ends."""
 
     @property
     def numel(self) -> int:
@@ -112,12 +113,12 @@ class Tensor(Struct, frozen=True, kw_only=True):
 
     @property
     def input_size(self) -> int:
-        """Width of what a linear layer reads."""
+        """Width of a linear layer's input."""
         return self.shape[0] if self.transposed else self.shape[-1]
 
     @property
     def adapters(self) -> int:
-        """How many adapters peft lays on one copy: one a name, for each expert of a stack."""
+        """The count of adapters on one copy: one for each name, and for each expert of a stack."""
         return len(self.targets) * math.prod(self.shape[:-2])
 
     @property
@@ -125,24 +126,22 @@ class Tensor(Struct, frozen=True, kw_only=True):
         """Elements of the adapters on one copy, at rank 1."""
         return self.adapters * sum(self.shape[-2:])
 
-    @property
-    def largest_adapter(self) -> int:
-        """Elements of the larger half of its adapters, at rank 1."""
-        return self.adapters * max(self.shape[-2:], default=0)
-
     def is_adapted(self, modules: Collection[str]) -> bool:
-        """Whether peft adapts it when told these modules: all by their own or their last names."""
-        told = (_names_one_of(target, modules) for target in self.targets)
-        return bool(self.targets) and (not modules or all(told))
+        """Whether peft adapts it with these target modules; with none it adapts every tensor."""
+        named = (_names_one_of(target, modules) for target in self.targets)
+        return bool(self.targets) and (not modules or all(named))
 
 
 def _names_one_of(target: str, modules: Collection[str]) -> bool:
-    """peft/tuners/tuners_utils.py, check_target_module_exists: a name or its end."""
+    """Whether one of these is the target's name or its end.
+
+    Source: peft/tuners/tuners_utils.py, check_target_module_exists.
+    """
     return any(target == name or target.endswith(f".{name}") for name in modules)
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """What the predictions need to know of a model."""
+    """What the predictions need of a model."""
 
     name: str
     source: ModelSource
@@ -150,7 +149,7 @@ class Model(Struct, frozen=True, kw_only=True):
     architecture: Architecture
     tensors: tuple[Tensor, ...]
     stored_params: int | None = None
-    """What the checkpoint beside the config holds, where that is not the same."""
+    """The count of the checkpoint in the config's folder, where it is another one."""
 
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""
@@ -163,21 +162,19 @@ class Model(Struct, frozen=True, kw_only=True):
         return max(tensor.numel for tensor in self.tensors)
 
     @property
-    def tensor_count(self) -> int:
-        """How many tensors the optimizer is handed."""
-        return sum(tensor.copies for tensor in self.tensors)
-
-    @property
     def layer_params(self) -> int:
-        """Elements of one transformer block; of the average one when some hold no experts."""
+        """Elements of one transformer block; of an average one where only some have experts."""
         blocks = sum(t.numel * t.copies for t in self.tensors if t.in_block)
         return blocks // self.architecture.layers
 
     def adapted(self, modules: Collection[str] = ()) -> tuple[Tensor, ...]:
-        """The tensors that adapters lie on; where no modules are named, all that can be adapted.
+        """The tensors that peft adapts.
+
+        Args:
+            modules: The target modules; empty for all that can be adapted.
 
         Raises:
-            UsageError: A name that no module bears.
+            UsageError: No module has one of these names.
         """
         tensors = tuple(tensor for tensor in self.tensors if tensor.is_adapted(modules))
         met = {target for tensor in tensors for target in tensor.targets}

@@ -95,7 +95,7 @@ def test_a_traced_model_is_its_tensors_with_every_copy() -> None:
     in_blocks = 3 * (64 * 64 + 2 * 8 * 128 * 64)
     assert (ModelSource.TRACE, 1000 * 64 + in_blocks) == (model.source, model.params)
     assert in_blocks // 3 == model.layer_params
-    assert 10 == model.tensor_count
+    assert 10 == sum(tensor.copies for tensor in model.tensors)
 
 
 def test_the_embedding_of_an_unknown_family_is_the_one_that_was_traced() -> None:

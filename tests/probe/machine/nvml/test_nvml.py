@@ -13,7 +13,7 @@ from recorded import (
 
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.types import MachineSource, PcieSlot
-from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
@@ -71,7 +71,7 @@ def test_h200_behind_nvswitches_are_nvlinked_all_to_all(name: str, count: int) -
     assert list(range(count)) == [gpu.index for gpu in machine.gpus]
     assert LinkClass.NVLINK_ALL is machine.interconnect.link_class
     assert NVSWITCH_H200_BYTES_PER_S == machine.interconnect.bytes_per_s
-    assert () == remarks(machine)
+    assert () == find_warnings(machine)
 
 
 def test_a_lone_gpu_has_no_link_and_all_its_facts() -> None:
@@ -157,7 +157,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_and_named(code: int, why: str) ->
     machine = play(lose(recording("h200-x4"), 1, code))
     assert [0, 2, 3] == [gpu.index for gpu in machine.gpus]
     assert [0, 1, 2] == [gpu.ordinal for gpu in machine.gpus]
-    assert f"GPU 1 is left out: {why}" == remarks(machine)[0]
+    assert f"GPU 1 is left out: {why}" == find_warnings(machine)[0]
 
 
 def test_a_gpu_lost_after_its_handle_is_left_out_too() -> None:
@@ -263,7 +263,7 @@ def test_a_slot_with_fewer_lanes_than_the_gpu_is_slower_and_noted() -> None:
     content = unplug_nvlink(recording("h200-x2"), 0, 1)
     machine = play(answer(content, "nvmlDeviceGetCurrPcieLinkWidth(gpu1)", 4))
     assert GEN5_X16_BYTES_PER_S // 4 == machine.interconnect.bytes_per_s
-    assert "GPU 1 has 4 of its 16 PCIe lanes" in remarks(machine)
+    assert "GPU 1 has 4 of its 16 PCIe lanes" in find_warnings(machine)
 
 
 def test_one_gpu_off_the_nvlink_makes_it_partial_and_is_named() -> None:
@@ -271,7 +271,7 @@ def test_one_gpu_off_the_nvlink_makes_it_partial_and_is_named() -> None:
     assert LinkClass.NVLINK_PARTIAL is machine.interconnect.link_class
     assert GEN5_X16_BYTES_PER_S == machine.interconnect.bytes_per_s
     assert (0, 2) == machine.interconnect.weakest_pair
-    assert ("0 of 18 NVLinks are active on GPU 2",) == remarks(machine)
+    assert ("0 of 18 NVLinks are active on GPU 2",) == find_warnings(machine)
     rest = play(unplug_nvlink(recording("h200-x4"), 2), gpus="0,1,3")
     assert LinkClass.NVLINK_ALL is rest.interconnect.link_class
 
@@ -364,7 +364,7 @@ def test_an_untrained_fabric_carries_nothing_and_is_noted() -> None:
         answer(content, f"nvmlDeviceGetGpuFabricInfoV(gpu{index})", {"state": 2})
     machine = play(content)
     assert LinkClass.PCIE is machine.interconnect.link_class
-    assert "nvidia-fabricmanager" in remarks(machine)[0]
+    assert "nvidia-fabricmanager" in find_warnings(machine)[0]
 
 
 def test_gpus_of_one_nvlink_domain_share_a_clique() -> None:

@@ -9,7 +9,7 @@ from recorded import names, play, recording
 
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.types import Gpu, Machine
-from zerowiz.core.machine.warnings import remarks
+from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import UsageError
 
 MIB = 2**20
@@ -212,7 +212,7 @@ def test_pairs_are_peer_to_peer_as_the_driver_says(name: str) -> None:
 @each_row
 def test_what_is_odd_is_remarked_and_nothing_else(name: str) -> None:
     machine, begins = machine_of(name), ROWS[name].notes
-    said = (*machine.notes, *remarks(machine))
+    said = (*machine.notes, *find_warnings(machine))
     assert begins == tuple(note[: len(begin)] for note, begin in zip(said, begins, strict=True))
 
 
@@ -292,7 +292,7 @@ def test_slices_are_chosen_by_name_and_have_no_links() -> None:
     two = machine_of("synthetic/a100-mig", gpus="1:0,1:1")
     assert (LinkClass.UNKNOWN, 2) == (two.interconnect.link_class, two.world_size)
     assert 5602 * MIB == two.free_bytes
-    [note] = remarks(two)
+    [note] = find_warnings(two)
     assert note.startswith("MIG slices have no links")
 
 
@@ -365,4 +365,4 @@ def test_without_the_odd_gpu_the_rest_is_all_nvlink() -> None:
         machine.interconnect.link_class,
         machine.interconnect.bytes_per_s,
     )
-    assert () == remarks(machine)
+    assert () == find_warnings(machine)

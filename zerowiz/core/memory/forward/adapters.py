@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.tensors import list_placed
+from zerowiz.core.model.tensors import list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
 from zerowiz.core.workload import FP32_BYTES, Method, Workload
 
@@ -130,7 +130,7 @@ def lay_adapters(
     if workload.method is Method.FULL:
         return None
     modules: Collection[str] = workload.lora_target_modules
-    placed = list_placed(architecture)
+    placed = list_tensors_by_slot(architecture)
     own_bytes = value_bytes(workload, sharded=sharded)
     return Adapters(
         rank=workload.lora_rank,
