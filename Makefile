@@ -1,4 +1,4 @@
-# make demo | test | check, each from a bare checkout: Python 3.11+, g++ and make are enough.
+# make demo | test | check, each from a bare checkout: what README lists is enough.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all truth cluster test-slurm test-kills check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-kills check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -70,7 +70,7 @@ endef
 test: $(STAMP)  ## the tests; each way to kill a job of real DeepSpeed ranks once
 	$(call PYTEST,)
 
-test-slow: $(STAMP)  ## the tests that train on real ranks, on nodes made of namespaces too, or trace, for long
+test-slow: $(STAMP)  ## the tests that train on real ranks, or trace, for long
 	$(call PYTEST,--slow)
 
 test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
@@ -83,6 +83,10 @@ truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer
 
 cluster: $(STAMP)  ## many nodes over a real sshd and pdsh (Debian's packages, as root)
 	$(BIN)/python -m pytest --cluster tests/cluster
+
+test-nodes: $(STAMP)  ## launch over a hostfile on nodes made of namespaces (installs sshd and pdsh, as root)
+	tests/nodes/install.sh
+	$(BIN)/python -m pytest --nodes tests/nodes
 
 test-slurm: $(STAMP)  ## train and ask nodes under a real SLURM on this host (installs Debian's, as root)
 	tests/slurm/install.sh

@@ -24,6 +24,7 @@ hypothesis.settings.load_profile("untimed")
 
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd and pdsh",
+    "nodes": "on nodes made of namespaces",
     "slurm": "under a real SLURM",
     "slow": "that train or trace for long",
     "truth": "that train every config of tests/lint",
@@ -145,6 +146,18 @@ def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
     yield run
     for one in opened:
         one.child.close(force=True)
+
+
+@pytest.fixture
+def pdsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a `pdsh` and an `ssh` on PATH that a launch finds, and that nothing may start."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("pdsh", "ssh"):
+        (programs / name).write_text("#!/bin/sh\necho 'a stand-in was started' >&2\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return programs
 
 
 @pytest.fixture

@@ -348,9 +348,11 @@ def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
 
 
 def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
-    here: Run, cluster: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run, cluster: Path, pdsh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cluster / "train.py").write_text(CONFIG_ARGUMENTS)
+    # The nodes are asked by the cluster's own `ssh`.
+    (pdsh / "ssh").unlink()
     monkeypatch.setenv("HF_TOKEN", "hidden")
     words = ("launch", "--dry-run", "--json", "--yes", "--model", "10m", "--hostfile", "hosts")
     result = here(*words, "--micro-batch", "2", "train.py")

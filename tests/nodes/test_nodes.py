@@ -18,7 +18,7 @@ from nodes.harness import Cluster, Job, wait_for
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.launch.remote import ALIVE_EVERY_S, ALIVE_TRIES
 
-pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed, pytest.mark.slow]
+pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed]
 
 HERE = Path(__file__).parent
 ROOT, BIN = HERE.parents[1], Path(sys.executable).parent
