@@ -390,8 +390,9 @@ def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: P
 
 
 @pytest.mark.usefixtures("spied")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_where_nobody_reads_any_more_the_status_and_the_record_stay(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, unbuffered: str
 ) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     reader, writer = os.pipe()
@@ -401,7 +402,7 @@ def test_where_nobody_reads_any_more_the_status_and_the_record_stay(
     done = subprocess.run(
         [tmp_path / "bin" / "python", "-m", "zerowiz", *words],
         cwd=folder,
-        env=clean_environ(PYTHONPATH=libraries),
+        env=clean_environ(PYTHONPATH=libraries, PYTHONUNBUFFERED=unbuffered),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=writer,

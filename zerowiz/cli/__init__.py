@@ -121,9 +121,25 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _drop_unread_errors() -> None:
+    """Where nobody reads stderr, the interpreter must not end with 120 for what is left in it."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
     _mend_streams()
+    try:
+        _run_to_the_end()
+    finally:
+        _drop_unread_errors()
+
+
+def _run_to_the_end() -> NoReturn:
+    """Run it, and exit; what cannot be written any more ends it too."""
     try:
         code = _run()
     except BrokenPipeError:
