@@ -1,0 +1,109 @@
+"""Check DeepSpeed configs, and fix in their files what is safe to fix."""
+
+import os
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
+from zerowiz.core.dsconfig.lint.context import Context, on_machine
+from zerowiz.core.dsconfig.lint.fix import fix_text
+from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.core.dsconfig.lint.report import FileReport
+from zerowiz.core.dsconfig.lint.rules.structure import unreadable
+from zerowiz.core.dsconfig.lint.source import ConfigText, check_config
+from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.script import settle
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Integration
+from zerowiz.emit.files import rewrite_file
+from zerowiz.errors import UsageError
+from zerowiz.probe.config.config_text import read_configs
+from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.script import read_script
+
+# `0.19.8`, `0.19.8+cu13`.
+_VERSION = re.compile(r"\d+\.\d+.*")
+
+
+class CheckedConfig(Struct, frozen=True, kw_only=True):
+    """What was found in one config, and what was done to its file."""
+
+    report: FileReport
+    fixed: int = 0
+    """How many findings were fixed in the file."""
+    not_fixable: bool = False
+    """Whether fixes were wanted, and the file is of a kind that is not changed."""
+
+
+def choose_version(version: str | None) -> str | None:
+    """The given version of DeepSpeed, else the installed one; None where there is none.
+
+    Raises:
+        UsageError: It is no version.
+    """
+    if version is not None and not _VERSION.fullmatch(version):
+        raise UsageError(f"`--deepspeed-version {version}` is no version", "such as `0.19.8`")
+    return version or read_version("deepspeed")
+
+
+def find_context(
+    integration: Integration | None,
+    world_size: int | None,
+    script: Path | None,
+    machine: str | None,
+) -> Context:
+    """What is known of the run.
+
+    Args:
+        integration: Who hands the config over; what is given here counts more than the script.
+        world_size: Ranks of the job; it counts more than those of the machine.
+        script: The training script that the config is for.
+        machine: A recorded file or a spec.
+    """
+    context = Context(integration=integration, world_size=world_size)
+    if script is not None:
+        facts = read_script(script)
+        settings = settle(facts, ())
+        context = replace(context, integration=integration or facts.integration, settings=settings)
+    if machine is not None:
+        context = on_machine(context, find_machine(Options(machine=machine), os.environ))
+    return context
+
+
+def find_configs(paths: Sequence[str], schema: Schema) -> list[ConfigText]:
+    """Every config that these paths name: files, folders of them, or `-` for stdin."""
+    names = frozenset(name for key in schema.children("") for name in key.names)
+    return [config for path in paths for config in read_configs(path, names)]
+
+
+def check_file(
+    config: ConfigText, schema: Schema, context: Context, *, fix: bool = False
+) -> CheckedConfig:
+    """Check one config.
+
+    Args:
+        config: One of `find_configs`.
+        schema: Of the DeepSpeed that will read it.
+        context: What is known of the run.
+        fix: Whether the fixes that are safe are written to its file.
+    """
+    if config.fault is not None:
+        report = FileReport(path=config.path, findings=(unreadable(config.fault),))
+        return CheckedConfig(report=report)
+    if context.integration is None:
+        context = replace(context, integration=config.integration)
+    find = partial(lint, schema=schema, context=context)
+    if not fix or not config.is_fixable:
+        findings = check_config(config, find)
+        report = FileReport(path=config.path, findings=findings)
+        return CheckedConfig(report=report, not_fixable=fix and bool(findings))
+    result = fix_text(config.text, find)
+    if result.fixed:
+        rewrite_file(Path(config.path), result.text)
+    report = FileReport(path=config.path, findings=result.findings)
+    return CheckedConfig(report=report, fixed=len(result.fixed))
