@@ -14,16 +14,22 @@ from cli.harness import clean_environ
 from paths import ROOT
 
 # What the product, its tests and its pages need; the rest of a checkout is not copied.
-COPIED = ("zerowiz", "templates", "tests", "docs", "README.md", "Makefile", "pyproject.toml")
+COPIED = (
+    *("zerowiz", "templates", "tests", "docs"),
+    *("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml"),
+)
 PATIENCE_SECONDS = 120
 
 _PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
+_COUNTS = re.compile(r"(\d+) \+ (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """A row of the table of recipes."""
 
+    counts: tuple[int, int]
+    """The files to touch by hand: those of the product and its pages, those of the tests."""
     paths: tuple[str, ...]
     """The files to touch; a folder stands for one of its modules."""
     tests: tuple[str, ...]
@@ -34,17 +40,21 @@ class Recipe:
         return path in self.paths or f"{path.rpartition('/')[0]}/" in self.paths
 
 
-def recipe_of(name: str) -> Recipe:
-    """The row whose first cell is this name."""
+def read_recipes() -> dict[str, Recipe]:
+    """The rows of the table by their first cell."""
     page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     section = page.split("\n## Recipes\n")[1].split("\n## ")[0]
-    (row,) = [line for line in section.splitlines() if line.startswith(f"| {name} |")]
-    named = _PATH.findall(row)
-    paths = tuple(path for path in named if "::" not in path)
-    tests = tuple(path for path in named if "::" in path)
-    assert paths, f"the recipe of {name} names no file to touch"
-    assert tests, f"the recipe of {name} names no test that fails until it is done"
-    return Recipe(paths=paths, tests=tests)
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    return {name: _read(counts, how, until) for name, counts, how, until in rows[1:]}
+
+
+def _read(counts: str, how: str, until: str) -> Recipe:
+    number = _COUNTS.fullmatch(counts)
+    paths, tests = _PATH.findall(how), _PATH.findall(until)
+    assert number, f"`{counts}` does not count files"
+    assert paths, f"`{how}` names no file to touch"
+    assert tests, f"`{until}` names no test that fails until it is done"
+    return Recipe(counts=(int(number[1]), int(number[2])), paths=(*paths,), tests=(*tests,))
 
 
 class Copy:
@@ -103,6 +113,17 @@ class Copy:
         """Run some tests of the copy; those that failed."""
         done = self._pytest(*tests)
         return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE))
+
+    def unfinished(self, recipe: Recipe) -> set[str]:
+        """The tests of the recipe that fail as long as it is not done."""
+        return {test.partition("[")[0] for test in self.failed(*recipe.tests)}
+
+    def check_files(self, recipe: Recipe) -> None:
+        """Hold the files that were touched against those that the recipe names and counts."""
+        touched = self.touched()
+        tests = [path for path in touched if path.startswith("tests/")]
+        assert [] == [path for path in touched if not recipe.names(path)]
+        assert recipe.counts == (len(touched) - len(tests), len(tests))
 
     def make_golden(self, *tests: str) -> None:
         """Let some tests rewrite what they generate, as `make golden` does."""

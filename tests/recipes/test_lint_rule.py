@@ -2,7 +2,7 @@
 
 import json
 
-from recipes.copying import Copy, recipe_of
+from recipes.copying import Copy, read_recipes
 
 MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
 TABLE = "tests/lint/rows.py"
@@ -51,7 +51,7 @@ def codes(copied: Copy) -> list[str]:
 
 
 def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
-    recipe = recipe_of("a lint rule")
+    recipe = read_recipes()["a lint rule"]
 
     copied.insert(MODULE, RULE, before="def _reduce_bucket(")
     copied.edit(
@@ -60,11 +60,10 @@ def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> 
         "def check(config: Config) -> Iterator[ConfigFinding]:\n    yield from _prints(config)\n",
     )
     assert "ZW808" in codes(copied)
-    assert set(recipe.tests) == copied.failed(*recipe.tests)
+    assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.edit(TABLE, "\nFOUND = (\n", "\nFOUND = (\n" + FOUND)
     copied.edit(TABLE, "\nSILENT = (\n", "\nSILENT = (\n" + SILENT)
     copied.make_golden(GUIDE)
     assert set() == copied.failed(GUIDE, "tests/lint", "tests/core/dsconfig/lint/test_rules.py")
-    assert [TABLE, MODULE] == copied.touched()
-    assert [] == [path for path in copied.touched() if not recipe.names(path)]
+    copied.check_files(recipe)

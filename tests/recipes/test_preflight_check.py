@@ -2,7 +2,7 @@
 
 import json
 
-from recipes.copying import Copy, recipe_of
+from recipes.copying import Copy, read_recipes
 
 MODULE = "zerowiz/core/launch/doctor/network.py"
 TABLE = "tests/core/launch/doctor/cases.py"
@@ -45,15 +45,14 @@ def codes(copied: Copy) -> list[str]:
 
 
 def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
-    recipe = recipe_of("a preflight check")
+    recipe = read_recipes()["a preflight check"]
 
     copied.insert(MODULE, CHECK, before="def check(inputs: PreflightInput)")
     copied.edit(MODULE, "_switches, _allocator)", "_switches, _allocator, _distributed_debug)")
     assert "PF606" in codes(copied)
-    assert set(recipe.tests) == copied.failed(*recipe.tests)
+    assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.edit(TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
     copied.make_golden(GUIDE)
     assert set() == copied.failed(GUIDE, "tests/core/launch/doctor")
-    assert [TABLE, MODULE] == copied.touched()
-    assert [] == [path for path in copied.touched() if not recipe.names(path)]
+    copied.check_files(recipe)
