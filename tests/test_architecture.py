@@ -32,6 +32,39 @@ def core_values() -> Iterator[type[Struct]]:
                 yield from (value,) if issubclass(value, Struct) else ()
 
 
+LONGEST_MODULE_LINES, MOST_MODULES = 600, 15
+
+
+def product_modules() -> Iterator[Path]:
+    yield from (ROOT / "zerowiz").rglob("*.py")
+
+
+def test_a_class_name_means_one_class() -> None:
+    where: dict[str, list[str]] = {}
+    for path in product_modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {} == {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+def test_no_module_is_long() -> None:
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in product_modules()
+    }
+    assert {} == {path: count for path, count in lines.items() if count > LONGEST_MODULE_LINES}
+
+
+def test_no_folder_is_crowded() -> None:
+    """`__init__.py` is no module of its own."""
+    modules: dict[str, list[str]] = {}
+    for path in product_modules():
+        if path.name != "__init__.py":
+            modules.setdefault(str(path.parent.relative_to(ROOT)), []).append(path.name)
+    assert {} == {folder: names for folder, names in modules.items() if len(names) > MOST_MODULES}
+
+
 RECORDS = list(core_values())
 each_record = pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerowiz.worker.batch import serve
-from zerowiz.worker.batch_files import Batch, report_file, write_json
+from zerowiz.worker.batch_files import WorkerBatch, report_file, write_json
 
 
 def hang(_: dict[str, Any]) -> NoReturn:
@@ -70,14 +70,14 @@ def run_case(case: dict[str, Any], rank: int, folder: Path) -> int:
     return code
 
 
-def be_a_rank(batch: Batch) -> None:
+def be_a_rank(batch: WorkerBatch) -> None:
     acted = types.ModuleType("zerowiz.worker.case")
     acted.__dict__.update(run_case=run_case, preload=list, can_fork=lambda: True)
     sys.modules[acted.__name__] = acted
     serve(batch, int(os.environ["RANK"]))
 
 
-def be_the_launcher(batch: Batch) -> int:
+def be_the_launcher(batch: WorkerBatch) -> int:
     ranks = max(case["gpus"] for case in batch["cases"])
     environs = [{**os.environ, "RANK": str(rank)} for rank in range(ranks)]
     processes = [subprocess.Popen([sys.executable, *sys.argv], env=env) for env in environs]

@@ -111,7 +111,7 @@ def test_a_batch_is_written_with_the_keys_that_are_read(tmp_path: Path) -> None:
     )
     measure._start(batch, tmp_path, os.environ).wait()
     written = json.loads((tmp_path / "batch.json").read_text())
-    assert batch_files.Batch.__annotations__.keys() == written.keys()
+    assert batch_files.WorkerBatch.__annotations__.keys() == written.keys()
 
 
 MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")

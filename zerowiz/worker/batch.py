@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerowiz.worker.batch_files import (
-    Batch,
     Case,
-    End,
+    CaseEnd,
+    CaseStart,
     KillReason,
-    Start,
+    WorkerBatch,
     case_file,
     case_folder,
     end_file,
@@ -41,7 +41,7 @@ _POLL_S = 0.02
 _GRACE_S = 3.0
 
 
-def serve(batch: Batch, rank: int) -> None:
+def serve(batch: WorkerBatch, rank: int) -> None:
     """Run every case that includes this rank, in order."""
     # SIGTERM unwinds, so that what a case leaves in shared memory is removed.
     signal.signal(signal.SIGTERM, raise_exit)
@@ -74,7 +74,7 @@ def _orphaned(parent: int = os.getppid()) -> bool:
     return os.getppid() != parent
 
 
-def _begin(folder: Path, index: int, batch: Batch) -> Start | None:
+def _begin(folder: Path, index: int, batch: WorkerBatch) -> CaseStart | None:
     """Begin a case, on rank 0; None where the time of the batch is over."""
     if time.time() >= batch["stop_at"]:
         write_json(stop_file(folder), {})
@@ -84,12 +84,12 @@ def _begin(folder: Path, index: int, batch: Batch) -> Start | None:
     write_json(case_file(here), dict(batch["cases"][index]))
     with socket.socket() as listener:
         listener.bind(("", 0))
-        start: Start = {"port": listener.getsockname()[1]}
+        start: CaseStart = {"port": listener.getsockname()[1]}
     write_json(start_file(here), dict(start))
     return start
 
 
-def _wait_for_start(folder: Path, here: Path) -> Start | None:
+def _wait_for_start(folder: Path, here: Path) -> CaseStart | None:
     while not _orphaned():
         start = read_start(start_file(here))
         if start is not None or stop_file(folder).exists():
@@ -107,7 +107,7 @@ def _all_ended(here: Path, ranks: int) -> bool:
     return False
 
 
-def _run(case: Case, here: Path, rank: int, port: int, until: float) -> End:
+def _run(case: Case, here: Path, rank: int, port: int, until: float) -> CaseEnd:
     """Fork the case, and wait until it has ended."""
     child = os.fork()
     if child == 0:
@@ -141,7 +141,7 @@ def _run_child(case: Case, here: Path, rank: int, port: int) -> NoReturn:
         os._exit(code)
 
 
-def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> End:
+def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> CaseEnd:
     grace_until: float | None = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)

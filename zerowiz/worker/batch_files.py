@@ -43,7 +43,7 @@ class Case(TypedDict):
     steps: int
 
 
-class Batch(TypedDict):
+class WorkerBatch(TypedDict):
     """The whole task of the ranks."""
 
     folder: str
@@ -55,14 +55,14 @@ class Batch(TypedDict):
     case_deadline_s: float
 
 
-class Start(TypedDict):
+class CaseStart(TypedDict):
     """Rank 0 begins a case."""
 
     port: int
     """Where its ranks meet."""
 
 
-class End(TypedDict):
+class CaseEnd(TypedDict):
     """How a case ended on one rank."""
 
     status: int
@@ -107,14 +107,14 @@ def write_json(path: Path, values: Mapping[str, object]) -> None:
     temporary.replace(path)
 
 
-def read_start(path: Path) -> Start | None:
+def read_start(path: Path) -> CaseStart | None:
     """What a `start_file` says; None where it is not there yet."""
-    return cast("Start | None", _read_json(path))
+    return cast("CaseStart | None", _read_json(path))
 
 
-def read_end(path: Path) -> End | None:
+def read_end(path: Path) -> CaseEnd | None:
     """What an `end_file` says; None where it is not there yet."""
-    return cast("End | None", _read_json(path))
+    return cast("CaseEnd | None", _read_json(path))
 
 
 def _read_json(path: Path) -> object:
@@ -135,7 +135,7 @@ def case_file(folder: Path) -> Path:
 
 
 def start_file(folder: Path) -> Path:
-    """A Start: rank 0 begins the case."""
+    """A CaseStart: rank 0 begins the case."""
     return folder / "start.json"
 
 
@@ -145,7 +145,7 @@ def report_file(folder: Path, rank: int) -> Path:
 
 
 def end_file(folder: Path, rank: int) -> Path:
-    """An End, written by the process that forked the case."""
+    """A CaseEnd, written by the process that forked the case."""
     return folder / f"end-{rank}.json"
 
 

@@ -31,13 +31,13 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
     PcieSlot,
+    least,
     with_gpus,
 )
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
 
 _Value = TypeVar("_Value")
-_Ordered = TypeVar("_Ordered", int, tuple[int, int])
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
@@ -149,16 +149,6 @@ def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
         )
 
 
-def _least(values: Iterable[_Ordered | None]) -> _Ordered | None:
-    """The smallest value; unknown where any value is."""
-    known: list[_Ordered] = []
-    for value in values:
-        if value is None:
-            return None
-        known.append(value)
-    return min(known)
-
-
 def _shared(values: Iterable[_Value], otherwise: _Value) -> _Value:
     """The value that all have; `otherwise` where two differ."""
     first, *rest = values
@@ -179,7 +169,7 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         host=_merge_hosts([machine.host for machine in machines]),
         network=_merge_networks(equal),
         driver_version=_oldest(machine.driver_version for machine in machines),
-        cuda_version=_least(machine.cuda_version for machine in machines),
+        cuda_version=least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
         sources=_merge_sources([machine.sources for machine in machines]),
         notes=_shared_notes(machines),
@@ -210,16 +200,16 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         index=gpus[0].index,
         name=usual([gpu.name for gpu in gpus], max),
         uuid=_shared((gpu.uuid for gpu in gpus), None),
-        total_bytes=_least(gpu.total_bytes for gpu in gpus),
+        total_bytes=least(gpu.total_bytes for gpu in gpus),
         reserved_bytes=max(reserved) if len(reserved) == len(gpus) else None,
-        free_bytes=_least(gpu.free_bytes for gpu in gpus),
+        free_bytes=least(gpu.free_bytes for gpu in gpus),
         # An unknown one counts as new, so that it does not hide a known old one.
         compute_capability=min(capabilities, default=None),
         shares_host_memory=any(gpu.shares_host_memory for gpu in gpus),
         bus_id=_shared((gpu.bus_id for gpu in gpus), None),
         numa_node=_shared((gpu.numa_node for gpu in gpus), None),
         pcie=_merge_slots([gpu.pcie for gpu in gpus]),
-        nvlinks=_least(gpu.nvlinks for gpu in gpus),
+        nvlinks=least(gpu.nvlinks for gpu in gpus),
         expected_nvlinks=_shared((gpu.expected_nvlinks for gpu in gpus), None),
         fabric_ready=all(gpu.fabric_ready for gpu in gpus),
         clique=_shared((gpu.clique for gpu in gpus), None),
@@ -232,18 +222,18 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
 
 def _merge_slots(slots: Sequence[PcieSlot]) -> PcieSlot:
     return PcieSlot(
-        max_generation=_least(slot.max_generation for slot in slots),
-        current_generation=_least(slot.current_generation for slot in slots),
-        max_lanes=_least(slot.max_lanes for slot in slots),
-        current_lanes=_least(slot.current_lanes for slot in slots),
-        upstream_bytes_per_s=_least(slot.upstream_bytes_per_s for slot in slots),
+        max_generation=least(slot.max_generation for slot in slots),
+        current_generation=least(slot.current_generation for slot in slots),
+        max_lanes=least(slot.max_lanes for slot in slots),
+        current_lanes=least(slot.current_lanes for slot in slots),
+        upstream_bytes_per_s=least(slot.upstream_bytes_per_s for slot in slots),
     )
 
 
 def _merge_interconnects(links: Sequence[Interconnect]) -> Interconnect:
     """The worst class and the lowest rate, which may be those of two nodes."""
     weakest = min(links, key=link_rank)
-    return replace(weakest, bytes_per_s=_least(link.bytes_per_s for link in links))
+    return replace(weakest, bytes_per_s=least(link.bytes_per_s for link in links))
 
 
 def _merge_networks(machines: Sequence[Machine]) -> Network:
@@ -257,7 +247,7 @@ def _merge_networks(machines: Sequence[Machine]) -> Network:
         return Network(nics=nics)
     return Network(
         kind=weakest.kind,
-        bytes_per_s=_least(network.bytes_per_s for network in networks),
+        bytes_per_s=least(network.bytes_per_s for network in networks),
         nics=nics,
     )
 
@@ -271,13 +261,13 @@ def _share_nvlink(machines: Sequence[Machine]) -> bool:
 def _merge_hosts(hosts: Sequence[Host]) -> Host:
     tightest = min(hosts, key=lambda host: -1 if (b := host.available_bytes) is None else b)
     return Host(
-        total_bytes=_least(host.total_bytes for host in hosts),
+        total_bytes=least(host.total_bytes for host in hosts),
         available_bytes=tightest.available_bytes,
         available_by=tightest.available_by,
-        cores=_least(host.cores for host in hosts),
-        numa_nodes=_least(host.numa_nodes for host in hosts),
-        shm_bytes=_least(host.shm_bytes for host in hosts),
-        memlock_bytes=_least(host.memlock_bytes for host in hosts),
+        cores=least(host.cores for host in hosts),
+        numa_nodes=least(host.numa_nodes for host in hosts),
+        shm_bytes=least(host.shm_bytes for host in hosts),
+        memlock_bytes=least(host.memlock_bytes for host in hosts),
         disk=_merge_disks([host.disk for host in hosts]),
         computes_bf16=_all_true(host.computes_bf16 for host in hosts),
         computes_fp16=_all_true(host.computes_fp16 for host in hosts),
@@ -312,9 +302,6 @@ def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def _oldest(versions: Iterable[str | None]) -> str | None:
-    known: list[str] = []
-    for version in versions:
-        if version is None:
-            return None
-        known.append(version)
-    return min(known, key=version_rank)
+    found = list(versions)
+    known = [version for version in found if version is not None]
+    return min(known, key=version_rank) if len(known) == len(found) else None

@@ -1,7 +1,8 @@
 """The machine of a job: its GPUs, the links between them, its host and its network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -11,6 +12,8 @@ from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_p
 from zerowiz.core.machine.network import Network
 from zerowiz.core.values import Count, replace
 from zerowiz.errors import UsageError
+
+_Ordered = TypeVar("_Ordered", int, tuple[int, int])
 
 
 class Accelerator(StrEnum):
@@ -196,22 +199,17 @@ class Machine(Struct, frozen=True, kw_only=True):
     @property
     def free_bytes(self) -> int | None:
         """The least free memory of a chosen GPU; unknown where any is unknown."""
-        sizes = [gpu.free_bytes for gpu in self.gpus]
-        known = [size for size in sizes if size is not None]
-        return min(known) if len(known) == len(sizes) else None
+        return least(gpu.free_bytes for gpu in self.gpus)
 
     @property
     def total_bytes(self) -> int | None:
         """The least total memory of a chosen GPU; unknown where any is unknown."""
-        sizes = [gpu.total_bytes for gpu in self.gpus]
-        known = [size for size in sizes if size is not None]
-        return min(known) if len(known) == len(sizes) else None
+        return least(gpu.total_bytes for gpu in self.gpus)
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
         """The lowest one of the chosen GPUs; unknown where any is unknown."""
-        known = [gpu.compute_capability for gpu in self.gpus if gpu.compute_capability is not None]
-        return min(known) if len(known) == len(self.gpus) else None
+        return least(gpu.compute_capability for gpu in self.gpus)
 
     @property
     def takes_bf16(self) -> bool:
@@ -220,6 +218,13 @@ class Machine(Struct, frozen=True, kw_only=True):
             return self.host.computes_bf16 is not False
         capability = self.compute_capability
         return capability is None or capability >= _BF16_CAPABILITY
+
+
+def least(values: Iterable[_Ordered | None]) -> _Ordered | None:
+    """The smallest of at least one value; unknown where any of them is."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return min(known) if len(known) == len(found) else None
 
 
 def with_nodes(machine: Machine, nodes: int) -> Machine:

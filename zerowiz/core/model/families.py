@@ -1,4 +1,4 @@
-"""The model families: what each reads from its config.json, and the tensors it is made of."""
+"""The model families: the keys that each reads from its config.json, and its tensors."""
 
 from collections.abc import Mapping
 
@@ -59,7 +59,8 @@ _MOE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "dense_intermediate_size": ("intermediate_size",),
 }
 # peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING of 0.21: the names that
-# the experts had as linear layers; those of a dense MLP are taken for them, and adapt nothing.
+# the experts had as linear layers. peft takes the names of a dense MLP for those of the experts, so
+# they adapt nothing.
 _LORA_OF_MIXTRAL: Mapping[str, tuple[str, ...]] = {
     "mlp.gate": ("gate",),
     "experts.gate_up_proj": ("w1", "w3"),
@@ -115,7 +116,7 @@ _BERT_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "embedding_dropout": ("hidden_dropout_prob",),
 }
 
-# Rule: what a family is, is said here and in blocks.py and nowhere else.
+# A family is described here and in blocks.py, and nowhere else.
 # Source of every row: transformers 5.23, models/<family>/configuration_<family>.py for the
 # defaults and modeling_<family>.py for the rest; tests/core/model/test_types.py builds them all.
 FAMILIES: Mapping[str, Family] = {
@@ -450,7 +451,7 @@ FAMILIES: Mapping[str, Family] = {
         default_lora_targets=("query", "value"),
     ),
     "t5": Family(
-        # integrations/sdpa_attention.py: its rows lie together since then.
+        # integrations/sdpa_attention.py: since then its rows are contiguous.
         fused_bias_since=(5, 20),
         defaults={
             "vocab_size": 32128,

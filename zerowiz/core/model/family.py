@@ -1,4 +1,4 @@
-"""The row of a model family: what may differ between families, and what it is by default."""
+"""The row of a model family: its fields are what may differ between families."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,7 @@ from zerowiz.core.model.blocks import NEVER, Specs
 
 
 class Norm(StrEnum):
-    """How a family normalises, which decides what its backward needs."""
+    """How a family normalizes, which decides what its backward keeps."""
 
     RMS = "rms"
     RMS_SCALED_IN_FP32 = "rms_scaled_in_fp32"
@@ -26,53 +26,53 @@ class Family(Struct, frozen=True, kw_only=True):
     """One `model_type`."""
 
     defaults: Mapping[str, Default]
-    """What its config class assumes where config.json is silent, None where it derives the value.
+    """The defaults of its config class; None where the class derives the value from others.
 
-    A key that is not listed is one that its modelling code never reads.
+    A key that is not here is not read by the family's code.
     """
     tensors: Specs
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """How its config.json spells our keys, where it does so differently."""
+    """The names of our keys in its config.json, where they differ."""
     switches: Mapping[str, bool] = field(default_factory=dict)
-    """Its on and off keys with their defaults."""
+    """Its boolean keys with their defaults."""
     unsupported: tuple[str, ...] = ()
-    """Switches of its config that add tensors nobody counts here."""
+    """Its boolean keys that add tensors which are not counted here."""
     sliding_every: int = 0
-    """1: every layer slides; n: all but every n-th; 0: those its config says."""
+    """The layers with a sliding window: 1 all, n all but every n-th, 0 those of its config."""
     norm: Norm = Norm.RMS
     norms_per_layer: int = 2
     residual_dropouts: int = 2
-    """How often a block drops out what it adds to the residual stream."""
+    """How often a block has a dropout before it adds to the residual stream."""
     mlp_dropout: bool = False
-    """Whether the MLP drops out between its two layers."""
+    """Whether the MLP has a dropout between its two layers."""
     gated: str = blocks.ALWAYS
-    """The condition on which its MLP has a gate."""
+    """The condition under which its MLP has a gate."""
     value_in_qkv: str = NEVER
-    """When values are a slice of the fused projection, which is then kept whole."""
+    """The condition under which values are a slice of the fused projection, which is kept whole."""
     softmax_in_fp32: bool = True
-    """Whether eager attention takes its softmax in fp32."""
+    """Whether eager attention computes its softmax in fp32."""
     causal: bool = True
-    """Whether a token looks back alone, so that eager attention needs a mask."""
+    """Whether a token attends only to earlier ones, so that eager attention needs a mask."""
     masked: bool = False
-    """Whether attention is given a mask even where causality would do."""
+    """Whether attention gets a mask also where `is_causal` would be enough."""
     loss_in_fp32: bool = True
     """Whether the logits are cast to fp32 before the loss."""
     liger: bool = False
-    """Whether Liger has kernels for its norms, its MLP and its loss, and they are counted."""
+    """Whether Liger has kernels for its norms, its MLP and its loss, and they are counted here."""
     eager_since: tuple[int, int] | None = None
-    """The transformers that no longer gives it sdpa."""
+    """The release of transformers since which it has no sdpa."""
     fused_bias_since: tuple[int, int] | None = None
-    """The transformers whose position bias a fused kernel takes."""
+    """The release of transformers since which a fused kernel takes its position bias."""
     packable: bool = True
-    """Whether it keeps packed sequences apart by their positions."""
+    """Whether it separates packed sequences by their positions."""
     learned_positions: bool = False
     """Whether a sequence can be longer than there are positions."""
     first_norm: str = blocks.ALWAYS
-    """The condition on which a block's first norm reads the residual stream."""
+    """The condition under which a block's first norm reads the residual stream."""
     torch_linear: bool = True
-    """Whether its linear layers call torch's function, in whose place DeepSpeed puts its own."""
+    """Whether its linear layers call torch's function, which DeepSpeed replaces by its own."""
     lora_targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By what names peft adapts a tensor, where it is not by its own."""
+    """The names by which peft adapts a tensor, where they differ from its own."""
     default_lora_targets: tuple[str, ...] = ()
     """The layers that peft adapts where a script names none; peft refuses a family without any.
 
@@ -81,4 +81,4 @@ class Family(Struct, frozen=True, kw_only=True):
     moe_block: str | None = None
     """The class whose `experts` attribute holds the experts, for ZeRO-3's `leaf_module.classes`."""
     measured: bool = True
-    """Whether a run of tests/measured holds its formulas; the bounds of a prediction ask."""
+    """Whether a run of tests/measured confirms its formulas, which narrows the bounds."""

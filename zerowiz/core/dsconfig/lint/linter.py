@@ -30,7 +30,7 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 
-class _Family(Protocol):
+class _RuleFamily(Protocol):
     """A module of rules: its rows, and the function that reports them."""
 
     def check(self, config: Config) -> Iterator[ConfigFinding]:
@@ -38,7 +38,7 @@ class _Family(Protocol):
 
 
 # In the order in which they look at a config.
-_FAMILIES: tuple[_Family, ...] = (
+_FAMILIES: tuple[_RuleFamily, ...] = (
     structure,
     keys,
     values,

@@ -9,7 +9,7 @@ from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.rule import rules_of
 
 
-class _Family(Protocol):
+class _CheckFamily(Protocol):
     """A module of preflight checks: the rows of its rules, and the function that reports them."""
 
     def check(self, inputs: PreflightInput) -> Iterator[PreflightFinding]:
@@ -17,7 +17,7 @@ class _Family(Protocol):
 
 
 # A check reports nothing where a fact is not known.
-_FAMILIES: tuple[_Family, ...] = (environment, gpus, builds, host, network)
+_FAMILIES: tuple[_CheckFamily, ...] = (environment, gpus, builds, host, network)
 
 RULES = rules_of((refused, *_FAMILIES))
 
