@@ -99,7 +99,7 @@ COUNTS = {
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
-    *("launcher_status", "stopped_by", "ended_at", "failed_at", "told_at", "node_rank", "slots"),
+    *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
     *("transformers_version", "eager_since", "fused_bias_since"),
     # of a text

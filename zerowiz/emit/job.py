@@ -205,8 +205,8 @@ class SupervisedJob:
         ranks, ends = self.folder.ranks, dict(self.folder.ends)
         for each, at in self.killed_at.items():
             if each in ends and ends[each].status == KILLED:
-                told_at = ends[each].told_at or at
-                ends[each] = replace(ends[each], told_at=told_at, host_oom=False)
+                asked_at = ends[each].asked_at or at
+                ends[each] = replace(ends[each], asked_at=asked_at, host_oom=False)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [
@@ -215,7 +215,7 @@ class SupervisedJob:
                 host=ranks[each].host,
                 status=None,
                 ended_at=self.gone_at.get(each, now),
-                told_at=self.killed_at.get(each),
+                asked_at=self.killed_at.get(each),
             )
             for each in sorted(expected & ranks.keys() - ends.keys())
         ]

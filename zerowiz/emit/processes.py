@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORWARDED_SIGNALS = (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 # How long to wait after each signal until the next: the first is for processes that lost their
-# launcher or were told to end already, the second for those that ignore it.
+# launcher or were asked to end already, the second for those that ignore it.
 PATIENCE_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 30.0}
 
 

@@ -260,8 +260,8 @@ class RankSupervisor:
         self.connection = {1, 2} if self.remote else set()
         self.orders_seen = len(self.orders())
         self.grace_s = float(os.environ.get(GRACE_VARIABLE, GRACE_S))
-        self.told: str | None = None
-        self.told_at: float | None = None
+        self.asked_by: str | None = None
+        self.asked_at: float | None = None
         self.kill_at = float("inf")
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -300,8 +300,8 @@ class RankSupervisor:
         Args:
             why: What asks for it: `launcher`, `connection` or `supervisor`.
         """
-        if self.told is None:
-            self.told, self.told_at = why, time.time()
+        if self.asked_by is None:
+            self.asked_by, self.asked_at = why, time.time()
             self.kill_at = time.monotonic() + self.grace_s
             self.send(signal.SIGTERM)
 
@@ -382,8 +382,8 @@ class RankSupervisor:
             "status": os.WEXITSTATUS(status) if by_exit else SIGNALLED + os.WTERMSIG(status),
             "ended_at": ended_at,
             "failed_at": self.stderr.failed_at,
-            "told": self.told,
-            "told_at": self.told_at,
+            "told": self.asked_by,
+            "told_at": self.asked_at,
             "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
         }

@@ -49,16 +49,16 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "killed with its watcher, the launcher told to end": ((TERMINATED, end(1, None, at=9)), 241, None, None, (143, "killed")),
     "lost, and the launcher lost with it": ((end(0, None), end(1, None)), 0, None, None, (137, "killed")),
     "SIGTERM to a rank": ((TERMINATED, end(1, 143, at=5)), 241, None, None, (143, "killed")),
-    "deepspeed killed": ((end(0, 143, told_at=0), end(1, 143, told_at=0)), -9, None, None, (137, "launcher")),
-    "deepspeed killed, the ranks saved": ((end(0, 0, told_at=0), end(1, 0, told_at=0)), -9, None, None, (137, "launcher")),
-    "deepspeed killed, a peer lost its connection before it was told": ((end(0, 143, at=5.3, told_at=5.1), end(1, 1, at=5.4, failed_at=5.2)), -9, None, None, (137, "launcher")),
-    "deepspeed killed, a peer lost its connection and was told then": ((end(0, 143, at=5.3, told_at=5.1), end(1, 1, at=5.4, failed_at=5.2, told_at=5.3)), -9, None, None, (137, "launcher")),
-    "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, told_at=5.2, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
-    "killed after the grace, for its launcher": ((end(0, None, at=9, told_at=8), end(1, 137, at=8.1, told_at=8)), 2, None, None, (2, "launcher")),
+    "deepspeed killed": ((end(0, 143, asked_at=0), end(1, 143, asked_at=0)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, the ranks saved": ((end(0, 0, asked_at=0), end(1, 0, asked_at=0)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, a peer lost its connection before it was told": ((end(0, 143, at=5.3, asked_at=5.1), end(1, 1, at=5.4, failed_at=5.2)), -9, None, None, (137, "launcher")),
+    "deepspeed killed, a peer lost its connection and was told then": ((end(0, 143, at=5.3, asked_at=5.1), end(1, 1, at=5.4, failed_at=5.2, asked_at=5.3)), -9, None, None, (137, "launcher")),
+    "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, asked_at=5.2, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
+    "killed after the grace, for its launcher": ((end(0, None, at=9, asked_at=8), end(1, 137, at=8.1, asked_at=8)), 2, None, None, (2, "launcher")),
     "all ended well, and the launcher's output was not read": ((WELL, end(1, 0)), 120, None, None, (0, "finished")),
-    "killed with its watcher on another host, whose others were told": ((TERMINATED, end(2, None, at=30, host="b"), end(3, 143, at=9, told_at=8, host="b")), 247, None, None, (137, "killed")),
-    "launch.py killed": ((end(0, 143, told_at=0), end(1, 143, told_at=0)), 0, None, None, (137, "launcher")),
-    "launch.py killed, the ranks saved": ((end(0, 0, told_at=0), end(1, 0, told_at=0)), 0, None, None, (137, "launcher")),
+    "killed with its watcher on another host, whose others were told": ((TERMINATED, end(2, None, at=30, host="b"), end(3, 143, at=9, asked_at=8, host="b")), 247, None, None, (137, "killed")),
+    "launch.py killed": ((end(0, 143, asked_at=0), end(1, 143, asked_at=0)), 0, None, None, (137, "launcher")),
+    "launch.py killed, the ranks saved": ((end(0, 0, asked_at=0), end(1, 0, asked_at=0)), 0, None, None, (137, "launcher")),
     "launch.py killed before it started all": ((WELL,), 0, None, None, (137, "launcher")),
     "no such host": ((), 1, None, None, (1, "launcher")),
     "ssh failed": ((), 255, None, None, (255, "launcher")),
@@ -94,7 +94,7 @@ ENDS = st.lists(
         st.integers(0, 7),
         STATUSES,
         st.floats(0, 100),
-        told_at=st.none() | st.floats(0, 100),
+        asked_at=st.none() | st.floats(0, 100),
         raised=st.booleans(),
         cuda_oom=st.booleans(),
         host_oom=st.booleans(),
@@ -120,7 +120,7 @@ def test_only_a_job_whose_ranks_all_ended_well_by_themselves_ends_well(
         stopped_by=stopped_by,
         stopped_at=None if stopped_by is None else 50.0,
     )
-    well = [each.status == 0 and each.told_at is None for each in ends]
+    well = [each.status == 0 and each.asked_at is None for each in ends]
     ended_well = launcher_status in {0, 120} and all(well) and len(well) >= ranks
     assert ended_well == (judged.status == 0) == (judged.cause is Cause.FINISHED)
     assert 0 <= judged.status <= 255
@@ -184,7 +184,7 @@ def test_who_is_ended_while_it_unwinds_has_failed(status: int) -> None:
     crashed = [*cast("list[str]", CONTENT["tail"]), "terminate called after throwing an instance"]
     ended = parsed(status=status, tail=crashed)
     assert (15.0, True, True) == (ended.since, ended.raised, ended.cuda_oom)
-    assert not parsed(status=status, tail=crashed, told_at=14.0).cuda_oom
+    assert not parsed(status=status, tail=crashed, asked_at=14.0).cuda_oom
     # Long before, it was caught.
     assert (20.0, None) == (
         parsed(status=status, failed_at=5.0).since,

@@ -77,7 +77,7 @@ class RankEnd(Struct, frozen=True, kw_only=True):
     """When it was gone, in seconds since 1970."""
     failed_at: float | None = None
     """When the error that ended it began to show, in seconds since 1970; None where none did."""
-    told_at: float | None = None
+    asked_at: float | None = None
     """When it was asked to end, because its launcher was gone or another rank had failed."""
     raised: bool = False
     """Whether its stderr shows an uncaught error."""
@@ -117,12 +117,12 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     lines = tuple(cast("Sequence[str]", content["tail"]))
     ended_at = cast("float", content["ended_at"])
     failed_at = cast("float | None", content["failed_at"])
-    told_at = cast("float | None", content["told_at"])
+    asked_at = cast("float | None", content["told_at"])
     by_exit = 0 < status < SIGNALLED
     within_s = TAKING_DOWN_S if by_exit else _UNWINDING_S
     is_recent = failed_at is not None and ended_at - failed_at < within_s
-    told_before = told_at is not None and (failed_at is None or told_at <= failed_at)
-    unwinding = status in _WHILE_UNWINDING and is_recent and not told_before
+    asked_before = asked_at is not None and (failed_at is None or asked_at <= failed_at)
+    unwinding = status in _WHILE_UNWINDING and is_recent and not asked_before
     was_caught = by_exit and failed_at is not None and not is_recent
     error = () if was_caught else last_error(lines, pythons=unwinding)
     failed = by_exit or (unwinding and bool(error))
@@ -135,7 +135,7 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         status=status,
         ended_at=ended_at,
         failed_at=failed_at if failed and is_recent else None,
-        told_at=told_at,
+        asked_at=asked_at,
         raised=bool(error),
         cuda_oom=memory is MemoryKind.GPU,
         host_oom=memory is MemoryKind.HOST or (status == KILLED and bool(content["oom_killed"])),
@@ -164,15 +164,15 @@ def judge(
         lost: Ranks of nodes that no longer answer.
     """
     failed = _in_order([end for end in ends if end.status != 0])
-    told = _told(ends)
+    asked = _asked_to_end(ends)
     # A launcher sends SIGTERM to the other ranks, so an end by SIGTERM alone is no failure.
     own = [
         end
         for end in failed
-        if end.rank not in told and (end.status != _TERMINATED or end.failed_at is not None)
+        if end.rank not in asked and (end.status != _TERMINATED or end.failed_at is not None)
     ]
     early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
-    whole = len(ends) >= ranks and all(end.told_at is None for end in ends)
+    whole = len(ends) >= ranks and all(end.asked_at is None for end in ends)
     first = _first(own, failed)
     if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
@@ -183,7 +183,7 @@ def judge(
     elif own and first is not None:
         status, cause = _judge_rank(first, own, launcher_status)
     else:
-        status, cause = _judge_launcher({end.rank for end in failed} - told, launcher_status)
+        status, cause = _judge_launcher({end.rank for end in failed} - asked, launcher_status)
     return JobEnd(
         status=status,
         cause=cause,
@@ -200,7 +200,7 @@ def plain_status(launcher_status: int) -> int:
     return _WRAPPED.get(launcher_status, launcher_status)
 
 
-def _told(ends: Sequence[RankEnd]) -> set[int]:
+def _asked_to_end(ends: Sequence[RankEnd]) -> set[int]:
     """The ranks that ended because another one had failed.
 
     The ranks of a host are asked to end one after the other. The first of them breaks its
@@ -208,10 +208,10 @@ def _told(ends: Sequence[RankEnd]) -> set[int]:
     """
     first: dict[str, float] = {}
     for end in ends:
-        if end.told_at is not None:
-            first[end.host] = min(end.told_at, first.get(end.host, end.told_at))
+        if end.asked_at is not None:
+            first[end.host] = min(end.asked_at, first.get(end.host, end.asked_at))
     # The time of an end without a report is not exact enough.
-    known = [end for end in ends if end.status is not None or end.told_at is not None]
+    known = [end for end in ends if end.status is not None or end.asked_at is not None]
     return {end.rank for end in known if end.host in first and end.since >= first[end.host]}
 
 
@@ -272,17 +272,17 @@ def _judge_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> t
     return status, Cause.KILLED if killed else Cause.FAILED
 
 
-def _judge_launcher(not_told: Collection[int], launcher_status: int) -> tuple[int, Cause]:
+def _judge_launcher(not_asked: Collection[int], launcher_status: int) -> tuple[int, Cause]:
     """Judge a job of which no rank failed by itself.
 
     Args:
-        not_told: Ranks that ended badly although nothing had asked them to end.
+        not_asked: Ranks that ended badly although nothing had asked them to end.
         launcher_status: As in `judge`.
     """
     if launcher_status == 0:
         # A signal ended the inner launcher; `deepspeed` returns 0 then (runner.py, main, 0.19.8).
         return KILLED, Cause.LAUNCHER
-    if launcher_status > 0 and not_told:
+    if launcher_status > 0 and not_asked:
         # Something else sent SIGTERM to a rank.
         return _TERMINATED, Cause.KILLED
     return plain_status(launcher_status), Cause.LAUNCHER
