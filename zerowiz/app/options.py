@@ -83,15 +83,21 @@ class Options(Struct, frozen=True, kw_only=True):
         """Refuse what the types of the fields let through."""
         if self.stage not in {None, "auto", "0", "1", "2", "3"}:
             raise UsageError(f"`$stage {self.stage}` is no ZeRO stage", "choose auto, 0, 1, 2 or 3")
-        for name, row in rows().items():
+        for name in rows():
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
             if counts and not 1 <= value <= _MOST:
-                raise UsageError(f"`{row.on} {value}`: it is a whole number from 1 to {_MOST}")
+                raise UsageError(f"`${name} {value}`: it is a whole number from 1 to {_MOST}")
 
 
 # How a run is shown or confirmed is no part of what was answered.
 _PRESENTATION = frozenset({"yes", "as_json", "dry_run", "force", "quiet"})
+
+
+@cache
+def settable() -> tuple[str, ...]:
+    """The names of the settings that say what is planned, and not how a command shows it."""
+    return tuple(name for name in rows() if name not in _PRESENTATION or name == "force")
 
 
 @cache
@@ -158,6 +164,8 @@ def _kind(field: FieldInfo) -> type:
 
 
 def _read(kind: type, value: object) -> object:
+    if issubclass(kind, Enum) and value not in list(kind):
+        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in kind)}")
     if kind not in (bool, int, str):
         return kind(str(value.value if isinstance(value, Enum) else value))
     if type(value) is not kind:

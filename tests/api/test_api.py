@@ -1,0 +1,152 @@
+"""The Python API does what its pages say, loads nothing early, and neither prints nor exits."""
+
+import doctest
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+import zerowiz
+from zerowiz.app import api
+from zerowiz.app.options import Options
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.workload import Method
+from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
+
+PAGE = ROOT / "docs" / "reference" / "python.md"
+SMALL = ("4xA100-40GB", {"model": "1b"})
+
+
+def test_the_page_runs() -> None:
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert tried > 10
+    assert 0 == failed
+
+
+def test_each_function_has_an_example_that_runs() -> None:
+    runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder(recurse=False)
+    for name in ("plan", "read_machine", "check", "write_config"):
+        (example,) = finder.find(getattr(api, name), name, globs=vars(api).copy())
+        assert example.examples, name
+        runner.run(example)
+    assert 0 == runner.summarize().failed
+
+
+def test_every_name_is_there_and_nothing_else_is_loaded_by_the_import() -> None:
+    script = (
+        "import sys, zerowiz\n"
+        "before = {name for name in sys.modules if name.startswith('zerowiz')}\n"
+        "heavy = {'msgspec', 'typer', 'torch', 'inspect'} & set(sys.modules)\n"
+        "for name in zerowiz.__all__: getattr(zerowiz, name)\n"
+        "print(sorted(before), sorted(heavy), sorted(set(zerowiz.__all__) - set(dir(zerowiz))))\n"
+        "print(sorted({'torch', 'transformers', 'deepspeed', 'typer', 'questionary'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}\n{script}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "['zerowiz'] [] []\n[]\n" == done.stdout
+
+
+def test_a_name_that_is_none_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="`planned`"):
+        _ = zerowiz.planned
+
+
+def test_a_result_is_the_object_that_the_command_prints() -> None:
+    machine, settings = SMALL
+    words = ("plan", "--json", "--machine", machine, "--model", settings["model"])
+    done = subprocess.run(
+        [sys.executable, "-m", "zerowiz", *words], cwd=ROOT, capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == zerowiz.plan(machine, model=settings["model"]).to_dict()
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    zerowiz.plan("4xA100-40GB", model="7b")
+    zerowiz.check({"zero_optimization": {"stage": 9}})
+    assert ("", "") == tuple(capfd.readouterr())
+
+
+def test_that_nothing_fits_is_a_result_until_a_config_is_asked_for() -> None:
+    result = zerowiz.plan("2xRTX4090", model="70b")
+    assert not result
+    assert result.chosen is None
+    with pytest.raises(NothingFitsError):
+        result.config()
+
+
+def test_the_settings_are_keywords_with_the_types_of_the_options() -> None:
+    keywords = inspect.signature(zerowiz.plan).parameters
+    assert "machine" == next(iter(keywords))
+    assert set(keywords) <= set(Options.__annotations__)
+    assert {"model", "micro_batch", "force"} <= set(keywords)
+    assert set() == {"yes", "quiet", "as_json", "dry_run"} & set(keywords)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"microbatch": 3}, "there is no setting `microbatch`"),
+        ({"quiet": True}, "there is no setting `quiet`"),
+        ({"precision": "fp99"}, "'fp99' is none of bf16, fp16, fp32"),
+        ({"micro_batch": "3"}, "'3' is no int"),
+        ({"micro_batch": 0}, "`micro_batch 0`: it is a whole number from 1 to 10000000"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        zerowiz.plan("4xA100-40GB", **{"model": "7b", **settings})  # type: ignore[arg-type]
+    assert message == str(refused.value)
+
+
+def test_a_model_is_needed() -> None:
+    with pytest.raises(UsageError, match="`model` is needed"):
+        zerowiz.plan("4xA100-40GB")
+
+
+def test_words_and_members_are_the_same() -> None:
+    machine, settings = SMALL
+    by_word = zerowiz.plan(machine, model=settings["model"], method="lora")  # type: ignore[arg-type]
+    assert by_word.to_dict() == zerowiz.plan(machine, model="1b", method=Method.LORA).to_dict()
+
+
+def test_a_config_is_written_with_its_plan_and_a_changed_one_is_kept(tmp_path: Path) -> None:
+    result = zerowiz.plan("4xA100-40GB", model="1b")
+    path = zerowiz.write_config(result, tmp_path)
+    assert result.config() == json.loads(path.read_text(encoding="utf-8"))
+    assert path.with_name(f"{path.stem}.plan.json").is_file()
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(HandEditedError):
+        zerowiz.write_config(result, tmp_path)
+    assert "{}" == path.read_text(encoding="utf-8")
+    assert path == zerowiz.write_config(result, tmp_path, force=True)
+
+
+def test_a_file_is_checked_as_its_values_are(tmp_path: Path) -> None:
+    values = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2, "x": 1}}
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps(values, indent=2), encoding="utf-8")
+    found = zerowiz.check(path, integration="deepspeed")
+    assert found
+    assert found == zerowiz.check(values, integration="deepspeed")
+
+
+def test_a_result_shows_itself_in_a_notebook_with_its_text_escaped() -> None:
+    html = zerowiz.plan("2xRTX4090", model="70b")._repr_html_()
+    assert html.count("<tr>") == 1 + len(STRATEGIES)
+    assert "What would help" in html
+    assert "<b>none</b>" in html

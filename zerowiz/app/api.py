@@ -1,0 +1,300 @@
+"""The Python API: plan, read a machine, check a config, write one.
+
+Nothing here prints, asks or exits. A failure is a ZerowizError; that nothing fits is a result.
+"""
+
+import difflib
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from msgspec import Struct
+
+from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
+from zerowiz.app.decide.plan_json import encode_plan
+from zerowiz.app.launch.start import plan_files
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options, settable, with_plain
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.dsconfig.write import write_config as render_values
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.model.types import Model
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Integration, Workload
+from zerowiz.emit.files import write_files
+from zerowiz.errors import UsageError
+from zerowiz.ui.html import plan_table
+
+if TYPE_CHECKING:
+    from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+
+# The script that a plan file names where no script was read.
+_SCRIPT = "train.py"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PlanResult(Struct, frozen=True, kw_only=True):
+    """What was decided for one job.
+
+    In a notebook it shows itself as a table. It is true if a strategy was chosen.
+    """
+
+    decided: Plan
+
+    def __bool__(self) -> bool:
+        return self.chosen is not None
+
+    @property
+    def chosen(self) -> StrategyEstimate | None:
+        """The strategy that was chosen, with its estimate; None where nothing fits."""
+        return self.decided.decision.chosen
+
+    @property
+    def strategies(self) -> tuple[StrategyEstimate, ...]:
+        """Every strategy with its verdict; the one that keeps most on each GPU comes first."""
+        return self.decided.decision.evaluated
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that lead to a strategy that fits, the cheapest first; none where one does."""
+        return self.decided.remedies
+
+    @property
+    def machine(self) -> Machine:
+        """What was planned for."""
+        return self.decided.decision.job.machine
+
+    @property
+    def model(self) -> Model:
+        """What was planned for."""
+        return self.decided.decision.job.model
+
+    @property
+    def workload(self) -> Workload:
+        """The training step that was planned for."""
+        return self.decided.decision.job.workload
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The defaults that the plan rests on."""
+        return tuple(text.replace("$", "") for text in self.decided.request.assumed)
+
+    def config(self) -> dict[str, object]:
+        """The DeepSpeed config of the chosen strategy.
+
+        Raises:
+            NothingFitsError: There is none.
+        """
+        require_strategy(self.decided)
+        chosen = self.decided.decision.of(require_strategy(self.decided))
+        request = self.decided.request
+        return render_values(request.job, chosen, request.handover)
+
+    def to_dict(self) -> dict[str, object]:
+        """The same object that `zerowiz plan --json` prints."""
+        content: dict[str, object] = json.loads(json.dumps(encode_plan(self.decided)))
+        return content
+
+    def _repr_html_(self) -> str:
+        return plan_table(self.decided.decision, self.remedies)
+
+
+def _settings(values: Mapping[str, object]) -> Options:
+    """The options with these settings.
+
+    Raises:
+        UsageError: A name is no setting, or its value is none that it takes.
+    """
+    for name in values:
+        if name not in settable():
+            near = difflib.get_close_matches(name, settable(), n=2)
+            raise UsageError(
+                f"there is no setting `{name}`", *(f"did you mean `{each}`?" for each in near)
+            )
+    return with_plain(Options(), {n: v for n, v in values.items() if v is not None})
+
+
+def _takes_settings(
+    settings: Callable[P, Options],
+) -> Callable[
+    [Callable[[Machine | str | os.PathLike[str] | None, Options], R]],
+    Callable[Concatenate[Machine | str | os.PathLike[str] | None, P], R],
+]:
+    """Give a function the settings as keywords, typed as the fields of Options are."""
+    del settings
+
+    def decorate(
+        function: Callable[[Machine | str | os.PathLike[str] | None, Options], R],
+    ) -> Callable[Concatenate[Machine | str | os.PathLike[str] | None, P], R]:
+        def called(
+            machine: Machine | str | os.PathLike[str] | None = None,
+            /,
+            *args: P.args,
+            **settings: P.kwargs,
+        ) -> R:
+            if args:
+                raise TypeError("settings are keywords")
+            return function(machine, _settings(settings))
+
+        called.__name__ = called.__qualname__ = function.__name__
+        called.__doc__ = function.__doc__
+        called.__module__ = function.__module__
+        called.__signature__ = _signature()  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+def _signature() -> inspect.Signature:
+    """The machine, and a keyword for each setting; for `help` and for editors."""
+    hints = Options.__annotations__
+    keywords = (
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
+        )
+        for name in settable()
+        if name != "machine"
+    )
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter("machine", kind, default=None), *keywords])
+
+
+def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
+    if isinstance(machine, Machine):
+        return machine
+    named = options if machine is None else replace(options, machine=os.fspath(machine))
+    return find_machine(named, os.environ)
+
+
+@_takes_settings(Options)
+def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
+    """The machine that jobs run on.
+
+    Args:
+        machine: A spec such as `4xA100-40GB`, a file that `zerowiz machine --save` wrote, `cpu` for
+            this host without its GPUs, or None for the GPUs here.
+        options: As keywords, the settings of the machine: `gpus`, `nodes`, `gpus_per_node`,
+            `interconnect`, `accelerator`, `hostfile`.
+
+    Raises:
+        PreflightError: There is no GPU here.
+        UsageError: There is no such machine, or a setting contradicts it.
+
+    Example:
+        >>> machine = read_machine("4xA100-40GB")
+        >>> machine.world_size, machine.interconnect.link_class.value
+        (4, 'nvlink_all')
+    """
+    return _find(machine, options)
+
+
+@_takes_settings(Options)
+def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> PlanResult:
+    """Decide how to train a model on a machine.
+
+    Args:
+        machine: As for `read_machine`, or what it gave.
+        options: As keywords, the settings of `zerowiz plan` by their names in Python: `model` (a
+            folder with config.json, a hub id, or a size), `micro_batch`, `sequence_tokens`,
+            `precision`, `gradient_checkpointing`, `stage`, `offload`, `memory_budget` and so on.
+
+    Raises:
+        UsageError: A setting makes no sense, or DeepSpeed does not do what was asked for.
+        PreflightError: There is no GPU here.
+
+    Example:
+        >>> result = plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
+        >>> result.chosen.strategy.name
+        'zero3'
+        >>> [each.strategy.name for each in result.strategies if each.verdict == "fits"]
+        ['zero3']
+        >>> result.chosen.estimate.peak_bytes // 2**30
+        29
+        >>> bool(plan("2xRTX4090", model="70b", offload="none"))
+        False
+    """
+    if not options.model:
+        raise UsageError(
+            "`$model` is needed", "a folder with config.json, a hub id, or a size such as `7b`"
+        )
+    return PlanResult(decided=plan_options(options, _find(machine, options), None, ()))
+
+
+def write_config(
+    result: PlanResult, folder: str | os.PathLike[str] = ".", *, force: bool = False
+) -> Path:
+    """Write the config of a plan, and why it is so (`.plan.json`); the path of the config.
+
+    Args:
+        result: Of `plan`.
+        folder: Where to.
+        force: Whether to overwrite files that somebody changed by hand.
+
+    Raises:
+        NothingFitsError: No strategy fits.
+        HandEditedError: A file there was changed by hand.
+        ZerowizError: The folder cannot be written.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path = write_config(plan("8xH100-80GB-SXM", model="7b"), mkdtemp())
+        >>> path.name
+        'ds_config_zero2.json'
+    """
+    decided = replace(
+        result.decided, options=replace(result.decided.options, output_dir=Path(folder))
+    )
+    files = plan_files(decided, require_strategy(decided), _SCRIPT, ())
+    write_files(files, force=force)
+    return Path(files[-1].path)
+
+
+def check(
+    config: str | os.PathLike[str] | Mapping[str, object],
+    *,
+    integration: Integration | str | None = None,
+    machine: Machine | str | os.PathLike[str] | None = None,
+    world_size: int | None = None,
+    deepspeed_version: str | None = None,
+) -> "tuple[ConfigFinding, ...]":
+    """The mistakes in a DeepSpeed config, in the order of its text.
+
+    Args:
+        config: The path of a file, or of a folder of them, or the values themselves.
+        integration: Who hands it to DeepSpeed: `hf`, `deepspeed` or `accelerate`.
+        machine: What the job runs on, as for `plan`; None: nothing is known of it.
+        world_size: Ranks of the job.
+        deepspeed_version: Whose keys count; that of the installed one, else the newest.
+
+    Raises:
+        ZerowizError: The file cannot be read.
+
+    Example:
+        >>> found = check({"zero_optimization": {"stage": 2, "overlap_com": True}})
+        >>> [(each.rule.code, each.key) for each in found if each.rule.code == "ZW101"]
+        [('ZW101', 'zero_optimization.overlap_com')]
+    """
+    # Who plans needs none of these, and they take as long to load as a plan.
+    from zerowiz.app.check import check_file, choose_version, find_configs, find_context  # noqa: PLC0415 - see above
+    from zerowiz.core.dsconfig.lint.context import on_machine  # noqa: PLC0415 - see above
+    from zerowiz.probe.config.config_text import decode_config  # noqa: PLC0415 - see above
+    from zerowiz.probe.config.ds_schema import read_ds_schema  # noqa: PLC0415 - see above
+
+    schema = read_ds_schema(choose_version(deepspeed_version))
+    if isinstance(config, Mapping):
+        configs = [decode_config("config", json.dumps(config, indent=2).encode())]
+    else:
+        configs = find_configs([os.fspath(config)], schema)
+    reader = None if integration is None else Integration(integration)
+    context = find_context(reader, world_size, None, None)
+    if machine is not None:
+        context = on_machine(context, _find(machine, Options()))
+    return tuple(
+        finding for each in configs for finding in check_file(each, schema, context).report.findings
+    )
