@@ -184,7 +184,7 @@ def test_who_is_ended_while_it_unwinds_has_failed(status: int) -> None:
     crashed = [*cast("list[str]", CONTENT["tail"]), "terminate called after throwing an instance"]
     ended = parsed(status=status, tail=crashed)
     assert (15.0, True, True) == (ended.since, ended.raised, ended.cuda_oom)
-    assert not parsed(status=status, tail=crashed, asked_at=14.0).cuda_oom
+    assert not parsed(status=status, tail=crashed, told_at=14.0).cuda_oom
     # Long before, it was caught.
     assert (20.0, None) == (
         parsed(status=status, failed_at=5.0).since,
