@@ -103,6 +103,7 @@ check: $(STAMP) lint types rooms test test-slow truth demo  ## what CI runs
 lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/vulture
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -145,37 +145,6 @@ def test_the_fate_of_an_unknown_key_is_that_of_its_section(path: str, fate: Unkn
     assert fate == SCHEMA.fate(path)
 
 
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
-        ("zero.staeg", "zero.stage"),
-        ("zero_optimization.bucket_sizes", "zero.stage3_bucket_size"),
-        ("gradient_cliping", "gradient_clipping"),
-        ("zero.nothing_like_it", None),
-        ("zero.mics_", None),
-        ("nothing.staeg", None),
-    ],
-)
-def test_a_misspelt_key_is_known_by_its_siblings(path: str, meant: str | None) -> None:
-    assert meant == SCHEMA.misspelt(path)
-
-
-@pytest.mark.parametrize(
-    ("path", "places"),
-    [
-        ("zero.gradient_clipping", ("gradient_clipping",)),
-        ("stage", ("zero.stage",)),
-        ("bucket_size", ("zero.stage3_bucket_size",)),
-        ("staeg", ("zero.stage",)),
-        ("mics", ()),
-        ("zero_optimization.staeg", ()),
-        ("zero.never_heard_of", ()),
-    ],
-)
-def test_a_misplaced_key_is_known_by_its_name(path: str, places: tuple[str, ...]) -> None:
-    assert places == SCHEMA.misplaced(path)
-
-
 def test_a_key_that_takes_nothing_was_removed() -> None:
     assert ["zero.mics"] == [key.path for key in KEYS if key.removed]
 

@@ -5,11 +5,10 @@ DeepSpeed accepts was tried on its own config class: a row states what happens w
 read, not what a key is for.
 """
 
-import difflib
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -214,34 +213,6 @@ class Schema(Struct, frozen=True, kw_only=True):
         while (section := self.find(above)) is None:
             above = above.rpartition(".")[0]
         return section.unknown or Unknown.FREE
-
-    def misspelt(self, path: str) -> str | None:
-        """The path in the same section whose name is close to that of an unknown key."""
-        above, _, name = path.rpartition(".")
-        section = self.find(above)
-        siblings = () if section is None else self.children(section.path)
-        return next(_close(name, siblings), None)
-
-    def misplaced(self, path: str) -> tuple[str, ...]:
-        """The paths in other sections whose name is that of an unknown key, or else close to it."""
-        above, _, name = path.rpartition(".")
-        section = self.find(above)
-        siblings = () if section is None else self.children(section.path)
-        others = [key for key in self.keys.values() if key.path and key not in siblings]
-        same = tuple(key.path for key in others if name in key.names and not key.removed)
-        return same or tuple(_close(name, others))
-
-
-# Two characters swapped in a name of ten, or one wrong in a name of four.
-_ALIKE_RATE = 0.75
-
-
-def _close(name: str, keys: Sequence[SchemaKey]) -> Iterator[str]:
-    """The paths of the keys that have the name nearest to this one."""
-    kept = [key for key in keys if not key.removed]
-    spellings = [each for key in kept for each in key.names]
-    for near in difflib.get_close_matches(name, spellings, n=1, cutoff=_ALIKE_RATE):
-        yield from (key.path for key in kept if near in key.names)
 
 
 class _Step(Struct, frozen=True, kw_only=True):
