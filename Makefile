@@ -112,8 +112,8 @@ rooms: $(STAMP)
 	$(BIN)/lint-imports
 
 golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; read the diff
-	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli
-	git diff --stat tests/golden templates
+	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs
+	git diff --stat tests/golden templates docs
 
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py

@@ -125,8 +125,16 @@ def scaled(record: Record, factor: float) -> Record:
 def test_every_phase_and_every_offload_rung_has_an_error_on_both_sides() -> None:
     errors = errors_by_part(NOW)
     assert {(split.value, name) for split in Split for name in (*PHASES, HOST)} == set(errors)
-    offloaded = {strategy.name for strategy in STRATEGIES if strategy.offload is not Offload.NONE}
+    measured = {strategy for strategy in STRATEGIES if strategy.measured}
+    offloaded = {strategy.name for strategy in measured if strategy.offload is not Offload.NONE}
     assert offloaded == {record.rung for record in NOW if HOST in record.parts}
+
+
+def test_a_strategy_is_measured_if_a_run_of_it_is_compared() -> None:
+    compared = {record.rung for record in NOW if record.compared}
+    assert compared & {strategy.name for strategy in STRATEGIES} == {
+        strategy.name for strategy in STRATEGIES if strategy.measured
+    }
 
 
 def test_figures_come_back_as_they_were_written() -> None:

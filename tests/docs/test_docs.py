@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
+from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +71,36 @@ def test_every_exit_code_is_documented() -> None:
     assert {int(code) for code in ExitCode} == documented
 
 
-def test_every_strategy_has_its_row() -> None:
-    page = (ROOT / "docs" / "reference" / "configs.md").read_text(encoding="utf-8")
+STATES = {
+    Part.OPTIMIZER: "optimizer states",
+    Part.GRADIENTS: "gradients",
+    Part.PARAMETERS: "parameters",
+}
+ON_HOST = {
+    Offload.NONE: "",
+    Offload.OPTIMIZER: "optimizer states",
+    Offload.ALL: "optimizer states, parameters",
+}
+
+
+def strategy_row(strategy: Strategy) -> str:
+    sharded = ", ".join(words for part, words in STATES.items() if part in strategy.sharded)
+    asked = "" if strategy in FLOWCHART_STRATEGIES else "; only where `--offload` asks for it"
+    cells = (
+        *(f"`{strategy.name}`", f"`{strategy.config_name}`", str(strategy.stage)),
+        *(sharded or "nothing", f"{ON_HOST[strategy.offload]}{asked}"),
+    )
+    return f"| {' | '.join(cells)} |\n".replace("  ", " ")
+
+
+def test_every_strategy_has_its_row(golden_block: Callable[[Path, str, str], None]) -> None:
+    page = ROOT / "docs" / "reference" / "configs.md"
+    head = "| strategy | file | stage | what is sharded | what is on the host |\n|---|---|---|---|---|\n"
+    golden_block(page, "strategies", head + "".join(map(strategy_row, STRATEGIES)))
     rows = re.findall(
-        r"^\| `([a-z0-9-]+)` \| `(ds_config_[a-z0-9_]+\.json)` \|", page, re.MULTILINE
+        r"^\| `([a-z0-9-]+)` \| `(ds_config_[a-z0-9_]+\.json)` \|",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     assert [(s.name, s.config_name) for s in STRATEGIES] == rows
 

@@ -121,6 +121,10 @@ class Copy:
     def check_files(self, recipe: Recipe) -> None:
         """Hold the files that were touched against those that the recipe names and counts."""
         touched = self.touched()
+        modules = [path for path in touched if path.endswith(".py")]
+        for checks in (("check", "--quiet"), ("format", "--check", "--quiet")):
+            done = self.python("-m", "ruff", *checks, "--no-cache", "--force-exclude", *modules)
+            assert not modules or 0 == done.returncode, done.stdout + done.stderr
         tests = [path for path in touched if path.startswith("tests/")]
         assert [] == [path for path in touched if not recipe.names(path)]
         assert recipe.counts == (len(touched) - len(tests), len(tests))

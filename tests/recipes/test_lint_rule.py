@@ -25,6 +25,7 @@ def _prints(config: Config) -> Iterator[ConfigFinding]:
 
 
 """
+FIRST = "    if config.stage:\n        yield from _reduce_bucket(config)\n"
 FOUND = """\
     has(
         "prints-each-step",
@@ -54,11 +55,7 @@ def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> 
     recipe = read_recipes()["a lint rule"]
 
     copied.insert(MODULE, RULE, before="def _reduce_bucket(")
-    copied.edit(
-        MODULE,
-        "def check(config: Config) -> Iterator[ConfigFinding]:\n",
-        "def check(config: Config) -> Iterator[ConfigFinding]:\n    yield from _prints(config)\n",
-    )
+    copied.insert(MODULE, "    yield from _prints(config)\n", before=FIRST)
     assert "ZW808" in codes(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)
 

@@ -62,6 +62,7 @@ DDP = StrategyRow(
     zero_keys=(),
     buffer_sizes=LEAN_BUFFERS,
     ring=RingPasses(per_step=2, per_micro_step=0),
+    measured=True,
     moments=ddp_moments,
     host_allocations=nothing_on_host,
 )
@@ -74,6 +75,7 @@ ZERO1 = StrategyRow(
     zero_keys=_REDUCING_KEYS,
     buffer_sizes=REDUCING_BUFFERS,
     ring=RingPasses(per_step=3, per_micro_step=0),
+    measured=True,
     moments=zero1_moments,
     host_allocations=nothing_on_host,
 )
@@ -86,6 +88,7 @@ ZERO2 = StrategyRow(
     zero_keys=_REDUCING_KEYS,
     buffer_sizes=REDUCING_BUFFERS,
     ring=_ZERO2_RING,
+    measured=True,
     moments=zero2_moments,
     host_allocations=nothing_on_host,
 )
@@ -98,6 +101,7 @@ ZERO3 = StrategyRow(
     zero_keys=_GATHERING_KEYS,
     buffer_sizes=GATHERING_BUFFERS,
     ring=_ZERO3_RING,
+    measured=True,
     moments=zero3_moments,
     host_allocations=nothing_on_host,
 )
@@ -110,6 +114,7 @@ ZERO2_OFFLOAD = StrategyRow(
     zero_keys=_REDUCING_KEYS,
     buffer_sizes=REDUCING_OFFLOAD_BUFFERS,
     ring=_ZERO2_RING,
+    measured=True,
     moments=zero2_offload_moments,
     host_allocations=zero2_host_allocations,
 )
@@ -122,6 +127,7 @@ ZERO3_OFFLOAD = StrategyRow(
     zero_keys=_GATHERING_KEYS,
     buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
     ring=_ZERO3_RING,
+    measured=True,
     moments=zero3_moments,
     host_allocations=zero3_host_allocations,
 )
@@ -134,6 +140,7 @@ ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
     zero_keys=_GATHERING_KEYS,
     buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
     ring=_ZERO3_RING,
+    measured=True,
     moments=zero3_moments,
     host_allocations=zero3_host_allocations,
 )

@@ -79,6 +79,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     buffer_sizes: tuple[BufferSizes, ...]
     """Those to try, the fastest first, the leanest last."""
     ring: RingPasses
+    measured: bool
+    """Whether a run of tests/measured holds its formulas; the bounds of a prediction ask."""
 
     def shards_or_offloads_more_than(self, other: "Strategy") -> bool:
         """Whether it shards or offloads something that the other keeps on every GPU."""

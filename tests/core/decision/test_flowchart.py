@@ -1,5 +1,6 @@
 """The walk of the flowchart: its truth table, one test per row, over verdicts that stand."""
 
+import re
 from collections.abc import Mapping
 from itertools import product
 
@@ -270,17 +271,21 @@ def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> Non
 @pytest.mark.parametrize(
     ("stage", "offload"),
     [
-        (0, OffloadChoice.OPTIMIZER),
-        (1, OffloadChoice.OPTIMIZER),
-        (0, OffloadChoice.ALL),
-        (2, OffloadChoice.ALL),
+        (stage, offload)
+        for stage in range(4)
+        for offload in (OffloadChoice.OPTIMIZER, OffloadChoice.ALL)
+        if (stage, offload.value) not in {(s.stage, s.offload.value) for s in STRATEGIES}
     ],
 )
-def test_an_offload_that_deepspeed_does_not_have_is_refused(
+def test_an_offload_that_no_strategy_has_is_refused_with_the_stages_that_have_it(
     stage: int, offload: OffloadChoice
 ) -> None:
-    with pytest.raises(UsageError, match=rf"`stage {stage}` with `offload {offload}`"):
+    with pytest.raises(UsageError, match=rf"`stage {stage}` with `offload {offload}`") as refused:
         walk({}, constraints=Constraints(stage=stage, offload=offload))
+    (hint,) = refused.value.hints
+    named = dict(zip(("optimizer", "all"), hint.split(", the parameters at "), strict=True))
+    expected = {str(s.stage) for s in STRATEGIES if s.offload.value == offload}
+    assert expected == set(re.findall(r"\d", named[offload]))
 
 
 def test_an_answer_carries_the_numbers_that_settled_it() -> None:

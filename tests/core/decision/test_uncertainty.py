@@ -256,6 +256,11 @@ def from_source(source: ModelSource) -> PlanInput:
         (JOB, DDP, PLAIN),
         (JOB, ZERO1, PLAIN | {Assumption.CUT}),
         (JOB, ZERO2, PLAIN | {Assumption.CUT}),
+        (
+            JOB,
+            replace(ZERO2, measured=False),
+            PLAIN | {Assumption.CUT, Assumption.NEW_STRATEGY},
+        ),
         (JOB, ZERO3, PLAIN | {Assumption.GATHERED}),
         (
             JOB,

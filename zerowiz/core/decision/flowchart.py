@@ -94,6 +94,12 @@ class Decision(Struct, frozen=True, kw_only=True):
         return next(each for each in self.evaluated if each.strategy == strategy)
 
 
+def _stages_with(offload: Offload) -> str:
+    """The stages that have a strategy with this offload."""
+    *others, last = sorted({str(each.stage) for each in STRATEGIES if each.offload is offload})
+    return f"stages {', '.join(others)} and {last}" if others else f"stage {last} alone"
+
+
 def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
     """The strategies that these constraints leave open, the largest on a GPU first."""
     if constraints.stage is None and constraints.offload in (None, OffloadChoice.AUTO):
@@ -115,7 +121,8 @@ def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
         raise UsageError(
             f"zerowiz has no strategy for `$stage {constraints.stage}` with"
             f" `$offload {constraints.offload}`",
-            "the optimizer goes to the host at stages 2 and 3, the parameters at stage 3 alone",
+            f"the optimizer goes to the host at {_stages_with(Offload.OPTIMIZER)},"
+            f" the parameters at {_stages_with(Offload.ALL)}",
         )
     return strategies
 

@@ -45,6 +45,7 @@ class Assumption(StrEnum):
     GUESSED = "guessed_architecture"
     TRACED = "traced_model"
     NEW_FAMILY = "family_never_measured"
+    NEW_STRATEGY = "strategy_never_measured"
     MIXTURE = "mixture_of_experts"
     ENCODER_DECODER = "encoder_decoder"
     IMAGES = "image_encoder"
@@ -173,6 +174,12 @@ DOUBTS: Sequence[Doubt] = (
     Doubt(
         what=Assumption.NEW_FAMILY,
         holds=lambda job, _: _is_new(job.model.architecture.family),
+        rate=0.02,
+    ),
+    # As a family.
+    Doubt(
+        what=Assumption.NEW_STRATEGY,
+        holds=lambda _, strategy: not strategy.measured,
         rate=0.02,
     ),
     # f3-025: 2.04 %, of which ZeRO-3 is a part.
