@@ -9,7 +9,7 @@ import sys
 import time
 from itertools import combinations
 
-from zerowiz.core.codec import encode_machine
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import PairLink, PciePath, join_pairs
 from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import fields
 
-from zerowiz.core.codec import decode, decode_machine, encode_machine
+from zerowiz.core.codec import decode
 from zerowiz.core.decision.oom_history import History
 from zerowiz.core.launch.rendezvous import AttemptSpec, Join, OpenRendezvous
+from zerowiz.core.machine.description import decode_machine, encode_machine
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource

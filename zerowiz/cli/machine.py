@@ -15,8 +15,9 @@ from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.machines.nodes import DEADLINE_S, read_fleet
 from zerowiz.app.options import Options
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.codec import encode, encode_machine
+from zerowiz.core.codec import encode
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.values import replace

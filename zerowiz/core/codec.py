@@ -7,7 +7,6 @@ from typing import Annotated, TypeGuard, TypeVar, Union, cast, get_args, get_ori
 
 import msgspec
 
-from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.errors import UsageError
 
 _Value = TypeVar("_Value")
@@ -44,24 +43,6 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
         said = _without_nulls(kind, value)
         _refuse(kind, said, path)
         return msgspec.convert(said, kind)
-
-
-def encode_machine(machine: Machine) -> dict[str, object]:
-    """The machine as JSON values: the `machine` object of `plan --json`."""
-    return cast("dict[str, object]", encode(machine))
-
-
-def decode_machine(value: object, path: str = "machine") -> Machine:
-    """The machine that these JSON values describe.
-
-    Only `gpus` and in it `index` and `name` are needed; what is absent is unknown.
-
-    Raises:
-        UsageError: As `decode`.
-    """
-    if isinstance(value, Mapping) and value.get("source") is None:
-        value = {**value, "source": MachineSource.FILE.value}
-    return decode(Machine, value, path)
 
 
 def _refuse(hint: object, value: object, path: str) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.codec import encode, encode_machine
+from zerowiz.core.codec import encode
 from zerowiz.core.decision.buffer_costs import buffer_costs
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.flags import flags
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 
 SCHEMA_VERSION = 1

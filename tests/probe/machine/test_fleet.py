@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from zerowiz.core.codec import encode_machine
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.errors import PreflightError, UsageError

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import MACHINES, names, play, recording
 
-from zerowiz.core.codec import encode_machine
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.values import replace

@@ -9,7 +9,6 @@ from zerowiz.app.decide.decision import Plan
 from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import as_words
-from zerowiz.core.codec import encode_machine
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
@@ -20,6 +19,7 @@ from zerowiz.core.launch.provenance import (
     render_plan,
     without_identities,
 )
+from zerowiz.core.machine.description import encode_machine
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.recording.hashes import hash_uuids

@@ -14,7 +14,7 @@ from typing import IO
 
 from msgspec import Struct, field
 
-from zerowiz.core.codec import decode_machine
+from zerowiz.core.machine.description import decode_machine
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION

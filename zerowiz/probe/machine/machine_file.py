@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.core.codec import decode_machine
+from zerowiz.core.machine.description import decode_machine
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.values import replace
