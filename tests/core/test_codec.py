@@ -12,10 +12,10 @@ from msgspec.structs import fields
 from zerowiz.core.codec import decode
 from zerowiz.core.decision.oom_history import History
 from zerowiz.core.launch.rendezvous import AttemptSpec, Join, OpenRendezvous
-from zerowiz.core.machine.description import decode_machine, encode_machine
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.machine_json import decode_machine, encode_machine
 from zerowiz.core.measure.trial import Trial
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.values import replace

@@ -9,8 +9,8 @@ from zerowiz.core.decision.evaluate import PlanInput, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
-from zerowiz.core.machine.description import decode_machine
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine_json import decode_machine
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import ModelSource

@@ -15,7 +15,7 @@ CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 
 IN_A_JOB = """
 import json, os, sys
-from zerowiz.core.machine.description import encode_machine
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.machine.merge import merge_nodes
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport

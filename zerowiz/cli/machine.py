@@ -17,9 +17,9 @@ from zerowiz.app.options import Options
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.codec import encode
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError

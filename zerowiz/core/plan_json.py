@@ -9,7 +9,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.flags import flags
-from zerowiz.core.machine.description import encode_machine
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 
 SCHEMA_VERSION = 1

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.fleet import ask_nodes, parse_answer
 from zerowiz.probe.machine.transports import Transport, argv_for, node_command, pick_transport

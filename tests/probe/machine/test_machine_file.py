@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import MACHINES, names, play, recording
 
-from zerowiz.core.machine.description import encode_machine
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table

@@ -19,7 +19,7 @@ from zerowiz.core.launch.provenance import (
     render_plan,
     without_identities,
 )
-from zerowiz.core.machine.description import encode_machine
+from zerowiz.core.machine_json import encode_machine
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.recording.hashes import hash_uuids

@@ -14,8 +14,8 @@ from typing import IO
 
 from msgspec import Struct, field
 
-from zerowiz.core.machine.description import decode_machine
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
+from zerowiz.core.machine_json import decode_machine
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 

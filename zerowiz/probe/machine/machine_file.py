@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.core.machine.description import decode_machine
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.machine_json import decode_machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.read import read_machine
