@@ -11,8 +11,8 @@ from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.strategies import ZERO2
 from zerowiz.ui import sentences
-from zerowiz.ui.fold import fold, fold_command
-from zerowiz.ui.units import bare_gib, count, gib, small, told_gb
+from zerowiz.ui.text.fold import fold, fold_command
+from zerowiz.ui.text.units import bare_gib, count, gib, small, told_gb
 
 
 class Terminal(io.StringIO):

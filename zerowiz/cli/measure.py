@@ -43,7 +43,7 @@ from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui import show
-from zerowiz.ui.progress import counting
+from zerowiz.ui.text.progress import counting
 
 Tell = Callable[[Comparison, str], None]
 Notes = tuple[str, ...]

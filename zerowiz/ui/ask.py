@@ -7,7 +7,7 @@ from typing import Any
 from zerowiz.core.decision.questions import Question
 from zerowiz.core.flags import spell
 from zerowiz.errors import InterruptedByUserError, ZerowizError
-from zerowiz.ui.fold import fold
+from zerowiz.ui.text.fold import fold
 
 # Why a question is asked, in a line above it; by its key.
 _WHY: Mapping[str, str] = {

@@ -7,9 +7,9 @@ from typing import TextIO
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Severity, errors_of
-from zerowiz.ui.fold import fold
 from zerowiz.ui.show import note
-from zerowiz.ui.units import severities
+from zerowiz.ui.text.fold import fold
+from zerowiz.ui.text.units import severities
 
 # ECMA-48, section 8.3.117: red, yellow, cyan.
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}

@@ -6,7 +6,7 @@ from typing import TextIO
 from zerowiz.core.launch.diff import Incomparable, difference
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.ui import show
-from zerowiz.ui.table import say
+from zerowiz.ui.text.table import say
 
 # What one looks through at a terminal; a config takes some 40 lines.
 _MOST_LINES = 60

@@ -5,8 +5,8 @@ from typing import TextIO
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding
 from zerowiz.core.rule import errors_of
-from zerowiz.ui.table import say
-from zerowiz.ui.units import severities
+from zerowiz.ui.text.table import say
+from zerowiz.ui.text.units import severities
 
 _HANG = "    "
 

@@ -7,7 +7,7 @@ from typing import TextIO
 from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.strategy import Strategy
-from zerowiz.ui.table import say
+from zerowiz.ui.text.table import say
 
 _CAUSES: Mapping[Cause, str] = {
     Cause.FINISHED: "it finished",

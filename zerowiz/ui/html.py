@@ -7,7 +7,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.ui import sentences
-from zerowiz.ui.units import bare_gib
+from zerowiz.ui.text.units import bare_gib
 
 _HEADINGS = ("strategy", "peak GiB", "peak in", "device GiB", "headroom GiB", "host GiB", "verdict")
 

@@ -9,8 +9,8 @@ from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink
 from zerowiz.core.machine.network import Network, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, PcieSlot
 from zerowiz.ui import sentences
-from zerowiz.ui.table import grid, print_table, say
-from zerowiz.ui.units import gib, mib, small
+from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.units import gib, mib, small
 
 _UNKNOWN = "-"
 

@@ -4,8 +4,8 @@ from typing import TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import Compared, Comparison
-from zerowiz.ui.table import grid, print_table, say
-from zerowiz.ui.units import bare_gib
+from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.units import bare_gib
 
 _VERDICTS = {
     Verdict.FITS: "fits",

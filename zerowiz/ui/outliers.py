@@ -7,7 +7,7 @@ from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.network import Network
 from zerowiz.core.machine.outliers import Outlier, OutlierKind, OutlierValue
 from zerowiz.ui import sentences
-from zerowiz.ui.units import gib
+from zerowiz.ui.text.units import gib
 
 _SENTENCES: Mapping[OutlierKind, str] = {
     OutlierKind.FEWER_GPUS: "has fewer GPUs",

@@ -15,7 +15,7 @@ from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting
-from zerowiz.ui.units import bare_gib, gib, gpus, size_of, small, told_of
+from zerowiz.ui.text.units import bare_gib, gib, gpus, size_of, small, told_of
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",

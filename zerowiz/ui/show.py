@@ -14,9 +14,9 @@ from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.workload import Accounting, Loss
 from zerowiz.ui import sentences
-from zerowiz.ui.fold import fold_command
-from zerowiz.ui.table import grid, print_table, say
-from zerowiz.ui.units import bare_gib, count, gib, gpus, small, told_gb
+from zerowiz.ui.text.fold import fold_command
+from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.units import bare_gib, count, gib, gpus, small, told_gb
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
 from zerowiz.probe.nodes.hostfile import read_hostfile
-from zerowiz.ui.progress import counting
+from zerowiz.ui.text.progress import counting
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
-from zerowiz.ui.fold import columns, fold
+from zerowiz.ui.text.fold import columns, fold
 
 if TYPE_CHECKING:
     from rich.table import Table
