@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from changed_settings import CHANGED
 
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, decide
@@ -51,6 +52,21 @@ def test_a_plan_says_the_interval_of_the_chosen_rung_within_80_columns() -> None
 
 def test_the_told_arithmetic_has_no_interval() -> None:
     assert "Peak " not in shown(replace(JOB, accounting=Accounting.TEXTBOOK))
+
+
+# The words of the step have no place for these yet.
+UNSAID = {"optimizer", "lora_rank", "lora_target_modules", "attention"}
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGED if name not in UNSAID])
+def test_a_setting_can_be_read_in_the_step_of_a_plan(name: str) -> None:
+    steps = {
+        shown(replace(JOB, workload=step, state_dtype=step.optimizer_state_dtype))
+        .partition("\nStep ")[2]
+        .partition("\n\n")[0]
+        for step in CHANGED[name]
+    }
+    assert 2 == len(steps)
 
 
 def test_where_nothing_is_chosen_no_interval_is_said() -> None:

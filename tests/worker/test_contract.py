@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from changed_settings import CHANGED
 from kills.harness import SHIM
 from measured.rows import read_model, read_rows
 
@@ -23,13 +24,15 @@ from zerowiz.cli.launch import launch
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure import row
-from zerowiz.core.measure.optimizer_kernels import OptimizerKernel
-from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.core.measure.optimizer_kernels import OptimizerKernel, stepper_for
+from zerowiz.core.measure.trial import PlannedTrial, Trial, decode_trial, plan_trial
 from zerowiz.core.memory.forward import losses as predicted_losses
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.outcome import oom_text, verdict
-from zerowiz.core.workload import Attention, Loss, Precision
+from zerowiz.core.strategy import Offload
+from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
 from zerowiz.emit import attempt_folder, job, measure, processes
+from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.worker import batch_files, rank
 
@@ -125,6 +128,36 @@ def planned() -> PlannedTrial:
 
 def test_a_case_has_every_key_that_a_rank_reads() -> None:
     assert set() == {*batch_files.Case.__annotations__} - planned().as_case().keys()
+
+
+def case_of(workload: Workload, **said: object) -> dict[str, object]:
+    """What the ranks read of a case with this step."""
+    half = workload.optimizer_state_dtype is StateDtype.BF16
+    trial = Trial(
+        model="llama-3.2-1b",
+        stage=2,
+        gpus=2,
+        workload=workload,
+        kernel=stepper_for(workload.optimizer, Offload.NONE),
+        bf16={"bf16_optimizer_states": True} if half else {},
+        **said,  # type: ignore[arg-type]
+    )
+    machine = parse_spec("2xH200", read_gpu_table())
+    case = plan_trial(trial, machine, read_model(trial.model), None).as_case()
+    return {key: case[key] for key in batch_files.Case.__annotations__}
+
+
+@pytest.mark.parametrize("zero", [None, {}], ids=["zerowiz's config", "DeepSpeed's defaults"])
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_reaches_the_ranks_of_measure_or_is_refused(
+    name: str, zero: dict[str, object] | None
+) -> None:
+    before, after = CHANGED[name]
+    if SETTINGS[name].measurable:
+        assert case_of(before, zero_optimization=zero) != case_of(after, zero_optimization=zero)
+    else:
+        with pytest.raises(UsageError, match=f"`measure` cannot train with `{name}`"):
+            case_of(after)
 
 
 class Asked(dict[str, object]):

@@ -35,6 +35,10 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """Whether a plan says so of any job, or only where a script decides it and does not show it."""
     of_adapters: bool = False
     """Whether it means something only where adapters train."""
+    shown: str | None = None
+    """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
+    measurable: bool = True
+    """Whether the ranks of `measure` can train with it; else `measure` refuses it."""
 
     @property
     def key(self) -> str:

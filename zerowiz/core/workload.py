@@ -156,6 +156,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--torch-autocast",
             help="Compute in bf16 or fp16, weights in fp32",
             panel=Panel.JOB,
+            shown="{value} autocast",
         ),
     ] = None
     """The 16-bit format that forward computes in where the weights stay fp32."""
@@ -220,7 +221,13 @@ class Workload(Struct, frozen=True, kw_only=True):
         Attention, SettingRow(flag="--attention", help="Attention kernel", panel=Panel.JOB)
     ] = Attention.SDPA
     loss: Annotated[
-        Loss, SettingRow(flag="--loss", help="How the logits become a loss", panel=Panel.JOB)
+        Loss,
+        SettingRow(
+            flag="--loss",
+            help="How the logits become a loss",
+            panel=Panel.JOB,
+            shown="{value} loss",
+        ),
     ] = Loss.PLAIN
     transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
     """Major and minor: what runs the model decides what its attention keeps."""
@@ -230,6 +237,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--packing/--no-packing",
             help="All sequences of a micro-batch in one row",
             panel=Panel.JOB,
+            shown="packed",
         ),
     ] = False
     """Whether the sequences of a micro-batch stand in one row, without padding."""
@@ -272,6 +280,16 @@ class Workload(Struct, frozen=True, kw_only=True):
         """Tokens of one micro-step on one rank."""
         return self.micro_batch * self.sequence_tokens
 
+    def changed(self) -> dict[str, object]:
+        """The settings that differ from their defaults, by the field's name.
+
+        Example:
+            >>> Workload(micro_batch=4).changed()
+            {'micro_batch': 4}
+        """
+        values = {name: (getattr(self, name), getattr(_DEFAULTS, name)) for name in SETTINGS}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
     def settings(self) -> dict[str, object]:
         """Each setting as JSON and people read it; None for one that this method does not have.
 
@@ -289,3 +307,4 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)
 """The row of each setting of a training step, in the order of the fields."""
+_DEFAULTS = Workload()

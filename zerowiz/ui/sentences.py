@@ -257,6 +257,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.GUESSED: "a Llama of the config's sizes",
     Assumption.TRACED: "the model as it was traced",
     Assumption.NEW_FAMILY: "a family that was never measured",
+    Assumption.NEW_STRATEGY: "a strategy that was never measured",
     Assumption.MIXTURE: "experts that share the tokens evenly",
     Assumption.ENCODER_DECODER: "an encoder-decoder, measured a few times",
     Assumption.SEPARATE: "gradients that are not contiguous, measured twice",

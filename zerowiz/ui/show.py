@@ -12,7 +12,7 @@ from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.workload import Accounting, Loss
+from zerowiz.core.workload import SETTINGS, Accounting
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
 from zerowiz.ui.text.table import grid, print_table, say
@@ -28,17 +28,17 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     checkpointing = "with" if w.gradient_checkpointing else "without"
     states = job.state_format
+    said = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
+    others = [said[name].format(value=v) for name, v in w.changed().items() if name in said]
     step = (
         f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
         f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
         f" {checkpointing} gradient checkpointing"
-        f"{'' if w.torch_autocast is None else f', {w.torch_autocast} autocast'}"
-        f"{'' if w.loss is Loss.PLAIN else f', {w.loss} loss'}{', packed' if w.packing else ''}"
     )
     return (
         f"Machine  {gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}",
         f"Model    {job.model.name}, {count(job.model.params)} parameters ({job.model.source})",
-        f"Step     {step}",
+        f"Step     {', '.join([step, *others])}",
     )
 
 

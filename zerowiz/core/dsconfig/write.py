@@ -88,10 +88,15 @@ def _clipping(w: _Writing) -> Section:
     return {"gradient_clipping": AUTO if trainer else 1.0}
 
 
+def autocast_section(dtype: Precision) -> Section:
+    """What lets torch compute in this format over weights in fp32."""
+    return {"torch_autocast": {"enabled": True, "dtype": _TORCH_NAMES[dtype]}}
+
+
 def _precision(w: _Writing) -> Section:
     step, half = w.job.workload, w.job.state_dtype is StateDtype.BF16
     if step.torch_autocast is not None:
-        return {"torch_autocast": {"enabled": True, "dtype": _TORCH_NAMES[step.torch_autocast]}}
+        return autocast_section(step.torch_autocast)
     if step.precision is Precision.FP16:
         return {"fp16": {"enabled": w.filled("precision", value=True), **_LOSS_SCALE}}
     enabled = w.filled("precision", step.precision is Precision.BF16)

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.evaluate import PlanInput, evaluate
 from zerowiz.core.dsconfig.user_config import read_own_config
-from zerowiz.core.dsconfig.write import Handover, write_config
+from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted_as
 from zerowiz.core.memory.forward.traced import Traced
@@ -18,6 +18,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import (
+    SETTINGS,
     Integration,
     Method,
     Precision,
@@ -68,6 +69,9 @@ class Trial(Struct, frozen=True, kw_only=True):
         for name, count in (("gpus", self.gpus), ("steps", self.steps)):
             if count < 1:
                 raise UsageError(f"`{name}` must be at least 1")
+        for name in self.workload.changed():
+            if not SETTINGS[name].measurable:
+                raise UsageError(f"`measure` cannot train with `${name}`", f"drop `${name}`")
 
 
 class _Adapters(Struct, frozen=True, kw_only=True):
@@ -176,12 +180,14 @@ def _bare_config(trial: Trial) -> dict[str, object]:
         zero["offload_optimizer"] = dict(_OFFLOADED)
     if trial.offload is Offload.ALL:
         zero["offload_param"] = dict(_OFFLOADED)
+    autocast = trial.workload.torch_autocast
     return {
         "train_micro_batch_size_per_gpu": trial.workload.micro_batch,
         "gradient_accumulation_steps": trial.workload.accumulation_steps,
         "gradient_clipping": 1.0,
         "bf16": {"enabled": trial.workload.precision is Precision.BF16},
         "fp16": {"enabled": trial.workload.precision is Precision.FP16},
+        **({} if autocast is None else autocast_section(autocast)),
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
