@@ -69,9 +69,8 @@ def plan(copied: Copy, *words: str) -> dict[str, int]:
 
 def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: Copy) -> None:
     recipe = read_recipes()["a setting"]
-    workload_ends = "    zero_init: bool = True\n"
 
-    copied.insert(WORKLOAD, FIELD, before=workload_ends)
+    copied.insert(WORKLOAD, FIELD, before="    zero_init: bool = True\n")
     copied.insert(OPTIONS, OPTION, before="    stage: Annotated[")
     assert "averaged weights" not in plan(copied, "--average-weights")
     without_rows = copied.unfinished(recipe)
