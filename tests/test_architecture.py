@@ -32,6 +32,23 @@ def core_values() -> Iterator[type[Struct]]:
                 yield from (value,) if issubclass(value, Struct) else ()
 
 
+def streams_in(path: Path) -> list[str]:
+    """Where a module names a stream of the process, or prints."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for node in nodes
+        if (isinstance(node, ast.Attribute) and node.attr in {"stdin", "stdout", "stderr"})
+        or (isinstance(node, ast.Name) and node.id in {"print", "input"})
+    ]
+
+
+def test_a_use_case_speaks_to_its_reporter_alone() -> None:
+    modules = [*(ROOT / "zerowiz/app").rglob("*.py")]
+    assert [] == [place for path in modules for place in streams_in(path)]
+    assert [] != streams_in(ROOT / "zerowiz/ui/reporter.py")
+
+
 LONGEST_MODULE_LINES, MOST_MODULES = 600, 15
 
 

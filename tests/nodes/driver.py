@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from zerowiz.app.launch.launchers import Run, launcher_command
-from zerowiz.app.launch.start import make_launch_plan
+from zerowiz.app.launch.launchers import Run
+from zerowiz.app.launch.start import launcher_command, make_launch_plan
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.types import with_nodes

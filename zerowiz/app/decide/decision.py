@@ -1,14 +1,14 @@
 """Decide; where nothing fits and a person is there, let them choose what to change."""
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options, with_plain
+from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
@@ -17,15 +17,10 @@ from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_r
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, check_method
-from zerowiz.core.settings import Panel
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
 from zerowiz.errors import NothingFitsError, ZerowizError
-from zerowiz.ui import sentences, show
-from zerowiz.ui.ask import choose
-
-Show = Callable[[Decision, Sequence[Remedy], TextIO], None]
+from zerowiz.ui import sentences
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -92,8 +87,11 @@ def _refuse_unsupported(options: Options, request: Request, decision: Decision) 
     )
 
 
-# What a line of the script, or a word after it, can change; another model or method cannot.
-_IN_SCRIPT = frozenset(name for name, row in SETTINGS.items() if row.panel is Panel.JOB)
+# Cures that a line of the script, or a word after it, can take; another model or method cannot.
+_IN_SCRIPT = frozenset(
+    {"precision", "gradient_checkpointing", "micro_batch", "accumulation_steps", "sequence_tokens"}
+    | {"optimizer_state_dtype"}
+)
 
 
 def _try(
@@ -148,8 +146,8 @@ def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     return find_machine(changed, os.environ) if "machine" in change else machine
 
 
-def write_notes(plan: Plan) -> None:
-    """Say on stderr what a result rests on."""
+def tell_notes(plan: Plan, reporter: Reporter) -> None:
+    """Say what a result rests on."""
     request = plan.request
     assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
     keys = ", ".join(f"`{key}`" for key in request.uncounted)
@@ -158,37 +156,44 @@ def write_notes(plan: Plan) -> None:
     family = request.job.model.architecture.family
     eager = (sentences.falls_back(family, request.falls_back),) if request.falls_back else ()
     uncounted = (f"`{plan.options.config}`: {keys} not counted",) if keys else ()
-    if not plan.options.quiet:
-        for note in (
-            *request.job.machine.notes,
-            *request.traced,
-            *assumed,
-            *unfused,
-            *eager,
-            *uncounted,
-        ):
-            show.note(note, sys.stderr)
+    for note in (
+        *request.job.machine.notes,
+        *request.traced,
+        *assumed,
+        *unfused,
+        *eager,
+        *uncounted,
+    ):
+        reporter.note(note)
 
 
-def note_emulation(plan: Plan) -> None:
+class NoStrategyError(NothingFitsError):
+    """No strategy fits; its plan says how much each one lacks."""
+
+    def __init__(self, plan: Plan, message: str, *hints: str) -> None:
+        super().__init__(message, *hints)
+        self.plan = plan
+
+
+def note_emulation(plan: Plan, reporter: Reporter) -> None:
     """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
     job = plan.request.job
-    if emulates_bf16(job.machine, job.workload) and not plan.options.quiet:
-        show.note(BF16_IS_EMULATED, sys.stderr)
+    if emulates_bf16(job.machine, job.workload):
+        reporter.note(BF16_IS_EMULATED)
 
 
 def require_strategy(plan: Plan) -> Strategy:
-    """The chosen rung.
+    """The chosen strategy.
 
     Raises:
-        NothingFitsError: There is none; with the closest one, and the remedies as hints.
+        NoStrategyError: There is none; with the closest one, and the remedies as hints.
     """
     if plan.strategy is None:
         hints = [
             "; ".join(filter(None, (sentences.remedy(remedy), plan.in_script.get(place))))
             for place, remedy in enumerate(plan.remedies)
         ]
-        raise NothingFitsError(sentences.nothing_fits(plan.decision), *hints)
+        raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
 
 
@@ -199,22 +204,22 @@ def _changes(plan: Plan) -> list[Remedy]:
 
 
 def decide_with(
-    person: bool,
+    person: Person | None,
     options: Options,
     machine: Machine,
     facts: ScriptFacts,
     script_args: Sequence[str],
-    tell: Show,
+    reporter: Reporter,
 ) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
     plan = plan_options(options, machine, facts, script_args)
-    write_notes(plan)
-    if not options.quiet:
-        show.script(facts, sys.stderr)
-    _tell(plan, tell)
+    tell_notes(plan, reporter)
+    reporter.script(facts)
+    reporter.decision(plan.decision, plan.remedies)
     open_changes = _changes(plan)
     while person and plan.strategy is None and open_changes:
-        index = choose("Change what?", [*map(sentences.change, open_changes), "nothing, stop here"])
+        choices = [*map(sentences.change, open_changes), "nothing, stop here"]
+        index = person.choose("Change what?", choices)
         if index == len(open_changes):
             break
         remedy = open_changes.pop(index)
@@ -226,13 +231,8 @@ def decide_with(
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
             for line in (error.message, *([edits] if edits else error.hints[:1])):
-                show.note(line, sys.stderr)
+                reporter.event(line)
             continue
-        _tell(plan, tell)
+        reporter.decision(plan.decision, plan.remedies)
         open_changes = _changes(plan)
     return plan
-
-
-def _tell(plan: Plan, tell: Show) -> None:
-    if not plan.options.quiet:
-        tell(plan.decision, plan.remedies, sys.stderr)

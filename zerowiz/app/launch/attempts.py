@@ -1,10 +1,8 @@
 """Run a job under zerowiz's eyes: its attempts one after the other, and the record of them."""
 
 import os
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.launch.escalation import escalate, keep
 from zerowiz.app.launch.start import Start
+from zerowiz.app.reporter import LaunchReporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
 from zerowiz.core.outcome.next_strategy import memory_of
@@ -24,7 +23,6 @@ from zerowiz.emit.files import replace_file, write_files
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise
 from zerowiz.errors import ZerowizError
-from zerowiz.ui import ended, show
 
 Publish = Callable[[int, Start], None]
 
@@ -36,12 +34,15 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
     max_attempts: int = 1
 
 
-def run_attempts(start: Start, policy: RestartPolicy, publish: Publish | None = None) -> int:
+def run_attempts(
+    start: Start, policy: RestartPolicy, reporter: LaunchReporter, publish: Publish | None = None
+) -> int:
     """Start the job, and after it ran out of memory perhaps once more; the status of the last.
 
     Args:
         start: The first.
         policy: How often.
+        reporter: Hears how each attempt ended, and what follows.
         publish: Told of each start once its files are written; other nodes wait for it.
 
     Raises:
@@ -67,32 +68,32 @@ def run_attempts(start: Start, policy: RestartPolicy, publish: Publish | None = 
             except ZerowizError as error:
                 if end is None:
                     raise
-                _show(error)
-                return _finish(before, start.plan, end.status)
+                reporter.error(error)
+                return _finish(before, start.plan, end.status, reporter)
             if publish is not None:
                 publish(number, start)
-            with suppress(OSError):
-                sys.stdout.flush()
             end = supervise(
                 start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, told
             )
             attempt = replace(attempt, ended_at=_now(), end=end)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
-            # Where nobody reads it any more, the end stays what it was.
-            with suppress(OSError):
-                if end.status != 0:
-                    ended.failure(end, start.strategy, number, sys.stderr)
-            following = _following(start, end, policy, number, began_at)
+            if end.status != 0:
+                reporter.attempt_ended(end, start.strategy, number)
+            following = _following(start, end, policy, number, began_at, reporter)
             if following is None or told:
-                return _finish(record, start.plan, end.status)
-            with suppress(OSError):
-                ended.following(following.strategy, following.resume, number + 1, sys.stderr)
-            _update(record, start.plan)
+                return _finish(record, start.plan, end.status, reporter)
+            reporter.next_attempt(following.strategy, following.resume, number + 1)
+            _update(record, start.plan, reporter)
             start = following
 
 
 def _following(
-    start: Start, end: JobEnd, policy: RestartPolicy, number: int, began_at: float
+    start: Start,
+    end: JobEnd,
+    policy: RestartPolicy,
+    number: int,
+    began_at: float,
+    reporter: LaunchReporter,
 ) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
     memory = memory_of(end.cause)
@@ -102,35 +103,29 @@ def _following(
     if not policy.escalate:
         return None
     if number >= policy.max_attempts:
-        with suppress(OSError):
-            show.note(f"no further attempt: `--max-attempts {policy.max_attempts}`", sys.stderr)
+        reporter.event(f"no further attempt: `--max-attempts {policy.max_attempts}`")
         return None
     try:
-        return escalate(start, seen, number + 1, began_at)
+        return escalate(start, seen, number + 1, began_at, reporter)
     except ZerowizError as error:
-        _show(error)
-    except OSError:
-        # It had something to say, and nobody reads it.
-        pass
+        reporter.error(error)
+    except OSError as error:
+        # Whatever could not be read for the next attempt, the end of this one is known.
+        reporter.event(f"no further attempt: {error}")
     return None
 
 
-def _show(error: ZerowizError) -> None:
-    with suppress(OSError):
-        show.error(error.message, error.hints, sys.stderr)
-
-
-def _finish(record: RunRecord, plan: Plan, status: int) -> int:
-    _update(replace(record, exit_status=status), plan)
+def _finish(record: RunRecord, plan: Plan, status: int, reporter: LaunchReporter) -> int:
+    _update(replace(record, exit_status=status), plan, reporter)
     return status
 
 
-def _update(record: RunRecord, plan: Plan) -> None:
+def _update(record: RunRecord, plan: Plan, reporter: LaunchReporter) -> None:
     """Write the record; a disk that is full changes no status."""
     try:
         _write(record, plan)
     except ZerowizError as error:
-        _show(error)
+        reporter.error(error)
 
 
 def _attempt(start: Start, logs: Path) -> AttemptRecord:

@@ -6,8 +6,9 @@ from json import dumps
 from pathlib import Path
 
 from zerowiz.app.decide.decision import require_strategy
-from zerowiz.app.launch.doctor import check_start
+from zerowiz.app.launch.preflight import check_start
 from zerowiz.app.launch.start import Start, plan_launch
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.oom_history import RanOut
@@ -39,7 +40,9 @@ def keep(start: Start, memory: MemoryKind) -> RanOut | None:
     return seen
 
 
-def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) -> Start:
+def escalate(
+    start: Start, seen: RanOut | None, number: int, began_at: float, reporter: Reporter
+) -> Start:
     """The next start: more frugal, at the same global batch.
 
     Args:
@@ -48,6 +51,7 @@ def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) ->
         number: Of the next attempt.
         began_at: When the first attempt began, in seconds since 1970: what was saved before is of
             another run, unless this one goes on from it too.
+        reporter: Hears what may go wrong with it.
 
     Raises:
         ZerowizError: No rung is left that fits, or its config cannot reach the script, or would
@@ -73,7 +77,7 @@ def escalate(start: Start, seen: RanOut | None, number: int, began_at: float) ->
     resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
     launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
-    check_start(plan, start.facts, strategy, resume.script_args, launch_plan)
+    check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     return replace(
         start,

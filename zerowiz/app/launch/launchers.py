@@ -15,12 +15,8 @@ from zerowiz.core.launch.node import (
 from zerowiz.core.launch.plan import (
     Launcher,
     PlannedFile,
-    Programs,
-    launcher_options,
-    refuse_slices,
 )
-from zerowiz.core.machine.types import Machine
-from zerowiz.emit.supervise import Watch, watched_env
+from zerowiz.emit.supervise import Watch
 from zerowiz.probe.nodes.hostfile import read_hostfile
 
 Quote = Callable[[Sequence[str]], tuple[str, ...]]
@@ -113,22 +109,3 @@ class Run(Struct, frozen=True, kw_only=True):
         if self.hostfile is not None:
             return None
         return tuple(range(ranks)) if self.copy is None else self.copy.ranks
-
-
-def launcher_command(
-    run: Run, number: int, machine: Machine, programs: Programs, env: Mapping[str, str]
-) -> LauncherCommand:
-    """How the ranks of one attempt are started.
-
-    Raises:
-        ZerowizError: What starts them is missing, or would break on a path.
-    """
-    if run.copy is not None:
-        return run.copy.reach(run.folder, env)
-    if run.hostfile is None:
-        return LauncherCommand(options=launcher_options(machine), env=env)
-    refuse_slices(machine)
-    from zerowiz.app.launch.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
-
-    watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
-    return reach_hosts(run, run.hostfile, programs, env, watched)

@@ -1,19 +1,29 @@
 """Plan one start of a job: the files, the command and the environment."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.decide.plan_files import with_plan
-from zerowiz.app.launch.launchers import LauncherCommand, Run, launcher_command
+from zerowiz.app.launch.launchers import LauncherCommand, Run
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.dsconfig.write import render_config, write_config
-from zerowiz.core.launch.plan import LaunchPlan, PlannedFile, Programs, launch_argv, launch_env
+from zerowiz.core.launch.plan import (
+    LaunchPlan,
+    PlannedFile,
+    Programs,
+    launch_argv,
+    launch_env,
+    launcher_options,
+    refuse_slices,
+)
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.outcome.resume import Resume
 from zerowiz.core.script import ScriptFacts, check_accelerator, deliver, settle
 from zerowiz.core.strategy import Strategy
+from zerowiz.emit.supervise import watched_env
 from zerowiz.probe.launch.programs import find_programs
 
 
@@ -72,6 +82,25 @@ def plan_launch(
     words = (facts.path, *delivery.script_args)
     files = plan_files(plan, strategy, facts.path, script_args)
     return make_launch_plan(reach, programs, words, files, supervised=run.supervised)
+
+
+def launcher_command(
+    run: Run, number: int, machine: Machine, programs: Programs, env: Mapping[str, str]
+) -> LauncherCommand:
+    """How the ranks of one attempt are started.
+
+    Raises:
+        ZerowizError: What starts them is missing, or would break on a path.
+    """
+    if run.copy is not None:
+        return run.copy.reach(run.folder, env)
+    if run.hostfile is None:
+        return LauncherCommand(options=launcher_options(machine), env=env)
+    refuse_slices(machine)
+    from zerowiz.app.launch.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
+
+    watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
+    return reach_hosts(run, run.hostfile, programs, env, watched)
 
 
 def make_launch_plan(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.flags import spell
 from zerowiz.core.machine.sources import list_sources
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
@@ -27,7 +28,11 @@ def this_world(options: Options, environ: Mapping[str, str]) -> World:
 
 
 def find_machine(
-    options: Options, environ: Mapping[str, str], world: World | None = None
+    options: Options,
+    environ: Mapping[str, str],
+    world: World | None = None,
+    *,
+    reporter: Reporter = SILENT,
 ) -> Machine:
     """The machine of the job, with the nodes and the GPUs that were asked for.
 
@@ -35,13 +40,14 @@ def find_machine(
         options: What the person said.
         environ: The environment.
         world: What is read when no other machine is named; `None` for this host.
+        reporter: Hears how many nodes of a hostfile have answered.
 
     Raises:
         UsageError: The options contradict each other, or the machine.
         PreflightError: There is no GPU here.
     """
     options = with_hostfile(options)
-    machine = _read(options, environ, world or this_world(options, environ))
+    machine = _read(options, environ, world or this_world(options, environ), reporter)
     return complete(machine, options)
 
 
@@ -113,11 +119,13 @@ def with_hostfile(options: Options) -> Options:
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
 
-def _read(options: Options, environ: Mapping[str, str], world: World) -> Machine:
+def _read(
+    options: Options, environ: Mapping[str, str], world: World, reporter: Reporter
+) -> Machine:
     if options.hostfile is not None and options.machine is None:
         from zerowiz.app.machines.other_machine import read_nodes  # noqa: PLC0415 - as below
 
-        return read_nodes(options, environ)
+        return read_nodes(options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     named = options.machine not in {None, CPU_MACHINE}
     if named:

@@ -1,9 +1,9 @@
 """Ask every node of a hostfile what it has, at once."""
 
-import sys
 from collections.abc import Mapping
 
 from zerowiz.app.options import Options, as_words
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.values import replace
@@ -11,7 +11,6 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
 from zerowiz.probe.nodes.hostfile import read_hostfile
-from zerowiz.ui.text.progress import counting
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60
@@ -21,7 +20,11 @@ _AT_ONCE = 64
 
 
 def read_fleet(
-    options: Options, environ: Mapping[str, str], *, deadline_s: float = DEADLINE_S
+    options: Options,
+    environ: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    deadline_s: float = DEADLINE_S,
 ) -> Fleet:
     """What the nodes of the hostfile answered, merged.
 
@@ -35,9 +38,9 @@ def read_fleet(
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
-    with counting("asking nodes", len(hosts), sys.stderr) as told:
+    with reporter.progress("asking nodes", len(hosts)) as advance:
         answers = ask_nodes(
-            hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=told
+            hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=advance
         )
     return merge_nodes(answers, slots)
 

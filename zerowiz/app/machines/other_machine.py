@@ -6,6 +6,7 @@ from pathlib import Path
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.machines.nodes import read_fleet
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.spec import with_count as spec_of
@@ -18,9 +19,9 @@ from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.ui import outliers
 
 
-def read_nodes(options: Options, environ: Mapping[str, str]) -> Machine:
+def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter) -> Machine:
     """The weakest of the hostfile's nodes, every one of which has to answer."""
-    fleet = read_fleet(options, environ)
+    fleet = read_fleet(options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
             outliers.outlier(short), f"give it that many slots in `{options.hostfile}`"

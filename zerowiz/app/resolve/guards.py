@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.flags import flags
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
@@ -45,7 +46,11 @@ def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
 
 
 def check_own_config(
-    options: Options, machine: Machine, facts: ScriptFacts, script_args: Sequence[str]
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    reporter: Reporter,
 ) -> None:
     """See that a person's own config will do what it says; what else is found is noted.
 
@@ -55,4 +60,4 @@ def check_own_config(
     if options.config is not None:
         from zerowiz.app.resolve.user_config import lint_own_config  # noqa: PLC0415 - takes long to load
 
-        lint_own_config(options.config, options, machine, facts, script_args)
+        lint_own_config(options.config, options, machine, facts, script_args, reporter)

@@ -2,22 +2,11 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
-from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.model.from_unknown import is_unknown
-from zerowiz.core.model.types import Model
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, model_of, read_config
 from zerowiz.ui import sentences
-
-
-class ReadModel(Struct, frozen=True, kw_only=True):
-    """A model, and the trace of it if there was one."""
-
-    model: Model
-    traced: Traced | None = None
-    notes: tuple[str, ...] = ()
 
 
 def read_and_trace(

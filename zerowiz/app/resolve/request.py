@@ -9,7 +9,8 @@ from msgspec import Struct
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
-from zerowiz.app.resolve.model import ReadModel, read_and_trace
+from zerowiz.app.resolve.model import read_and_trace
+from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints

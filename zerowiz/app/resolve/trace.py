@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from zerowiz.app.resolve.model import ReadModel
+from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.codec import encode
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.from_unknown import is_unknown

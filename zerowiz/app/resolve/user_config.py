@@ -1,11 +1,11 @@
 """Lint a person's own config before a job runs with it."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.linter import lint
@@ -19,7 +19,6 @@ from zerowiz.probe.config.config_file import read_config_text
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.ui import check as show_found
-from zerowiz.ui import show
 
 
 def lint_own_config(
@@ -28,6 +27,7 @@ def lint_own_config(
     machine: Machine,
     facts: ScriptFacts,
     script_args: Sequence[str],
+    reporter: Reporter,
 ) -> None:
     """As `checking.check_own_config`, for one that there is.
 
@@ -42,10 +42,10 @@ def lint_own_config(
         first, *others = (show_found.in_short(str(path), each) for each in errors)
         raise ConfigMistakeError(first, *others, whole, "`$force` launches all the same")
     noted = [each for each in findings if each.severity is not Severity.INFO]
-    if noted and not options.quiet:
-        for each in noted:
-            show.note(show_found.in_short(str(path), each), sys.stderr)
-        show.note(whole, sys.stderr)
+    for each in noted:
+        reporter.note(show_found.in_short(str(path), each))
+    if noted:
+        reporter.note(whole)
 
 
 def _found(

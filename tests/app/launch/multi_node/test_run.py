@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import typer
 from app.launch.multi_node.copy_of_many import lead as lead_to_the_end
 from paths import ROOT
 
@@ -23,6 +22,7 @@ from zerowiz.app.launch.multi_node.leader import (
     publish_end,
 )
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import SILENT
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.rendezvous import OPEN_FILE, Join, attempt_name, job_folder, join_name
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
@@ -167,8 +167,12 @@ def test_other_releases_end_together(tmp_path: Path) -> None:
 def test_what_ends_node_0_while_it_plans_ends_the_others_with_its_status(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
         rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with pytest.raises(NothingFitsError), ending_all(rendezvous):
+
+        def fail() -> int:
             raise NothingFitsError("nothing fits")
+
+        with pytest.raises(NothingFitsError):
+            ending_all(rendezvous, fail)
     assert [(4, "nothing fits")] == [
         (getattr(attempt, "end", None), getattr(attempt, "why", None)) for attempt in told
     ]
@@ -177,16 +181,19 @@ def test_what_ends_node_0_while_it_plans_ends_the_others_with_its_status(tmp_pat
 def test_however_node_0_ends_the_others_return_its_status(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
         rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with pytest.raises(typer.Exit), ending_all(rendezvous):
-            raise typer.Exit(143)
+        assert 143 == ending_all(rendezvous, lambda: 143)
     assert [143] == [getattr(attempt, "end", None) for attempt in told]
 
 
 def test_a_good_end_comes_after_the_attempts_that_were_published(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as told:
         rendezvous = gather(tmp_path, place(0), own(0), silent, deadline_s=20)
-        with ending_all(rendezvous):
+
+        def publish_one() -> int:
             publish_end(rendezvous, 7)
+            return 0
+
+        assert 0 == ending_all(rendezvous, publish_one)
     assert [7] == [getattr(attempt, "end", None) for attempt in told]
     assert 0 == follow_on(rendezvous, place(1), 2, deadline_s=0.2).end
 
@@ -227,7 +234,6 @@ def test_a_rank_that_fails_after_node_0_has_ended_well_is_told(
     job = Path(job_folder(str(tmp_path), place(0).job_key))
     node_0 = threading.Thread(target=lead_to_the_end, args=(job, place(0), own(0), 0))
     node_0.start()
-    with pytest.raises(typer.Exit) as ended:
-        run.heed(Options(output_dir=tmp_path), place(1), machine(), 1)
+    status = run.follow_leader(Options(output_dir=tmp_path), place(1), machine(), 1, SILENT)
     node_0.join()
-    assert 3 == ended.value.exit_code
+    assert 3 == status

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-import typer
 from msgspec import Struct
 
 import zerowiz
@@ -136,13 +135,18 @@ def _write(rendezvous: Rendezvous, number: int, attempt: AttemptSpec) -> None:
     replace_file(rendezvous.folder / attempt_name(number), encode_file(attempt))
 
 
-@contextmanager
-def ending_all(rendezvous: Rendezvous) -> Iterator[None]:
-    """On node 0: however this copy ends, the others end with its status."""
+def ending_all(rendezvous: Rendezvous, work: Callable[[], int]) -> int:
+    """On node 0: do the work; however it ends, the other nodes end with its status.
+
+    Args:
+        rendezvous: Of all nodes.
+        work: Gives a status.
+    """
     with _failing_all(rendezvous):
-        yield
+        status = work()
     with suppress(ZerowizError):
-        publish_end(rendezvous, ExitCode.OK)
+        publish_end(rendezvous, status)
+    return status
 
 
 @contextmanager
@@ -150,19 +154,17 @@ def _failing_all(rendezvous: Rendezvous) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        status, why = _told_by(error)
+        status, why = _status_of(error)
         with suppress(ZerowizError):
             publish_end(rendezvous, status, why)
         raise
 
 
-def _told_by(error: BaseException) -> tuple[int, str]:
+def _status_of(error: BaseException) -> tuple[int, str]:
     """The status that this copy will end with, and why."""
     match error:
         case ZerowizError():
             return error.exit_code, error.message
-        case typer.Exit():
-            return error.exit_code, ""
         case KeyboardInterrupt():
             return ExitCode.INTERRUPTED, "interrupted"
         case _:

@@ -2,25 +2,28 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import NoReturn
-
-import typer
 
 from zerowiz import __version__
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.multi_node.follower import follow, follow_on
-from zerowiz.app.launch.multi_node.leader import Rendezvous, ending_all, gather, introduce, publish
+from zerowiz.app.launch.multi_node.leader import (
+    Rendezvous,
+    ending_all,
+    gather,
+    introduce,
+    publish,
+)
 from zerowiz.app.launch.start import Start, make_launch_plan
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.launch.node import NodeRank, slots_of
 from zerowiz.core.launch.plan import launch_env
-from zerowiz.core.launch.rendezvous import AttemptSpec, LaunchSpec, job_folder
+from zerowiz.core.launch.rendezvous import LaunchSpec, job_folder
 from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import deliver
@@ -30,7 +33,7 @@ from zerowiz.emit.supervise import supervise
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.nodes.node import require_address
-from zerowiz.ui import outliers, show
+from zerowiz.ui import outliers
 
 # Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
 _VERDICT_S = 120.0
@@ -44,8 +47,9 @@ def lead(
     machine: Machine,
     start_on: Callable[[Machine, NodeLaunch], Start],
     policy: RestartPolicy,
-) -> NoReturn:
-    """On node 0: hear what every node has, decide for the weakest, and start.
+    reporter: LaunchReporter,
+) -> int:
+    """On node 0: hear what every node has, decide for the weakest, and start; the job's status.
 
     Args:
         options: What the person said.
@@ -53,26 +57,34 @@ def lead(
         machine: This node.
         start_on: Plans the job on all nodes together.
         policy: How often it is started.
+        reporter: Hears who is waited for, and how the attempts end.
     """
     require_address(place)
     job = Path(job_folder(str(options.output_dir or ""), place.job_key))
     own = introduce(place, _alone(machine))
-    rendezvous = gather(job, place, own, _tell_missing(place, quiet=options.quiet))
-    with ending_all(rendezvous):
-        start = start_on(
-            _merge(rendezvous), _copy(place, [join.machine for join in rendezvous.joins])
-        )
+    rendezvous = gather(job, place, own, _tell_missing(place, reporter))
+    machines = [join.machine for join in rendezvous.joins]
 
-        def tell(number: int, each: Start) -> None:
-            publish(rendezvous, number, _agreement(each))
+    def publish_start(number: int, start: Start) -> None:
+        publish(rendezvous, number, _agreement(start))
 
-        status = run_attempts(start, policy, tell)
+    def run_all() -> int:
+        start = start_on(_merge(rendezvous), _copy(place, machines))
+        status = run_attempts(start, policy, reporter, publish_start)
         ignore_signals()
-        raise typer.Exit(status)
+        return status
+
+    return ending_all(rendezvous, run_all)
 
 
-def heed(options: Options, place: NodeRank, machine: Machine, grace_seconds: int) -> NoReturn:
-    """On every other node: start this node's ranks as node 0 says, and end with its status."""
+def follow_leader(
+    options: Options,
+    place: NodeRank,
+    machine: Machine,
+    grace_seconds: int,
+    reporter: Reporter,
+) -> int:
+    """On every other node: start this node's ranks as node 0 says; the status of node 0."""
     require_address(place)
     # What is missing here shows before node 0 counts on this node.
     find_programs(os.environ)
@@ -92,17 +104,13 @@ def heed(options: Options, place: NodeRank, machine: Machine, grace_seconds: int
                 )
             except ZerowizError as error:
                 # Node 0 is gone; how this node's ranks ended is known.
-                show.error(error.message, error.hints, sys.stderr)
-                raise typer.Exit(status or _SIGNALLED + told[0]) from None
+                reporter.error(error)
+                return status or _SIGNALLED + told[0]
     ignore_signals()
     # Node 0 may have ended well before a rank of this node failed.
-    raise typer.Exit(_end(attempt, place) or status)
-
-
-def _end(attempt: AttemptSpec, place: NodeRank) -> int:
     if attempt.why:
-        show.note(f"`{place.hosts[0]}` ends the job: {attempt.why}", sys.stderr)
-    return attempt.end or 0
+        reporter.event(f"`{place.hosts[0]}` ends the job: {attempt.why}")
+    return attempt.end or status
 
 
 def _run_here(
@@ -186,14 +194,15 @@ def _agreement(start: Start) -> LaunchSpec:
     )
 
 
-def _tell_missing(place: NodeRank, *, quiet: bool) -> Callable[[Sequence[str]], None]:
+def _tell_missing(place: NodeRank, reporter: Reporter) -> Callable[[Sequence[str]], None]:
     """Say once who is waited for."""
-    told: list[str] = []
+    has_told = False
 
     def tell(missing: Sequence[str]) -> None:
-        if not told and not quiet:
+        nonlocal has_told
+        if not has_told:
+            has_told = True
             names = ", ".join(missing[:3])
-            told.append(f"waiting for {len(missing)} of {place.nodes} nodes ({names})")
-            show.note(told[0], sys.stderr)
+            reporter.note(f"waiting for {len(missing)} of {place.nodes} nodes ({names})")
 
     return tell

@@ -1,11 +1,11 @@
 """See before a job starts what would end it; `launch` and `doctor` look in the same way."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.dsconfig.write import write_config
 from zerowiz.core.launch.doctor.examine import examine
 from zerowiz.core.launch.doctor.finding import PreflightFinding
@@ -21,7 +21,7 @@ from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import PreflightError
 from zerowiz.probe.launch.doctor import read_facts
 from zerowiz.probe.recording.files import HostFiles
-from zerowiz.ui import doctor, show
+from zerowiz.ui import doctor
 
 
 def check_start(
@@ -30,6 +30,7 @@ def check_start(
     strategy: Strategy,
     script_args: Sequence[str],
     launch_plan: LaunchPlan,
+    reporter: Reporter,
     *,
     master_port: int | None = None,
 ) -> None:
@@ -41,6 +42,7 @@ def check_start(
         strategy: The strategy that the job runs with.
         script_args: The words after the script.
         launch_plan: The command, and what the job gets.
+        reporter: Hears what may go wrong.
         master_port: A port on this host that somebody chose for the job.
 
     Raises:
@@ -49,8 +51,7 @@ def check_start(
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
     findings = look(plan, facts, strategy, script_args, program, environ, master_port=master_port)
-    if not options.quiet:
-        tell(findings, force=options.force)
+    tell(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
 
 
@@ -123,13 +124,13 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
         )
 
 
-def tell(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
-    """Note on stderr what may go wrong, with the first fix; errors too, where they are forced."""
+def tell(findings: Sequence[PreflightFinding], reporter: Reporter, *, force: bool = False) -> None:
+    """Note what may go wrong, with the first fix; errors too, where they are forced."""
     told = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
         if finding.severity in told:
             fix = f"; `{finding.fixes[0]}`".replace("``", "`") if finding.fixes else ""
-            show.note(f"{doctor.in_short(finding)}{fix}", sys.stderr)
+            reporter.note(f"{doctor.in_short(finding)}{fix}")
 
 
 def plan_of(plan: Plan, facts: ScriptFacts | None, strategy: Strategy) -> PlannedJob:

@@ -1,0 +1,186 @@
+"""Find what would end a job here, before it starts: every step of a launch, and every check."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.ask.script import find_script, read_reachable
+from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, tell_notes
+from zerowiz.app.launch.preflight import look, look_around
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
+from zerowiz.app.resolve.request import config_file
+from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.launch.doctor.finding import PreflightFinding, found
+from zerowiz.core.launch.doctor.refused import (
+    NO_DEEPSPEED,
+    NO_MACHINE,
+    NO_PLAN,
+    PLAN_REFUSED,
+    SCRIPT_REFUSED,
+    refused,
+)
+from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.launch.plan import Programs, launch_env
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.rule import Rule
+from zerowiz.core.script import ScriptFacts, ScriptSettings, check_accelerator, deliver, settle
+from zerowiz.core.values import replace
+from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.machine.scheduler import parse_count
+
+T = TypeVar("T")
+
+
+class _Examination(Struct, frozen=True, kw_only=True):
+    """What is to be looked at, and what the steps of a launch refused on the way."""
+
+    options: Options
+    script: str | None
+    script_args: tuple[str, ...]
+    reporter: Reporter
+    refused: list[PreflightFinding] = field(default_factory=list)
+
+    def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
+        """What a step of a launch gives; what it refuses is a finding, and the rest goes on.
+
+        Raises:
+            UsageError: The command line itself makes no sense.
+        """
+        try:
+            return step()
+        except UsageError:
+            raise
+        except AnswerNeededError as error:
+            self.refused.append(refused(NO_PLAN, error))
+        except ZerowizError as error:
+            self.refused.append(refused(rule, error))
+        return None
+
+
+def find_preflight_findings(
+    script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
+) -> tuple[PreflightFinding, ...]:
+    """What stands in the way of the job, or of any job where none is described.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What the person said.
+        reporter: Hears what was looked at, and what the plan rests on.
+
+    Raises:
+        UsageError: The command line itself makes no sense.
+    """
+    check_accounting(options)
+    examination = _Examination(
+        options=options, script=script, script_args=script_args, reporter=reporter
+    )
+    if script is None and options.model is None:
+        examination = _with_found_script(examination)
+    place = None if _is_before_srun() else find_place(examination.options)
+    examination = replace(examination, options=with_place(examination.options, place))
+    return _examine(examination, place)
+
+
+def _with_found_script(examination: _Examination) -> _Examination:
+    """With the script that a launch would take, if there is one."""
+    found = examination.attempt(SCRIPT_REFUSED, lambda: find_script(None, examination.options))
+    if found is None:
+        return examination
+    script, options = found
+    examination.reporter.note(f"no script was named: `{script}`, as a launch would take")
+    return replace(examination, script=script, options=options)
+
+
+def _is_before_srun() -> bool:
+    """In a batch script or a shell of salloc: `srun` starts the copies later."""
+    return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
+
+
+def _said_port(place: NodeRank | None, machine: Machine) -> int | None:
+    """The port that has to be free on this node, where somebody chose it."""
+    if place is not None:
+        return place.port_here
+    # A batch script runs on the first node of the job, where its ranks will meet; salloc may not.
+    is_first = _is_before_srun() and os.environ.get("SLURM_NODEID") == "0"
+    return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
+
+
+def _examine(examination: _Examination, place: NodeRank | None) -> tuple[PreflightFinding, ...]:
+    programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
+    machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
+    facts = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(examination))
+    plan = None if machine is None else _plan(examination, machine, facts)
+    program = None if programs is None else programs.deepspeed
+    environ = _job_environ(machine, programs)
+    if plan is None or machine is None:
+        return (*examination.refused, *look_around(program, machine, environ))
+    port = None if examination.options.hostfile else _said_port(place, machine)
+    strategy = require_strategy(plan)
+    seen = look(plan, facts, strategy, examination.script_args, program, environ, master_port=port)
+    return (*examination.refused, *seen)
+
+
+def _find_machine(examination: _Examination) -> Machine:
+    options = examination.options
+    machine = find_machine(options, os.environ, reporter=examination.reporter)
+    if not is_here(machine):
+        raise UsageError(
+            f"`$machine {options.machine}` is another machine; `doctor` looks at this one",
+            "drop `$machine`, or run `zerowiz doctor` there",
+        )
+    if options.hostfile is not None:
+        examination.reporter.note("beside the GPUs, this node alone is looked at")
+    return machine
+
+
+def _read_script(examination: _Examination) -> ScriptFacts | None:
+    if examination.script is None:
+        return None
+    facts = read_reachable(examination.script, examination.script_args, examination.options)
+    check_words(facts, examination.script_args)
+    return facts
+
+
+def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan | None:
+    """The job as a launch without questions would have it; None where there is none."""
+    if facts is None and examination.options.model is None:
+        if examination.script is None:
+            what = "no script and no `$model`: what a job needs was not looked at"
+            examination.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
+        return None
+    plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine, facts))
+    if plan is not None:
+        tell_notes(plan, examination.reporter)
+    return plan
+
+
+def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan:
+    """What a launch decides, with its checks of script and config."""
+    options, words = examination.options, examination.script_args
+    settings = ScriptSettings() if facts is None else settle(facts, words)
+    answers = open_questions(options, settings)
+    # What a person would be asked, and a plan can do without, stays at its default.
+    asked = {"model": answers["model"]}
+    plan = plan_options(answer(options, asked, answer_or_default), machine, facts, words)
+    strategy = require_strategy(plan)
+    if facts is not None:
+        check_own_config(options, machine, facts, words, examination.reporter)
+        check_accelerator(facts, settings, machine.accelerator)
+        deliver(facts, words, config_file(options, strategy))
+    return plan
+
+
+def _job_environ(machine: Machine | None, programs: Programs | None) -> Mapping[str, str]:
+    """The environment that a launch from here gives its job."""
+    if machine is None or programs is None:
+        return os.environ
+    return {**os.environ, **launch_env(machine, programs, os.environ, {})}

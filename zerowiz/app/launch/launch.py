@@ -1,0 +1,235 @@
+"""Launch a job: decide, see that nothing stands in its way, start it, stay with it or become it."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.ask.person import Person
+from zerowiz.app.ask.prompts import asker
+from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, find_script, read_reachable
+from zerowiz.app.decide.decision import decide_with, require_strategy
+from zerowiz.app.decide.plan_files import losses_shown
+from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
+from zerowiz.app.launch.launchers import NodeLaunch, Run
+from zerowiz.app.launch.preflight import check_start
+from zerowiz.app.launch.start import Start, plan_launch
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import LaunchReporter
+from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
+from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.launch.plan import Launcher
+from zerowiz.core.launch.supervision import why_supervised
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.outcome.resume import Resume, ResumeFrom
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.values import replace
+from zerowiz.emit.files import RECORDS, refuse_loss
+from zerowiz.emit.run import execute
+from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
+from zerowiz.probe.machine.environment_kind import read_launch_environment
+from zerowiz.probe.recording.files import HostFiles
+from zerowiz.ui import sentences
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How a job is run, beside what it is."""
+
+    supervise: bool | None
+    """Whether zerowiz stays with the job; None where what it was started from decides."""
+    policy: RestartPolicy
+    launcher: Launcher
+    """What of DeepSpeed reaches the nodes of a hostfile."""
+    grace_seconds: int
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A job, before anything is decided: its script, its machine and how it will be run."""
+
+    options: Options
+    facts: ScriptFacts
+    script_args: tuple[str, ...]
+    machine: Machine
+    """Of this node alone where each node has a zerowiz of its own."""
+    place: NodeRank | None
+    """Where this zerowiz stands among those of the job; None where there is only one."""
+    run: Run
+    policy: RestartPolicy
+
+
+def prepare_launch(
+    script: str | None,
+    script_args: tuple[str, ...],
+    options: Options,
+    how: RunOptions,
+    reporter: LaunchReporter,
+) -> Launch:
+    """Read the script and find the machine.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What the person said.
+        how: The job is run.
+        reporter: Hears how many nodes of a hostfile have answered.
+
+    Raises:
+        ZerowizError: There is no such script or machine, or the options contradict them.
+    """
+    check_accounting(options)
+    path, options = _require_script(script, options)
+    facts = read_reachable(path, script_args, options)
+    check_words(facts, script_args)
+    place = find_place(options)
+    _refuse_to_leave(place, supervise=how.supervise)
+    options = with_place(options, place)
+    machine = find_machine(options, os.environ, reporter=reporter)
+    _check_place(options, machine, place)
+    run = Run(
+        folder=_run_folder(options),
+        supervised=place is not None or _is_supervised(how, machine),
+        grace_seconds=how.grace_seconds,
+        hostfile=options.hostfile,
+        launcher=how.launcher,
+    )
+    return Launch(
+        options=options,
+        facts=facts,
+        script_args=script_args,
+        machine=machine,
+        place=place,
+        run=run,
+        policy=how.policy,
+    )
+
+
+def plan_dry_run(launch: Launch, reporter: LaunchReporter, person: Person | None) -> Start:
+    """The first start, as it would be; with a zerowiz on each node, as if all were like this one.
+
+    Raises:
+        ZerowizError: It would not start.
+    """
+    if launch.place is None:
+        return _plan_start(launch, launch.run, reporter, person)
+    from zerowiz.app.launch.multi_node.run import copy_alone  # noqa: PLC0415 - takes long to load
+
+    run = replace(launch.run, copy=copy_alone(launch.place, launch.machine))
+    return _plan_start(launch, run, reporter, None)
+
+
+def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) -> int:
+    """Start the job; the status of its last attempt. Without supervision this process becomes it.
+
+    Raises:
+        ZerowizError: It did not start.
+    """
+    if launch.place is not None:
+        return _run_on_nodes(launch, launch.place, reporter)
+    start = _plan_start(launch, launch.run, reporter, person)
+    reporter.start(start.launch_plan)
+    if person is not None and not person.confirm("Launch?"):
+        raise InterruptedByUserError("not launched; nothing was written")
+    options = start.plan.options
+    with losses_shown(shown=not options.quiet):
+        if not start.launch_plan.supervised:
+            execute(start.launch_plan, os.environ, force=options.force)
+        return run_attempts(start, launch.policy, reporter)
+
+
+def _run_on_nodes(launch: Launch, place: NodeRank, reporter: LaunchReporter) -> int:
+    """Start the job with one zerowiz on each node; nobody is asked anything there."""
+    from zerowiz.app.launch.multi_node.run import follow_leader, lead  # noqa: PLC0415 - takes long to load
+
+    def start_on(machine: Machine, copy: NodeLaunch) -> Start:
+        on_all = replace(launch, machine=machine)
+        start = _plan_start(on_all, replace(launch.run, copy=copy), reporter, None)
+        reporter.start(start.launch_plan)
+        return start
+
+    if place.node_rank == 0:
+        return lead(launch.options, place, launch.machine, start_on, launch.policy, reporter)
+    grace_seconds = launch.run.grace_seconds
+    return follow_leader(launch.options, place, launch.machine, grace_seconds, reporter)
+
+
+def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Person | None) -> Start:
+    """Decide, see that nothing stands in the way, and plan the first start."""
+    options, machine, facts = launch.options, launch.machine, launch.facts
+    script_args = launch.script_args
+    check_own_config(options, machine, facts, script_args, reporter)
+    ask_person = None if person is None else asker(person, options)
+    options = answer_for(options, facts, script_args, ask_person)
+    plan = decide_with(person, options, machine, facts, script_args, reporter)
+    strategy = require_strategy(plan)
+    launch_plan = plan_launch(plan, facts, script_args, strategy, run)
+    if is_here(machine):
+        port = None if run.copy is None else run.copy.place.port_here
+        check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)
+    with losses_shown(shown=not options.quiet):
+        # A dry run says now what the launch would say.
+        refuse_loss(*launch_plan.files, force=options.force)
+    return Start(
+        plan=plan,
+        facts=facts,
+        script_args=script_args,
+        strategy=strategy,
+        run=run,
+        launch_plan=launch_plan,
+        resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
+        why="; ".join(map(sentences.reason, plan.decision.reasons)),
+    )
+
+
+def _require_script(script: str | None, options: Options) -> tuple[str, Options]:
+    found = find_script(script, options)
+    if found is None:
+        raise PreflightError(
+            f"no script to launch: none was named, `init` recorded none, no `./{DEFAULT_SCRIPT}`",
+            "name it: `zerowiz launch train.py`",
+        )
+    return found
+
+
+def _refuse_to_leave(place: NodeRank | None, *, supervise: bool | None) -> None:
+    if place is not None and supervise is False:
+        raise UsageError(
+            "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
+            "drop it, or `$nodes 1` launches on this node alone",
+        )
+
+
+def _check_place(options: Options, machine: Machine, place: NodeRank | None) -> None:
+    if not is_here(machine) and not options.dry_run:
+        raise UsageError(
+            f"`$machine {options.machine}` plans for another machine; `launch` starts on this one",
+            "`$dry_run` shows the plan, and `zerowiz plan` the decision",
+        )
+    if machine.nodes > 1 and options.hostfile is None and place is None:
+        told = f"`$nodes {machine.nodes}`"
+        if options.nodes is None and machine.allocation is not None:
+            told = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
+        raise UsageError(
+            f"{told}: which hosts?",
+            "name them: `$hostfile hosts`, one `host slots=N` a line",
+            "`$nodes 1` launches on this node alone",
+        )
+
+
+def _run_folder(options: Options) -> Path:
+    """A folder of its own for every run: its ranks' logs stay."""
+    stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = options.output_dir or Path()
+    # Containers that start at once may have one pid.
+    name = f"{stamp}-{os.getpid()}-{os.urandom(2).hex()}"
+    return (folder / RECORDS / "runs" / name).absolute()
+
+
+def _is_supervised(how: RunOptions, machine: Machine) -> bool:
+    """Whether zerowiz stays with its job: at a terminal a person does."""
+    if how.supervise is not None or how.policy.escalate:
+        return how.supervise is not False
+    scheduler = None if machine.allocation is None else machine.allocation.scheduler
+    return why_supervised(read_launch_environment(os.environ, HostFiles()), scheduler) is not None

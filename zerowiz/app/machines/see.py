@@ -1,0 +1,142 @@
+"""Read the machine that a person asks to see, and keep it in a file."""
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz import __version__
+from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
+from zerowiz.app.machines.nodes import read_fleet
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
+from zerowiz.core.codec import encode
+from zerowiz.core.flags import spell
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.merge import Fleet
+from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.machine_json import encode_machine
+from zerowiz.core.values import replace
+from zerowiz.emit.files import write_file
+from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.machine.machine_file import DESCRIPTION
+from zerowiz.probe.recording.recording import Recorder
+from zerowiz.ui import outliers
+
+
+class SeenMachine(Struct, frozen=True, kw_only=True):
+    """A machine, and the nodes that it was made of, where a hostfile names them."""
+
+    machine: Machine
+    fleet: Fleet | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is remarkable about it."""
+        nodes = () if self.fleet is None else tuple(outliers.notes(self.fleet))
+        return (*self.machine.notes, *nodes)
+
+    def describe(self) -> dict[str, object]:
+        """What `--json` has; without a fleet, `--machine` reads it."""
+        content: dict[str, object] = {
+            "schema_version": DESCRIPTION,
+            "machine": encode_machine(self.machine),
+        }
+        if self.fleet is not None:
+            content["oddities"] = encode(self.fleet.outliers)
+            content["failures"] = encode(self.fleet.failures)
+            content["short"] = encode(self.fleet.short)
+            content["notes"] = encode(self.fleet.notes)
+        return content
+
+    def require_all_nodes(self) -> None:
+        """See that every node answered, with all its slots: a job needs them.
+
+        Raises:
+            PreflightError: One did not.
+        """
+        fleet = self.fleet
+        if fleet is None or not (fleet.failures or fleet.short):
+            return
+        silent, asked = len(fleet.failures), fleet.machine.nodes + len(fleet.failures)
+        what = f"{silent} of {asked} nodes did not answer" if silent else "not every slot has a GPU"
+        raise PreflightError(
+            what,
+            *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
+            *map(outliers.outlier, fleet.short),
+        )
+
+
+def see_machine(
+    options: Options, save: Path | None, reporter: Reporter, *, deadline_s: int
+) -> SeenMachine:
+    """The machine that the options mean, saved where that was asked for.
+
+    Args:
+        options: What was said; `output_dir` is the folder that offload would use.
+        save: The file that gets it.
+        reporter: Hears how many nodes of a hostfile have answered.
+        deadline_s: For the nodes of a hostfile.
+
+    Raises:
+        ZerowizError: It cannot be read, or not be saved.
+    """
+    if options.hostfile is None or options.machine is not None:
+        return SeenMachine(machine=_read_and_save(options, save))
+    fleet = _read_fleet(options, reporter, deadline_s)
+    if save is not None:
+        _save_description(fleet.machine, save, force=options.force)
+    return SeenMachine(machine=fleet.machine, fleet=fleet)
+
+
+def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
+    """The nodes that answered, with the machine as a plan takes it."""
+    options = with_hostfile(options)
+    fleet = read_fleet(options, os.environ, reporter, deadline_s=deadline_s)
+    seen, ranks = fleet.machine, options.gpus_per_node
+    if ranks is not None and ranks < len(seen.gpus):
+        seen = with_gpus(seen, ranks)
+    return replace(fleet, machine=complete(seen, replace(options, nodes=seen.nodes)))
+
+
+def _read_and_save(options: Options, path: Path | None) -> Machine:
+    """The machine; saved as a recording when it is this one, else as a description."""
+    environ = os.environ
+    if options.output_dir is not None and not options.output_dir.is_dir():
+        raise UsageError(f"`--disk {options.output_dir}` is no folder")
+    on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
+    if path is None:
+        return find_machine(options, environ)
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"`{path}` cannot be saved: there is no folder `{path.parent}`",
+            f"`mkdir -p {shlex.quote(str(path.parent))}`",
+        )
+    if on_cpu or options.machine is not None:
+        seen = find_machine(options, environ)
+        _save_description(seen, path, force=options.force)
+        return seen
+    recorder = Recorder(environ, options.output_dir or Path())
+    try:
+        seen = find_machine(options, environ, recorder.world)
+    except PreflightError as error:
+        # What NVML refused is what a bug report needs.
+        _save(recorder, path, force=options.force)
+        read = f"what was read up to there is in `{path}`"
+        raise PreflightError(error.message, *error.hints, read) from None
+    _save(recorder, path, force=options.force)
+    left = {name: getattr(options, name) for name in ("gpus", "nodes", "interconnect")}
+    again = spell(" ".join(f"${name} {value}" for name, value in left.items() if value is not None))
+    # A recording is what the machine answered, not what was made of it.
+    return seen.with_notes(f"`{path}` holds the machine without `{again}`") if again else seen
+
+
+def _save(recorder: Recorder, path: Path, *, force: bool) -> None:
+    write_file(PlannedFile(path=str(path), text=recorder.write(__version__)), force=force)
+
+
+def _save_description(machine: Machine, path: Path, *, force: bool) -> None:
+    text = json.dumps(SeenMachine(machine=machine).describe(), indent=2) + "\n"
+    write_file(PlannedFile(path=str(path), text=text), force=force)

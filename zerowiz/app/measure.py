@@ -1,0 +1,274 @@
+"""Take real steps on this machine, and compare each run with its prediction."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.decide.decision import note_emulation, plan_options, require_strategy, tell_notes
+from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.model import count_or_trace, read_and_trace
+from zerowiz.app.resolve.read_model import ReadModel
+from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.launch.plan import launch_env, launcher_options
+from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.measure.optimizer_kernels import stepper_for
+from zerowiz.core.measure.row import Comparison, compare, make_row
+from zerowiz.core.measure.trial import (
+    PlannedTrial,
+    Trial,
+    config_of_size,
+    decode_trials,
+    ops_of,
+    plan_trial,
+)
+from zerowiz.core.script import ScriptSettings
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Integration, StateDtype
+from zerowiz.emit.measure import Batch, append_line, run_batch
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.config.cases import read_cases
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.model.libraries import read_transformers_release
+from zerowiz.probe.model.model_config import read_config_json
+
+OnResult = Callable[[Comparison, str], None]
+"""Takes each comparison as it is known, and the last lines of its log."""
+Notes = tuple[str, ...]
+
+# What a case itself decides; a variable of the caller's would decide it for all.
+_OF_A_CASE = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_P2P_DISABLE")
+_HALF_STATES = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """The runs that will be measured, each with its prediction, and where."""
+
+    machine: Machine
+    trials: tuple[PlannedTrial, ...]
+
+
+def plan_measurement(
+    options: Options,
+    cases: Path | None,
+    reporter: Reporter,
+    *,
+    cap_bytes: int | None,
+    steps: int,
+) -> Measurement:
+    """Predict every run.
+
+    Args:
+        options: What was said; they describe the one run where there are no cases.
+        cases: A file with a JSON list of runs.
+        reporter: Hears what the predictions rest on.
+        cap_bytes: A cap for torch's allocator in the run of the options.
+        steps: Optimizer steps of the run of the options.
+
+    Raises:
+        ZerowizError: A run is described wrongly, or has no place here.
+    """
+    _check(options)
+    listed = () if cases is None else decode_trials(read_cases(cases))
+    machine = _find_machine(options, listed)
+    trials = (
+        _with_room(listed, machine, reporter)
+        if listed
+        else (_trial_of(options, machine, cap_bytes, steps, reporter),)
+    )
+    planned = _plan_all(trials, machine, trace=options.trace)
+    if listed:
+        # Many runs share a note. Of a run by options the notes were said when it was decided.
+        for note in dict.fromkeys(note for _, notes in planned for note in notes):
+            reporter.note(note)
+    return Measurement(machine=machine, trials=tuple(trial for trial, _ in planned))
+
+
+def run_measurement(
+    measurement: Measurement,
+    output: Path | None,
+    reporter: Reporter,
+    on_result: OnResult,
+    *,
+    deadline_s: int,
+    case_deadline_s: int,
+) -> list[Comparison]:
+    """Run every case; its row is kept as it ends, whatever comes after it.
+
+    Args:
+        measurement: What is run.
+        output: A file that gets a line of JSON for each run.
+        reporter: Hears how far it is.
+        on_result: Takes each comparison.
+        deadline_s: For everything.
+        case_deadline_s: For one run.
+
+    Raises:
+        ZerowizError: The ranks could not be started.
+    """
+    machine, planned = measurement.machine, measurement.trials
+    batch = _batch(planned, machine, deadline_s, case_deadline_s)
+    comparisons: list[Comparison] = []
+    environ = {name: value for name, value in os.environ.items() if name not in _OF_A_CASE}
+    with (
+        reporter.progress("Measuring", len(planned)) as advance,
+        closing(run_batch(batch, environ)) as ended,
+    ):
+        for each in ended:
+            plan = planned[each.index]
+            row = make_row(plan, each.ends, machine.accelerator)
+            if output is not None:
+                append_line(output, json.dumps(row))
+            comparisons.append(compare(plan, row))
+            on_result(comparisons[-1], each.log_tail)
+            advance(str(plan.trial.id))
+    return comparisons
+
+
+def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> None:
+    """See that every case has an answer; running out of memory is one.
+
+    Raises:
+        ZerowizError: Some failed, or did not begin before the deadline.
+    """
+    failed = [c for c in comparisons if not c.measured]
+    missing = len(measurement.trials) - len(comparisons)
+    if not failed and not missing:
+        return
+    hints = [f"{c.row['id']}: {c.row['error']}" for c in failed]
+    late = [f"{missing} did not begin: a longer `--deadline`, or fewer cases"] if missing else []
+    count = len(failed) + missing
+    raise ZerowizError(
+        f"{count} of {len(measurement.trials)} cases were not measured", *hints, *late
+    )
+
+
+def _check(options: Options) -> None:
+    """Refuse what has no meaning for a run on this machine."""
+    if options.hostfile is not None or (options.nodes or 1) > 1:
+        raise UsageError("`measure` runs on this machine alone", "drop `$nodes`, `$hostfile`")
+
+
+def _find_machine(options: Options, trials: Sequence[Trial]) -> Machine:
+    """This machine; CPU ranks are as many as the largest case takes."""
+    if trials and options.gpus_per_node is None and options.accelerator is Accelerator.CPU:
+        options = replace(options, gpus_per_node=max(trial.gpus for trial in trials))
+    machine = find_machine(options, os.environ)
+    if not is_here(machine):
+        raise UsageError(
+            f"`$machine {options.machine}`: `measure` runs on this machine alone",
+            "drop `$machine`, or run `zerowiz measure` there",
+        )
+    return machine
+
+
+def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) -> tuple[Trial, ...]:
+    """The trials that have enough GPUs here."""
+    few = tuple(trial for trial in trials if trial.gpus <= machine.world_size)
+    left_out = [str(trial.id) for trial in trials if trial not in few]
+    if not few:
+        raise UsageError(f"every case takes more than the {machine.world_size} GPUs here")
+    if left_out:
+        reporter.event(f"not enough GPUs here for {', '.join(left_out)}")
+    return few
+
+
+def _trial_of(
+    options: Options, machine: Machine, cap_bytes: int | None, steps: int, reporter: Reporter
+) -> Trial:
+    """The run that the options describe; a named stage is run whether or not it fits."""
+    answers = {"model": open_questions(options, ScriptSettings())["model"]}
+    options = answer(options, answers, answer_or_default)
+    named = options.stage not in {None, "auto"}
+    asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
+    plan = plan_options(asked, machine, None, ())
+    tell_notes(plan, reporter)
+    note_emulation(plan, reporter)
+    strategy, job = require_strategy(plan), plan.request.job
+    own = None if options.config is None else read_cases(options.config)
+    return Trial(
+        id="run",
+        model=options.model or "",
+        gpus=machine.world_size,
+        stage=strategy.stage,
+        offload=strategy.offload,
+        workload=job.workload,
+        kernel=stepper_for(job.workload.optimizer, strategy.offload),
+        nvme_path=job.nvme_path,
+        hpz=job.hpz,
+        quantized_weights=job.quantized_weights,
+        memory_budget_bytes=job.budget_bytes,
+        memory_cap_bytes=cap_bytes,
+        steps=steps,
+        bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
+        ds_config=own if isinstance(own, dict) else None,
+        config={},
+    )
+
+
+def _plan_all(
+    trials: Sequence[Trial], machine: Machine, *, trace: bool | None
+) -> list[tuple[PlannedTrial, Notes]]:
+    """Every case as it will run, and what its prediction rests on."""
+    release = read_transformers_release()
+    return [
+        _plan(
+            replace(trial, workload=replace(trial.workload, transformers_version=release)),
+            machine,
+            trace=trace,
+        )
+        for trial in trials
+    ]
+
+
+def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
+    """The case as it will run, and what its prediction rests on."""
+    trial = replace(trial, config=trial.config or read_config_json(trial.model))
+    read = _read(trial, trace=trace)
+    if isinstance(read, str):
+        return plan_trial(trial, machine, read), ()
+    if not trial.config:
+        trial = replace(trial, config=config_of_size(read.model))
+    return plan_trial(trial, machine, read.model, read.traced), read.notes
+
+
+def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:
+    """The model as the estimator counts it, or why it cannot.
+
+    Raises:
+        ZerowizError: There is no such model at all.
+    """
+    workload = trial.workload
+    try:
+        if trial.config:
+            named = (Path(trial.model).name, trial.config)
+            return count_or_trace(trial.model, named, workload, os.environ, trace=trace)
+        return read_and_trace(trial.model, workload, os.environ, trace=trace)
+    except ZerowizError as error:
+        if not trial.config:
+            raise
+        return error.message
+
+
+def _batch(
+    planned: Sequence[PlannedTrial], machine: Machine, deadline_s: int, case_deadline_s: int
+) -> Batch:
+    programs = find_programs(os.environ)
+    trials = [each.trial for each in planned]
+    used = with_gpus(machine, max(trial.gpus for trial in trials))
+    port = ("--master_port", str(programs.master_port))
+    env = launch_env(used, programs, os.environ, {})
+    return Batch(
+        cases=[each.as_case() for each in planned],
+        ops=ops_of(trials, machine.accelerator),
+        launcher=(programs.deepspeed, *launcher_options(used), *port),
+        env={name: value for name, value in env.items() if name not in _OF_A_CASE},
+        deadline_s=deadline_s,
+        case_deadline_s=case_deadline_s,
+    )

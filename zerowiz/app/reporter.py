@@ -1,0 +1,78 @@
+"""What use cases say while they work, to whoever listens: a terminal, or nobody."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from zerowiz.errors import LostEdit, ZerowizError
+
+if TYPE_CHECKING:
+    from zerowiz.core.decision.flowchart import Decision
+    from zerowiz.core.decision.remedies import Remedy
+    from zerowiz.core.launch.plan import LaunchPlan
+    from zerowiz.core.outcome.resume import Resume
+    from zerowiz.core.outcome.verdict import JobEnd
+    from zerowiz.core.script import ScriptFacts
+    from zerowiz.core.strategy import Strategy
+
+Advance = Callable[[str], None]
+"""Takes the name of each thing that is done."""
+
+
+class Reporter(Protocol):
+    """What a use case says.
+
+    Results are returned and failures are raised; a reporter gets the rest. Its implementation at a
+    terminal is `ui/reporter.py`.
+    """
+
+    def note(self, text: str) -> None:
+        """What a result rests on, or what may go wrong."""
+
+    def event(self, text: str) -> None:
+        """What happened to a run; said also to those who want results alone."""
+
+    def error(self, error: ZerowizError) -> None:
+        """A failure that does not end the run."""
+
+    def script(self, facts: "ScriptFacts") -> None:
+        """What was read of the training script."""
+
+    def decision(self, decision: "Decision", remedies: "Sequence[Remedy]") -> None:
+        """What was decided, and what would help."""
+
+    def losses(self, losses: Sequence[LostEdit]) -> None:
+        """What writing the files would lose."""
+
+    def progress(self, label: str, total: int) -> AbstractContextManager[Advance]:
+        """A wait for so many things."""
+
+
+class LaunchReporter(Reporter, Protocol):
+    """What a launch says too, of the job that it starts."""
+
+    def start(self, launch_plan: "LaunchPlan") -> None:
+        """What is about to run."""
+
+    def attempt_ended(self, end: "JobEnd", strategy: "Strategy", number: int) -> None:
+        """How an attempt failed."""
+
+    def next_attempt(self, strategy: "Strategy", resume: "Resume", number: int) -> None:
+        """What is tried next."""
+
+
+class SilentReporter:
+    """Says nothing: for Python code that calls a use case."""
+
+    def _ignore(self, *_said: object, **_named: object) -> None:
+        """Nobody listens."""
+
+    note = event = error = script = decision = losses = _ignore
+
+    def progress(self, label: str, total: int) -> AbstractContextManager[Advance]:
+        """Nobody waits."""
+        del label, total
+        return nullcontext(lambda _name: None)
+
+
+SILENT: Reporter = SilentReporter()

@@ -1,0 +1,34 @@
+"""Write the JSON that `--json` promises, alone on stdout."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from zerowiz.app.decide.decision import NoStrategyError, Plan
+from zerowiz.app.decide.plan_json import encode_plan
+
+
+def write_json(content: object) -> None:
+    """One value of JSON."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def write_plan(
+    plan: Plan,
+    command: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """The contract's object of what was decided."""
+    write_json(encode_plan(plan, command, env))
+
+
+@contextmanager
+def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
+    """Where nothing fits, `--json` still gets the plan that says so."""
+    try:
+        yield
+    except NoStrategyError as error:
+        if as_json:
+            write_plan(error.plan)
+        raise

@@ -1,0 +1,69 @@
+"""Say at a terminal what use cases say while they work: on stderr, where results are not."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.script import ScriptFacts
+from zerowiz.errors import LostEdit, ZerowizError
+from zerowiz.ui import show
+from zerowiz.ui.text.progress import counting
+
+
+class TerminalReporter:
+    """Says it on stderr; where nobody can read it any more, the run and its status stay the same.
+
+    Args:
+        quiet: Whether a person wants errors and results alone.
+        with_table: Whether a decision is said with every strategy and what would help.
+    """
+
+    def __init__(self, *, quiet: bool = False, with_table: bool = True) -> None:
+        self.quiet = quiet
+        self.with_table = with_table
+
+    def note(self, text: str) -> None:
+        """What a result rests on, or what may go wrong."""
+        if not self.quiet:
+            self.event(text)
+
+    def event(self, text: str) -> None:
+        """What happened to a run."""
+        with suppress(OSError):
+            show.note(text, sys.stderr)
+
+    def error(self, error: ZerowizError) -> None:
+        """A failure that does not end the run."""
+        with suppress(OSError):
+            show.error(error.message, error.hints, sys.stderr)
+
+    def script(self, facts: ScriptFacts) -> None:
+        """How its config reaches the training script, and where the reading ended."""
+        if not self.quiet:
+            with suppress(OSError):
+                show.script(facts, sys.stderr)
+
+    def decision(self, decision: Decision, remedies: Sequence[Remedy]) -> None:
+        """The flowchart as it was answered, or the whole decision."""
+        if self.quiet:
+            return
+        with suppress(OSError):
+            if self.with_table:
+                show.plan(decision, remedies, sys.stderr)
+            else:
+                show.walk(decision, sys.stderr)
+
+    def losses(self, losses: Sequence[LostEdit]) -> None:
+        """The lines that writing the files would lose."""
+        if losses and not self.quiet:
+            from zerowiz.ui import diff  # noqa: PLC0415 - seldom needed
+
+            with suppress(OSError):
+                diff.losses(losses, sys.stderr)
+                sys.stderr.write("\n")
+
+    def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
+        """A bar on a terminal, nothing elsewhere."""
+        return counting(label, total, sys.stderr)
