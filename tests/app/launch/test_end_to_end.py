@@ -91,11 +91,14 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
 
     done, reports = launch(tmp_path, script, "--stage", str(stage))
 
+    # The loop's precision is the config's, and so what this CPU computes.
+    plan = json.loads((tmp_path / f"ds_config_zero{stage}.plan.json").read_text())
+    dtype = {"bf16": "bfloat16", "fp32": "float32"}[plan["workload"]["precision"]]
     assert [0, 1] == [report["rank"] for report in reports]
     for report in reports:
         assert stage == report["stage"]
         assert 2 == report["world_size"]
-        assert ["bfloat16"] == report["parameter_dtypes"]
+        assert [dtype] == report["parameter_dtypes"]
         assert ["float32"] == report["state_dtypes"]
         assert script.micro_batch == report["micro_batch"]
         assert script.accumulation_steps == report["accumulation_steps"]
