@@ -25,38 +25,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]" --group dev
 	@touch $@
 
-# NVIDIA GPUs where there are any, else DeepSpeed's CPU accelerator with 2 ranks. The budget lies
-# between what ZeRO-2 and what ZeRO-1 need there; a CPU rank has no CUDA context to pay for.
-ifeq ($(shell nvidia-smi -L >/dev/null 2>&1 && echo yes),yes)
-DEVICES :=
-TRAINER :=
-BUDGET := 2502MB
-else
-DEVICES := --accelerator cpu --gpus-per-node 2
-TRAINER := --use_cpu
-BUDGET := 573MB
-endif
-LAUNCH = $(BIN)/zerowiz launch --stage auto --yes $(DEVICES) --model templates/model --output-dir demo
-
-# The last lines of a run: the loss from the first step to the last, the rung, its config.
-define SUMMARY
-@awk '/^step /{if (!first) first = $$4; last = $$4} /^Chosen/{rung = $$2} /^# writes/ && !/plan.json$$/{file = $$3} \
-  END {printf "==> loss %s -> %s, rung %s config %s\n", first, last, rung, file; exit !(last < first)}'
-endef
-
 demo: $(STAMP)  ## train a small model twice: with room, and under a budget that needs ZeRO
-	@rm -rf demo && mkdir demo
-	@echo "==> 1. There is room: the walk takes full replicas (a plain DeepSpeed loop)"
-	@set -o pipefail; $(LAUNCH) --micro-batch 4 \
-	  templates/train_deepspeed.py --output_dir demo/roomy 2>&1 | tee demo/roomy.log
-	$(SUMMARY) demo/roomy.log
-	@echo "==> 2. A budget of $(BUDGET) a rank: the walk takes ZeRO-2 (the Hugging Face Trainer)"
-	@set -o pipefail; $(LAUNCH) --memory-budget $(BUDGET) \
-	  templates/train_hf.py $(TRAINER) --bf16 --gradient_accumulation_steps 4 \
-	  --output_dir demo/tight 2>&1 | tee demo/tight.log
-	@echo
-	$(SUMMARY) demo/roomy.log
-	$(SUMMARY) demo/tight.log
+	$(BIN)/python tests/make_demo/train_twice.py
 
 # What starts ranks takes all cores of a small machine.
 ALONE := deepspeed or package

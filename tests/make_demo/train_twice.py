@@ -1,0 +1,209 @@
+"""Train a small model twice: with room for replicas, and under a budget that takes ZeRO-2.
+
+`make demo` runs it. It trains on the NVIDIA GPUs of this machine where there are two or more, else on
+two ranks of DeepSpeed's CPU accelerator. Each run's output is shown as it comes, with a sign of life
+wherever it is silent for long, and kept in `demo/`.
+"""
+
+import json
+import os
+import re
+import selectors
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+OUT = Path("demo")
+ZEROWIZ = (sys.executable, "-m", "zerowiz")
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+COMMON = ("--stage", "auto", "--yes", "--model", "templates/model")
+STEPS = "20"
+
+# An output that is silent for longer gets a sign of life.
+SILENT_S = 10.0
+LOOK_S = 1.0
+
+# What tells a Trainer the precision that the first run was planned with.
+PRECISION_WORDS: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16",),
+    "fp32": (),
+}
+
+
+class Outcome(NamedTuple):
+    """What a run's output shows."""
+
+    strategy: str | None
+    config: str | None
+    losses: tuple[float, ...]
+
+    @property
+    def summary(self) -> str:
+        """The loss from the first step to the last, the strategy, and its config."""
+        first, last = self.losses[0], self.losses[-1]
+        return f"loss {first:.3f} -> {last:.3f}, strategy {self.strategy}: config {self.config}"
+
+
+def main() -> None:
+    """Train both, and see that they show what they are to show."""
+    started_s = time.monotonic()
+    devices = () if count_gpus() > 1 else CPU
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+
+    words = roomy_words(devices)
+    precision = plan(*words)["workload"]["precision"]
+    say(f"1. There is room, in {precision}: full replicas (a plain DeepSpeed loop)")
+    roomy = train("roomy", words)
+    require(roomy, "ddp")
+
+    words = tight_words(precision, devices)
+    budget_bytes = choose_budget(needs(plan("--memory-budget", "1MB", *words)))
+    say(f"2. A budget of {budget_bytes // 2**20} MiB a rank: ZeRO-2 (the Hugging Face Trainer)")
+    tight = train("tight", ("--memory-budget", str(budget_bytes), *words))
+    require(tight, "zero2")
+
+    for outcome in (roomy, tight):
+        say(outcome.summary)
+    say(f"done in {time.monotonic() - started_s:.0f} s")
+
+
+def roomy_words(devices: tuple[str, ...]) -> tuple[str, ...]:
+    """Options, script and its words: a loop whose precision the config decides."""
+    script = ("templates/train_deepspeed.py", "--steps", STEPS)
+    return (*COMMON, *devices, "--micro-batch", "4", *script)
+
+
+def tight_words(precision: str, devices: tuple[str, ...]) -> tuple[str, ...]:
+    """The same of a Trainer, which is told the precision.
+
+    One sequence at a time: with more, activations hide in fp32 what ZeRO-2 spares.
+    """
+    batch = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2")
+    device = ("--use_cpu",) if devices == CPU else ()
+    script = ("templates/train_hf.py", "--max_steps", STEPS, *batch, *device)
+    return (*COMMON, *devices, *script, *PRECISION_WORDS[precision])
+
+
+def say(text: str) -> None:
+    """A line of the demo's own."""
+    sys.stdout.write(f"==> {text}\n")
+    sys.stdout.flush()
+
+
+def count_gpus() -> int:
+    """The NVIDIA GPUs that the driver lists."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    words = ["nvidia-smi", "-L"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+
+
+def plan(*words: str) -> dict[str, Any]:
+    """What a launch with these words decides; also where nothing fits."""
+    command = [*ZEROWIZ, "launch", "--dry-run", "--json", "--quiet", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        sys.exit(f"==> the plan failed: {done.stderr}")
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+def needs(content: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes that each strategy takes on a device, with the leanest buffers."""
+    return {each["name"]: each["gpu"]["device_bytes"] for each in content["strategies"]}
+
+
+def choose_budget(device_bytes: Mapping[str, int]) -> int:
+    """A budget that ZeRO-2 keeps, and neither ZeRO-1 nor a replica: midway to the nearer of them."""
+    most = min(device_bytes["ddp"], device_bytes["zero1"])
+    if device_bytes["zero2"] >= most:
+        sys.exit(f"==> no budget takes ZeRO-2 here: of {dict(device_bytes)} it is not the least")
+    return (device_bytes["zero2"] + most) // 2
+
+
+def train(name: str, words: Sequence[str]) -> Outcome:
+    """Launch, and show what it says as it comes."""
+    output_dir = ("--output_dir", str(OUT / name))
+    command = [*ZEROWIZ, "launch", "--output-dir", str(OUT), *words, *output_dir]
+    log = OUT / f"{name}.log"
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job,
+    ):
+        for line in follow(job):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            kept.write(line)
+    if job.returncode != 0:
+        sys.exit(f"==> the run ended with status {job.returncode}; its output is in {log}")
+    return read_outcome(log.read_text(encoding="utf-8"))
+
+
+def follow(job: "subprocess.Popen[bytes]") -> Iterator[str]:
+    """What a job writes; between that, when DeepSpeed compiles, and that a silent job goes on."""
+    assert job.stdout is not None
+    started_s = heard_s = time.monotonic()
+    compiling, rest = frozenset[str](), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(job.stdout, selectors.EVENT_READ)
+        while True:
+            if selector.select(LOOK_S):
+                got = os.read(job.stdout.fileno(), 65536)
+                if not got:
+                    break
+                *lines, rest = (rest + got).split(b"\n")
+                yield from (f"{line.decode(errors='replace')}\n" for line in lines)
+                heard_s = time.monotonic()
+            now_s, before, compiling = time.monotonic(), compiling, find_builds()
+            for op in sorted(compiling - before):
+                say(f"DeepSpeed compiles its op `{op}`, once: a minute or so")
+                heard_s = now_s
+            if now_s - heard_s >= SILENT_S:
+                what = "still compiling" if compiling else "still running"
+                say(f"{what}, {now_s - started_s:.0f} s after the start")
+                heard_s = now_s
+    if rest:
+        yield f"{rest.decode(errors='replace')}\n"
+
+
+def find_builds() -> frozenset[str]:
+    """The ops that torch builds now: it holds a file `lock` in the folder of each."""
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return (
+        frozenset(path.parent.name for path in Path(folder).glob("*/lock"))
+        if folder
+        else frozenset()
+    )
+
+
+def read_outcome(text: str) -> Outcome:
+    """What the output of a launch shows."""
+    strategy = re.search(r"^Chosen   (\S+):", text, re.MULTILINE)
+    configs = re.findall(r"^# writes (\S+ds_config_\w+\.json)$", text, re.MULTILINE)
+    losses = re.findall(r"^step \d+  loss ([\d.]+)$", text, re.MULTILINE)
+    return Outcome(
+        strategy=strategy[1] if strategy else None,
+        config=configs[-1] if configs else None,
+        losses=tuple(map(float, losses)),
+    )
+
+
+def require(outcome: Outcome, strategy: str) -> None:
+    """See that a run took the strategy that it is to show, and learned."""
+    if outcome.strategy != strategy:
+        sys.exit(f"==> this run is to show {strategy}, and {outcome.strategy} was chosen")
+    if len(outcome.losses) < 2 or outcome.losses[-1] >= outcome.losses[0]:
+        sys.exit(f"==> the loss did not fall: {outcome.losses}")
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()
