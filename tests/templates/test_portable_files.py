@@ -10,6 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from zerowiz.probe.launch.checkpoints import read_saved
+
 TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
@@ -86,6 +88,13 @@ def test_the_newest_is_the_one_saved_last_whatever_its_step(
     save(10)
     assert ["checkpoint-10", "checkpoint-5"] == names(tmp_path)
     assert "checkpoint-10" == files["whole_checkpoints"](tmp_path)[-1].name
+
+
+def test_zerowiz_finds_what_the_module_wrote(save: Any, tmp_path: Path) -> None:
+    """`probe/launch/checkpoints.py` repeats the names of the folder, the marker and its key."""
+    save(20)
+    save(5)
+    assert str(tmp_path / "checkpoint-5") == read_saved(tmp_path).portable
 
 
 def test_a_step_that_was_saved_before_is_replaced(

@@ -1,21 +1,21 @@
 """Remedies: each is a change that was weighed again and leads to a rung."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from measured.rows import read_model
+from msgspec import convert, to_builtins
 
 from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
-from zerowiz.core.decision.remedies import Change, find_remedies
+from zerowiz.core.decision.remedies import REMEDIES, Change, find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, widen, with_nodes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Method, Precision, StateDtype, Workload
+from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()
@@ -40,18 +40,8 @@ def refused(
 def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
     """What the person gets by typing the options."""
     job, constraints = decision.job, decision.constraints
-    workload: Mapping[str, tuple[str, Any]] = {
-        "gradient_checkpointing": ("gradient_checkpointing", bool),
-        "micro_batch": ("micro_batch", int),
-        "accumulation_steps": ("accumulation_steps", int),
-        "sequence_tokens": ("sequence_tokens", int),
-        "method": ("method", Method),
-    }
     for flag, value in change.items():
-        if flag in workload:
-            field, kind = workload[flag]
-            job = replace(job, workload=replace(job.workload, **{field: kind(value)}))
-        elif flag == "optimizer_state_dtype":
+        if flag == "optimizer_state_dtype":
             job = replace(job, state_dtype=StateDtype(str(value)))
         elif flag == "machine":
             job = replace(job, machine=parse_spec(str(value), TABLE))
@@ -61,9 +51,11 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
             job = replace(job, model=model_from_size(str(value), params))
         elif flag == "offload":
             constraints = replace(constraints, offload=OffloadChoice(str(value)))
-        else:
-            assert {"allow_slow": True} == {flag: value}
+        elif flag == "allow_slow":
             constraints = replace(constraints, allow_slow=True)
+        else:
+            step = {**to_builtins(job.workload), flag: value}
+            job = replace(job, workload=convert(step, Workload))
     return job, constraints
 
 
@@ -87,6 +79,11 @@ REFUSED = {
     "stage 2": refused(FAST, constraints=Constraints(stage=2)),
     "no offload": refused(SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
     "nodes": refused(with_nodes(SLOW, 2), LONG),
+    "fp32": refused(
+        parse_spec("8xA100-40GB", TABLE),
+        Workload(precision=Precision.FP32),
+        Constraints(stage=2),
+    ),
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
 }
 
@@ -102,6 +99,16 @@ def test_typing_a_remedy_leads_to_the_rung_that_it_names(decision: Decision) -> 
         guessed = len(decision.job.machine.gpus) == 1 and "machine" in remedy.change
         running = {evaluated.strategy.name for evaluated in led.evaluated if evaluated.runs}
         assert remedy.strategy in (running if guessed else {led.chosen.strategy.name})
+
+
+def test_every_remedy_is_offered_in_some_case() -> None:
+    offered: set[str] = set()
+    for decision in REFUSED.values():
+        changes = [remedy.change for remedy in find_remedies(decision)]
+        for attempt in REMEDIES:
+            tried = attempt(decision.job, decision.constraints)
+            offered |= {attempt.__name__ for change, _, _ in tried if change in changes}
+    assert {attempt.__name__ for attempt in REMEDIES} == offered
 
 
 @pytest.mark.parametrize("decision", REFUSED.values(), ids=REFUSED)

@@ -17,8 +17,10 @@ from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_r
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, check_method
+from zerowiz.core.settings import Panel
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
+from zerowiz.core.workload import SETTINGS
 from zerowiz.errors import NothingFitsError, ZerowizError
 from zerowiz.ui import sentences
 
@@ -87,11 +89,8 @@ def _refuse_unsupported(options: Options, request: Request, decision: Decision) 
     )
 
 
-# Cures that a line of the script, or a word after it, can take; another model or method cannot.
-_IN_SCRIPT = frozenset(
-    {"precision", "gradient_checkpointing", "micro_batch", "accumulation_steps", "sequence_tokens"}
-    | {"optimizer_state_dtype"}
-)
+# What a line of the script, or a word after it, can change; another model or method cannot.
+_IN_SCRIPT = frozenset(name for name, row in SETTINGS.items() if row.panel is Panel.JOB)
 
 
 def _try(

@@ -131,7 +131,7 @@ def _smaller_model(job: PlanInput, constraints: Constraints) -> Iterator[Attempt
 
 
 # The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
-_REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
+REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
     _bf16,
     _checkpointing,
     _bf16_states,
@@ -183,7 +183,7 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
     if decision.chosen is None:
         found = (
             _first_that_fits(decision, remedy(decision.job, decision.constraints))
-            for remedy in _REMEDIES
+            for remedy in REMEDIES
         )
         return tuple(remedy for remedy in found if remedy is not None)
     if Reason.TIGHT not in decision.reasons:
