@@ -3,7 +3,22 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.probe.recording.files import HostFiles
+from zerowiz.probe.recording.files import FOLDER, FileAnswers, HostFiles, Space
+
+# A host that answers whatever is asked of one: each fact of `Host` is read from these files.
+ANSWERING = FileAnswers(
+    text={
+        "proc/meminfo": "MemTotal:       16384256 kB\nMemAvailable:   12000000 kB\n",
+        "proc/self/status": "Name:\tpython\nCpus_allowed_list:\t0-7\n",
+        "proc/self/limits": "Max locked memory         8388608              8388608     bytes\n",
+        "proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu sse2 avx2\n",
+        "sys/devices/system/node/has_cpu": "0-1\n",
+    },
+    space={
+        "dev/shm": Space(total_bytes=2**33, free_bytes=2**33, device="0:26"),
+        FOLDER: Space(total_bytes=2**40, free_bytes=2**39, device="259:2"),
+    },
+)
 
 
 def build_host(

@@ -21,6 +21,7 @@ COPIED = (
 PATIENCE_SECONDS = 120
 
 _PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
+_PYTEST = ("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider")
 _COUNTS = re.compile(r"(\d+) \+ (\d+)")
 
 
@@ -131,9 +132,13 @@ class Copy:
 
     def make_golden(self, *tests: str) -> None:
         """Let some tests rewrite what they generate, as `make golden` does."""
+        self.rewrite(*_PYTEST, "--update-golden", *tests)
+
+    def rewrite(self, *words: str) -> None:
+        """Run `python WORDS`, whose files are not touched by hand."""
         by_hand, before = self.touched(), dict(self._digests())
-        done = self._pytest("--update-golden", *tests)
-        assert 0 == done.returncode, done.stdout
+        done = self.python(*words)
+        assert 0 == done.returncode, done.stdout + done.stderr
         self.rewritten |= changed(before, dict(self._digests())) - set(by_hand)
 
     def touched(self) -> list[str]:
@@ -144,7 +149,7 @@ class Copy:
         return changed(self.before, dict(self._digests()))
 
     def _pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
-        done = self.python("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words)
+        done = self.python(*_PYTEST, *words)
         assert done.returncode in {0, 1}, done.stdout + done.stderr
         return done
 

@@ -1,13 +1,13 @@
 from pathlib import Path
 
 import pytest
-from fake_host import build_host
+from fake_host import ANSWERING, build_host
 
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Disk, Host
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
 from zerowiz.probe.machine.host import (
     parse_cgroup_paths,
     parse_limit,
@@ -67,6 +67,12 @@ def test_meminfo_is_read_in_bytes() -> None:
 
 def test_a_host_that_answers_nothing_is_unknown() -> None:
     assert Host() == read_host(RecordedFiles(answers=FileAnswers()))
+
+
+def test_each_fact_of_a_host_is_read_from_some_file() -> None:
+    files = RecordedFiles(answers=ANSWERING)
+    host = with_number_formats(read_host(files), files, {})
+    assert [] == [name for name in Host.__struct_fields__ if getattr(host, name) is None]
 
 
 def test_this_host_can_be_read() -> None:

@@ -1,0 +1,29 @@
+"""What a person sees of a machine."""
+
+import io
+
+import pytest
+from fake_host import ANSWERING
+
+from zerowiz.core.machine.host import Host
+from zerowiz.core.values import replace
+from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
+from zerowiz.probe.machine.host import read_host
+from zerowiz.probe.recording.files import RecordedFiles
+from zerowiz.ui import machine
+
+FILES = RecordedFiles(answers=ANSWERING)
+HOST = with_number_formats(read_host(FILES), FILES, {})
+# What is available says its bound among the sources; no rank is planned in fp16 unasked.
+UNSAID = {"available_by", "computes_fp16"}
+
+
+def shown(host: Host) -> str:
+    stream = io.StringIO()
+    machine.machine(replace(cpu_machine(1, HOST), host=host), stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", sorted({*Host.__struct_fields__} - UNSAID))
+def test_a_person_sees_each_fact_of_a_host(name: str) -> None:
+    assert shown(HOST) != shown(replace(HOST, **{name: None}))
