@@ -1,9 +1,8 @@
 """Find the machine that the options name, else the one this runs on."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.flags import spell
@@ -12,25 +11,19 @@ from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
-from zerowiz.probe.machine.read import read_here, read_machine
 from zerowiz.probe.nodes.hostfile import read_hostfile
-from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.recording.world import World
+
+if TYPE_CHECKING:
+    from zerowiz.probe.recording.world import World
 
 CPU_MACHINE = "cpu"
 """The value of `--machine` that means this host without a GPU."""
 
 
-def this_world(options: Options, environ: Mapping[str, str]) -> World:
-    """This host; offload would spill into the folder that is written to."""
-    return World(files=HostFiles(folder=options.output_dir or Path()), environ=environ)
-
-
 def find_machine(
     options: Options,
     environ: Mapping[str, str],
-    world: World | None = None,
+    world: "World | None" = None,
     *,
     reporter: Reporter = SILENT,
 ) -> Machine:
@@ -47,7 +40,7 @@ def find_machine(
         PreflightError: There is no GPU here.
     """
     options = with_hostfile(options)
-    machine = _read(options, environ, world or this_world(options, environ), reporter)
+    machine = _read(options, environ, world, reporter)
     return complete(machine, options)
 
 
@@ -120,10 +113,10 @@ def with_hostfile(options: Options) -> Options:
 
 
 def _read(
-    options: Options, environ: Mapping[str, str], world: World, reporter: Reporter
+    options: Options, environ: Mapping[str, str], world: "World | None", reporter: Reporter
 ) -> Machine:
     if options.hostfile is not None and options.machine is None:
-        from zerowiz.app.machines.other_machine import read_nodes  # noqa: PLC0415 - as below
+        from zerowiz.app.machines.nodes import read_nodes  # noqa: PLC0415 - as below
 
         return read_nodes(options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
@@ -138,8 +131,7 @@ def _read(
                 f" {options.machine}`, which is for {machine.accelerator}"
             )
         return machine
-    if options.machine == CPU_MACHINE or asked == Accelerator.CPU:
-        refuse_gpus(options)
-        host = with_number_formats(read_here(world), world.files, environ)
-        return cpu_machine(options.gpus_per_node or 1, host)
-    return with_count(read_machine(world, gpus=options.gpus), options)
+    from zerowiz.app.machines.this_machine import read_this  # noqa: PLC0415 - as above
+
+    on_cpu = options.machine == CPU_MACHINE or asked == Accelerator.CPU
+    return read_this(options, environ, world, on_cpu=on_cpu)

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 
+from zerowiz.app.machines.gpu_count import with_count
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.merge import Fleet, merge_nodes
-from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
-from zerowiz.errors import UsageError
+from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
 from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.ui import outliers
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60
@@ -43,6 +45,23 @@ def read_fleet(
             hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=advance
         )
     return merge_nodes(answers, slots)
+
+
+def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter) -> Machine:
+    """The weakest of the hostfile's nodes, every one of which has to answer."""
+    fleet = read_fleet(options, environ, reporter)
+    for short in fleet.short:
+        raise PreflightError(
+            outliers.outlier(short), f"give it that many slots in `{options.hostfile}`"
+        )
+    for failure in fleet.failures:
+        raise PreflightError(
+            f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
+            f" `{failure.host}`: {failure.why}",
+            f"`zerowiz machine $hostfile {options.hostfile}` shows them all",
+            "`$machine FILE|SPEC` plans without asking the nodes",
+        )
+    return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)
 
 
 def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:

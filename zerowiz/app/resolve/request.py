@@ -34,7 +34,7 @@ from zerowiz.core.workload import (
     Integration,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.launch.oom_history import history_path, read_history
+from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ def make_request(
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
     )
-    if not options.ignore_oom:
+    if not options.ignore_oom and has_histories(environ):
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
     return Request(
         job=job,

@@ -4,7 +4,6 @@ What ran out with so much memory needs more than that, and so does every strateg
 to need as much, and every larger step of the same job.
 """
 
-import hashlib
 import json
 
 from msgspec import Struct, structs
@@ -46,6 +45,8 @@ def job_key(
     machine: Machine, model: Model, workload: Workload, state_dtype: StateDtype | None
 ) -> str:
     """A hash of everything that decides what a rank holds, except the size of its step."""
+    import hashlib  # noqa: PLC0415 - it takes long to load, and most plans need no key
+
     step = replace(workload, micro_batch=1, sequence_tokens=1, accumulation_steps=1)
     held = {
         "gpus": sorted((gpu.name, gpu.total_bytes) for gpu in machine.gpus),

@@ -12,7 +12,16 @@ from zerowiz.probe.cache import cache_folder
 
 def history_path(key: str, environ: Mapping[str, str]) -> Path:
     """The path of the history of the jobs with this key."""
-    return cache_folder(environ) / "zerowiz" / "ran_out" / f"{key}.json"
+    return _folder(environ) / f"{key}.json"
+
+
+def has_histories(environ: Mapping[str, str]) -> bool:
+    """Whether any job ran out of memory here; where none did, no key has to be worked out."""
+    return _folder(environ).is_dir()
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    return cache_folder(environ) / "zerowiz" / "ran_out"
 
 
 def read_history(path: Path) -> History:

@@ -1,0 +1,37 @@
+"""Read the machine that this runs on: its GPUs, or its cores as ranks of the CPU accelerator."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
+from zerowiz.app.options import Options
+from zerowiz.core.machine.types import Machine
+from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
+from zerowiz.probe.machine.read import read_here, read_machine
+from zerowiz.probe.recording.files import HostFiles
+from zerowiz.probe.recording.world import World
+
+
+def read_this(
+    options: Options, environ: Mapping[str, str], world: World | None, *, on_cpu: bool
+) -> Machine:
+    """This machine, with as many of its GPUs or ranks as the options ask for.
+
+    Args:
+        options: What the person said.
+        environ: The environment.
+        world: What is read; None for this host. Offload would spill into the folder that is
+            written to, so its disk is read.
+        on_cpu: Whether the job runs on the CPU accelerator.
+
+    Raises:
+        PreflightError: There is no GPU here.
+        UsageError: GPUs are named for ranks on the CPU.
+    """
+    files = HostFiles(folder=options.output_dir or Path())
+    world = world or World(files=files, environ=environ)
+    if not on_cpu:
+        return with_count(read_machine(world, gpus=options.gpus), options)
+    refuse_gpus(options)
+    host = with_number_formats(read_here(world), world.files, environ)
+    return cpu_machine(options.gpus_per_node or 1, host)
