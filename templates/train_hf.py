@@ -1,7 +1,8 @@
 """Train a small causal language model with the Hugging Face Trainer.
 
 Run it with `deepspeed train_hf.py --deepspeed ds_config.json --bf16`, or without DeepSpeed with
-`python train_hf.py`; every option of TrainingArguments works here.
+`python train_hf.py`; every option of TrainingArguments works here. Leave `--bf16` out on a CPU
+that emulates it (`zerowiz machine --accelerator cpu` says so): it is many times slower.
 Copy it with `portable_checkpoint/`, and put your own model and data in `build_model` and
 `read_windows`.
 """
