@@ -12,7 +12,7 @@ from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_e
 from paths import ROOT
 from recorded import library
 
-from zerowiz.app.launch.preflight import require_no_error, tell
+from zerowiz.app.launch.preflight import note_findings, require_no_error
 from zerowiz.core.launch.doctor.builds import NO_NINJA
 from zerowiz.core.launch.doctor.examine import RULES
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
@@ -271,7 +271,7 @@ def test_warnings_are_notes(
     expected: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell(findings, TerminalReporter(), force=force)
+    note_findings(findings, TerminalReporter(), force=force)
     notes = capsys.readouterr().err.splitlines()
     assert expected == len(notes)
     assert all(note.startswith("note: ") for note in notes)

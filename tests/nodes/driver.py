@@ -33,10 +33,10 @@ def main() -> None:
         launcher=Launcher(launcher),
     )
     wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    reach = launcher_command(run, 1, machine, programs, wanted)
-    plan = make_launch_plan(reach, programs, words, (), supervised=True)
+    command = launcher_command(run, 1, machine, programs, wanted)
+    plan = make_launch_plan(command, programs, words, (), supervised=True)
     write_files(plan.files)
-    sys.stderr.write("".join(f"note: {note}\n" for note in reach.notes))
+    sys.stderr.write("".join(f"note: {note}\n" for note in command.notes))
     sys.stderr.flush()
     end = supervise(plan.argv, plan.environ(os.environ), run.watch(1, machine.world_size))
     sys.stdout.write(f"job ended: {end.status} {end.cause}\n")

@@ -8,10 +8,10 @@ from msgspec import Struct, field
 
 from zerowiz.app.ask.answers import answer, open_questions
 from zerowiz.app.ask.script import find_script, read_reachable
-from zerowiz.app.decide.decision import Plan, plan_options, require_strategy, tell_notes
-from zerowiz.app.launch.preflight import look, look_around
+from zerowiz.app.decide.decision import Plan, note_basis, plan_options, require_strategy
+from zerowiz.app.launch.preflight import check_any_job, check_job
 from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.machines.node import find_node, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Examination(Struct, frozen=True, kw_only=True):
-    """What is to be looked at, and what the steps of a launch refused on the way."""
+    """What is examined, and the findings of the steps of a launch that failed."""
 
     options: Options
     script: str | None
@@ -49,7 +49,7 @@ class _Examination(Struct, frozen=True, kw_only=True):
     refused: list[PreflightFinding] = field(default_factory=list)
 
     def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
-        """What a step of a launch gives; what it refuses is a finding, and the rest goes on.
+        """The result of a step of a launch; None where it failed, and its error is a finding.
 
         Raises:
             UsageError: The command line itself makes no sense.
@@ -68,13 +68,13 @@ class _Examination(Struct, frozen=True, kw_only=True):
 def find_preflight_findings(
     script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
 ) -> tuple[PreflightFinding, ...]:
-    """What stands in the way of the job, or of any job where none is described.
+    """Run every preflight check for the job, or those of any job where none is described.
 
     Args:
         script: As it was named, if it was.
         script_args: The words after it.
         options: What the person said.
-        reporter: Hears what was looked at, and what the plan rests on.
+        reporter: Hears which script is meant, and what the plan rests on.
 
     Raises:
         UsageError: The command line itself makes no sense.
@@ -85,9 +85,9 @@ def find_preflight_findings(
     )
     if script is None and options.model is None:
         examination = _with_found_script(examination)
-    place = None if _is_before_srun() else find_place(examination.options)
-    examination = replace(examination, options=with_place(examination.options, place))
-    return _examine(examination, place)
+    node = None if _is_before_srun() else find_node(examination.options)
+    examination = replace(examination, options=with_node(examination.options, node))
+    return _examine(examination, node)
 
 
 def _with_found_script(examination: _Examination) -> _Examination:
@@ -101,20 +101,20 @@ def _with_found_script(examination: _Examination) -> _Examination:
 
 
 def _is_before_srun() -> bool:
-    """In a batch script or a shell of salloc: `srun` starts the copies later."""
+    """In a batch script or a shell of salloc: `srun` starts zerowiz on the nodes later."""
     return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
 
 
-def _said_port(place: NodeRank | None, machine: Machine) -> int | None:
+def _said_port(node: NodeRank | None, machine: Machine) -> int | None:
     """The port that has to be free on this node, where somebody chose it."""
-    if place is not None:
-        return place.port_here
+    if node is not None:
+        return node.port_here
     # A batch script runs on the first node of the job, where its ranks will meet; salloc may not.
     is_first = _is_before_srun() and os.environ.get("SLURM_NODEID") == "0"
     return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
 
 
-def _examine(examination: _Examination, place: NodeRank | None) -> tuple[PreflightFinding, ...]:
+def _examine(examination: _Examination, node: NodeRank | None) -> tuple[PreflightFinding, ...]:
     programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
     facts = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(examination))
@@ -122,10 +122,12 @@ def _examine(examination: _Examination, place: NodeRank | None) -> tuple[Preflig
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
     if plan is None or machine is None:
-        return (*examination.refused, *look_around(program, machine, environ))
-    port = None if examination.options.hostfile else _said_port(place, machine)
+        return (*examination.refused, *check_any_job(program, machine, environ))
+    port = None if examination.options.hostfile else _said_port(node, machine)
     strategy = require_strategy(plan)
-    seen = look(plan, facts, strategy, examination.script_args, program, environ, master_port=port)
+    seen = check_job(
+        plan, facts, strategy, examination.script_args, program, environ, master_port=port
+    )
     return (*examination.refused, *seen)
 
 
@@ -159,7 +161,7 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
         return None
     plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine, facts))
     if plan is not None:
-        tell_notes(plan, examination.reporter)
+        note_basis(plan, examination.reporter)
     return plan
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import note_emulation, plan_options, require_strategy, tell_notes
+from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
@@ -188,7 +188,7 @@ def _trial_of(
     named = options.stage not in {None, "auto"}
     asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
     plan = plan_options(asked, machine, None, ())
-    tell_notes(plan, reporter)
+    note_basis(plan, reporter)
     note_emulation(plan, reporter)
     strategy, job = require_strategy(plan), plan.request.job
     own = None if options.config is None else read_cases(options.config)

@@ -6,7 +6,7 @@ import sys
 import typer
 
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import note_emulation, plan_options, require_strategy, tell_notes
+from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.options import takes_options
@@ -26,7 +26,7 @@ def plan(options: Options) -> None:
     options = answer(options, answers, answer_or_default)
     machine = find_machine(options, os.environ, reporter=reporter)
     decided = plan_options(options, machine, None, ())
-    tell_notes(decided, reporter)
+    note_basis(decided, reporter)
     note_emulation(decided, reporter)
     if options.as_json:
         write_plan(decided)

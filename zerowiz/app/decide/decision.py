@@ -33,11 +33,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     decision: Decision
     remedies: tuple[Remedy, ...]
     in_script: Mapping[int, str]
-    """What the script itself must change for a cure, by the cure's place."""
+    """What the script itself must change first for a remedy, by the remedy's index."""
 
     @property
     def strategy(self) -> Strategy | None:
-        """The chosen rung, if any."""
+        """The chosen strategy, if any."""
         chosen = self.decision.chosen
         return None if chosen is None else chosen.strategy
 
@@ -54,7 +54,7 @@ def plan_options(
     remedies: list[Remedy] = []
     in_script: dict[int, str] = {}
     for remedy in find_remedies(decision):
-        chosen, edits = _try(options, remedy, request.job, facts, script_args)
+        chosen, edits = _try_remedy(options, remedy, request.job, facts, script_args)
         if chosen is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
             continue
         if edits:
@@ -62,7 +62,7 @@ def plan_options(
         if chosen is None or chosen.strategy.name == remedy.strategy:
             remedies.append(remedy)
         else:
-            # Such as another machine, which is not the wider one of this that core weighed.
+            # Core evaluated this machine with more GPUs, and the remedy names another one.
             remedies.append(make_remedy(decision, remedy.change, chosen))
     return Plan(
         options=options,
@@ -79,7 +79,7 @@ def _refuse_unsupported(options: Options, request: Request, decision: Decision) 
         return
     handover, job = request.handover, request.job
     if request.constraints.stage is None and decision.chosen.strategy.stage == 0:
-        # Where all fits one GPU the states stay in fp32: nobody asked for stage 0 with others.
+        # Where all fits one GPU the states stay in fp32: the flowchart chose stage 0, no person.
         job = replace(job, state_dtype=None)
     refuse_unsupported(
         job,
@@ -93,21 +93,21 @@ def _refuse_unsupported(options: Options, request: Request, decision: Decision) 
 _IN_SCRIPT = frozenset(name for name, row in SETTINGS.items() if row.panel is Panel.JOB)
 
 
-def _try(
+def _try_remedy(
     options: Options,
     remedy: Remedy,
     job: PlanInput,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
 ) -> tuple[StrategyEstimate | None, list[str]]:
-    """What a cure leads to as it is typed, and what the script must change for it first."""
+    """What a remedy leads to when it is typed, and what the script must change for it first."""
     try:
-        request = _with_cure(options, remedy.change, job, facts, script_args)
+        request = _with_remedy(options, remedy.change, job, facts, script_args)
     except ZerowizError:
         edits = []
         for name, value in remedy.change.items():
             try:
-                _with_cure(options, {name: value}, job, facts, script_args)
+                _with_remedy(options, {name: value}, job, facts, script_args)
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
         return None, edits
@@ -119,7 +119,7 @@ def _try(
     return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
 
 
-def _with_cure(
+def _with_remedy(
     options: Options,
     change: Change,
     job: PlanInput,
@@ -145,8 +145,8 @@ def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     return find_machine(changed, os.environ) if "machine" in change else machine
 
 
-def tell_notes(plan: Plan, reporter: Reporter) -> None:
-    """Say what a result rests on."""
+def note_basis(plan: Plan, reporter: Reporter) -> None:
+    """Note what a result rests on."""
     request = plan.request
     assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
     keys = ", ".join(f"`{key}`" for key in request.uncounted)
@@ -189,15 +189,15 @@ def require_strategy(plan: Plan) -> Strategy:
     """
     if plan.strategy is None:
         hints = [
-            "; ".join(filter(None, (sentences.remedy(remedy), plan.in_script.get(place))))
-            for place, remedy in enumerate(plan.remedies)
+            "; ".join(filter(None, (sentences.remedy(remedy), plan.in_script.get(index))))
+            for index, remedy in enumerate(plan.remedies)
         ]
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
 
 
-def _changes(plan: Plan) -> list[Remedy]:
-    """The remedies that can be taken from here; nobody plugs in a GPU at a prompt."""
+def _choosable(plan: Plan) -> list[Remedy]:
+    """The remedies that a person can choose; for a job on this machine, no other machine."""
     here = is_here(plan.request.job.machine)
     return [remedy for remedy in plan.remedies if not (here and "machine" in remedy.change)]
 
@@ -212,16 +212,16 @@ def decide_with(
 ) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
     plan = plan_options(options, machine, facts, script_args)
-    tell_notes(plan, reporter)
+    note_basis(plan, reporter)
     reporter.script(facts)
     reporter.decision(plan.decision, plan.remedies)
-    open_changes = _changes(plan)
-    while person and plan.strategy is None and open_changes:
-        choices = [*map(sentences.change, open_changes), "nothing, stop here"]
+    remedies = _choosable(plan)
+    while person and plan.strategy is None and remedies:
+        choices = [*map(sentences.change, remedies), "nothing, stop here"]
         index = person.choose("Change what?", choices)
-        if index == len(open_changes):
+        if index == len(remedies):
             break
-        remedy = open_changes.pop(index)
+        remedy = remedies.pop(index)
         edits = plan.in_script.get(plan.remedies.index(remedy))
         try:
             changed = with_plain(plan.options, remedy.change)
@@ -233,5 +233,5 @@ def decide_with(
                 reporter.event(line)
             continue
         reporter.decision(plan.decision, plan.remedies)
-        open_changes = _changes(plan)
+        remedies = _choosable(plan)
     return plan

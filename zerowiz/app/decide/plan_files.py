@@ -31,7 +31,7 @@ def with_plan(
     """The config and its plan file, in the order in which they are written.
 
     The plan goes first: a config is what a run takes, so where writing ends in between, no new
-    config lies there without its reasons, and the hash in the plan tells that it waits for one.
+    config lies there without its reasons, and the hash in the plan shows that it is of another.
     """
     job = plan.decision.job
     machine = without_identities(

@@ -26,7 +26,7 @@ def plan_job_file(plan: Plan, facts: ScriptFacts) -> PlannedFile:
     """
     machine, options = plan.request.job.machine, plan.options
     has_gpus = machine.accelerator is Accelerator.CUDA
-    # Each copy sees its own node; a CPU has as many ranks as it is told.
+    # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
     on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None)
     if has_gpus:
         on_node = replace(on_node, gpus=None, gpus_per_node=None)

@@ -56,7 +56,7 @@ def run_attempts(
         attempts=(),
     )
     began_at, end = time.time(), None
-    with noted_signals() as told:
+    with noted_signals() as signals:
         while True:
             number = len(record.attempts) + 1
             watch = start.run.watch(number, start.plan.request.job.machine.world_size)
@@ -73,21 +73,21 @@ def run_attempts(
             if publish is not None:
                 publish(number, start)
             end = supervise(
-                start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, told
+                start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, signals
             )
             attempt = replace(attempt, ended_at=_now(), end=end)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
             if end.status != 0:
                 reporter.attempt_ended(end, start.strategy, number)
-            following = _following(start, end, policy, number, began_at, reporter)
-            if following is None or told:
+            next_start = _next_start(start, end, policy, number, began_at, reporter)
+            if next_start is None or signals:
                 return _finish(record, start.plan, end.status, reporter)
-            reporter.next_attempt(following.strategy, following.resume, number + 1)
+            reporter.next_attempt(next_start.strategy, next_start.resume, number + 1)
             _update(record, start.plan, reporter)
-            start = following
+            start = next_start
 
 
-def _following(
+def _next_start(
     start: Start,
     end: JobEnd,
     policy: RestartPolicy,

@@ -1,4 +1,4 @@
-"""Go one rung up after a job ran out of memory, and remember that it did."""
+"""Plan the next start, with less memory, after a job ran out of it; remember that it did."""
 
 import os
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ def escalate(
         reporter: Hears what may go wrong with it.
 
     Raises:
-        ZerowizError: No rung is left that fits, or its config cannot reach the script, or would
+        ZerowizError: No strategy is left that fits, or its config cannot reach the script, or would
             replace one that somebody changed.
     """
     if seen is None:
@@ -68,7 +68,7 @@ def escalate(
         in_script={},
     )
     strategy = require_strategy(plan)
-    # The plan file names this rung, which nobody else's walk would take.
+    # The plan file names this strategy: without this run, the flowchart would choose another.
     named = {"stage": str(strategy.stage), "offload": OffloadChoice(strategy.offload.value)}
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     folder = output_folder(start.facts, start.script_args)

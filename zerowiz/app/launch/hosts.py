@@ -21,21 +21,21 @@ from zerowiz.probe.nodes.dsenv import read_env_files
 from zerowiz.probe.nodes.hostfile import read_hostfile
 
 
-def reach_hosts(
+def hosts_command(
     run: Run,
     hostfile: Path,
     programs: Programs,
     env: Mapping[str, str],
     watched: Mapping[str, str],
 ) -> LauncherCommand:
-    """What DeepSpeed is told, and the file of variables that it sends.
+    """The options for DeepSpeed's launcher, and the file of variables that it sends.
 
     Args:
         run: The launch.
         hostfile: The nodes.
         programs: What starts it here.
         env: All that differs from the caller's environment.
-        watched: What tells the ranks that they are watched.
+        watched: Variables that tell the ranks who supervises them.
 
     Raises:
         ZerowizError: What starts the ranks is missing, or would break on a path.

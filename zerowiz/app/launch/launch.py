@@ -1,4 +1,4 @@
-"""Launch a job: decide, see that nothing stands in its way, start it, stay with it or become it."""
+"""Launch a job: decide, run the preflight checks, start it, and supervise it or become it."""
 
 import os
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.preflight import check_start
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.machines.node import find_place, with_place
+from zerowiz.app.machines.node import find_node, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
@@ -36,7 +36,7 @@ from zerowiz.ui import sentences
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """How a job is run, beside what it is."""
+    """How a job is run, apart from what it is."""
 
     supervise: bool | None
     """Whether zerowiz stays with the job; None where what it was started from decides."""
@@ -54,8 +54,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     script_args: tuple[str, ...]
     machine: Machine
     """Of this node alone where each node has a zerowiz of its own."""
-    place: NodeRank | None
-    """Where this zerowiz stands among those of the job; None where there is only one."""
+    node: NodeRank | None
+    """This node where each node has a zerowiz of its own; else None."""
     run: Run
     policy: RestartPolicy
 
@@ -83,14 +83,14 @@ def prepare_launch(
     path, options = _require_script(script, options)
     facts = read_reachable(path, script_args, options)
     check_words(facts, script_args)
-    place = find_place(options)
-    _refuse_to_leave(place, supervise=how.supervise)
-    options = with_place(options, place)
+    node = find_node(options)
+    _refuse_to_leave(node, supervise=how.supervise)
+    options = with_node(options, node)
     machine = find_machine(options, os.environ, reporter=reporter)
-    _check_place(options, machine, place)
+    _check_node(options, machine, node)
     run = Run(
         folder=_run_folder(options),
-        supervised=place is not None or _is_supervised(how, machine),
+        supervised=node is not None or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
         hostfile=options.hostfile,
         launcher=how.launcher,
@@ -100,7 +100,7 @@ def prepare_launch(
         facts=facts,
         script_args=script_args,
         machine=machine,
-        place=place,
+        node=node,
         run=run,
         policy=how.policy,
     )
@@ -112,11 +112,11 @@ def plan_dry_run(launch: Launch, reporter: LaunchReporter, person: Person | None
     Raises:
         ZerowizError: It would not start.
     """
-    if launch.place is None:
+    if launch.node is None:
         return _plan_start(launch, launch.run, reporter, person)
-    from zerowiz.app.launch.multi_node.run import copy_alone  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.multi_node.run import launch_alone  # noqa: PLC0415 - takes long to load
 
-    run = replace(launch.run, copy=copy_alone(launch.place, launch.machine))
+    run = replace(launch.run, node_launch=launch_alone(launch.node, launch.machine))
     return _plan_start(launch, run, reporter, None)
 
 
@@ -126,8 +126,8 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
     Raises:
         ZerowizError: It did not start.
     """
-    if launch.place is not None:
-        return _run_on_nodes(launch, launch.place, reporter)
+    if launch.node is not None:
+        return _run_on_nodes(launch, launch.node, reporter)
     start = _plan_start(launch, launch.run, reporter, person)
     reporter.start(start.launch_plan)
     if person is not None and not person.confirm("Launch?"):
@@ -139,24 +139,24 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
         return run_attempts(start, launch.policy, reporter)
 
 
-def _run_on_nodes(launch: Launch, place: NodeRank, reporter: LaunchReporter) -> int:
-    """Start the job with one zerowiz on each node; nobody is asked anything there."""
+def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> int:
+    """Start the job with one zerowiz on each node, without questions."""
     from zerowiz.app.launch.multi_node.run import follow_leader, lead  # noqa: PLC0415 - takes long to load
 
-    def start_on(machine: Machine, copy: NodeLaunch) -> Start:
+    def start_on(machine: Machine, node_launch: NodeLaunch) -> Start:
         on_all = replace(launch, machine=machine)
-        start = _plan_start(on_all, replace(launch.run, copy=copy), reporter, None)
+        start = _plan_start(on_all, replace(launch.run, node_launch=node_launch), reporter, None)
         reporter.start(start.launch_plan)
         return start
 
-    if place.node_rank == 0:
-        return lead(launch.options, place, launch.machine, start_on, launch.policy, reporter)
+    if node.node_rank == 0:
+        return lead(launch.options, node, launch.machine, start_on, launch.policy, reporter)
     grace_seconds = launch.run.grace_seconds
-    return follow_leader(launch.options, place, launch.machine, grace_seconds, reporter)
+    return follow_leader(launch.options, node, launch.machine, grace_seconds, reporter)
 
 
 def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Person | None) -> Start:
-    """Decide, see that nothing stands in the way, and plan the first start."""
+    """Decide, run the preflight checks, and plan the first start."""
     options, machine, facts = launch.options, launch.machine, launch.facts
     script_args = launch.script_args
     check_own_config(options, machine, facts, script_args, reporter)
@@ -166,7 +166,7 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
     strategy = require_strategy(plan)
     launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
-        port = None if run.copy is None else run.copy.place.port_here
+        port = None if run.node_launch is None else run.node_launch.node.port_here
         check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
@@ -193,26 +193,26 @@ def _require_script(script: str | None, options: Options) -> tuple[str, Options]
     return found
 
 
-def _refuse_to_leave(place: NodeRank | None, *, supervise: bool | None) -> None:
-    if place is not None and supervise is False:
+def _refuse_to_leave(node: NodeRank | None, *, supervise: bool | None) -> None:
+    if node is not None and supervise is False:
         raise UsageError(
             "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
             "drop it, or `$nodes 1` launches on this node alone",
         )
 
 
-def _check_place(options: Options, machine: Machine, place: NodeRank | None) -> None:
+def _check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`$machine {options.machine}` plans for another machine; `launch` starts on this one",
             "`$dry_run` shows the plan, and `zerowiz plan` the decision",
         )
-    if machine.nodes > 1 and options.hostfile is None and place is None:
-        told = f"`$nodes {machine.nodes}`"
+    if machine.nodes > 1 and options.hostfile is None and node is None:
+        said_by = f"`$nodes {machine.nodes}`"
         if options.nodes is None and machine.allocation is not None:
-            told = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
+            said_by = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
         raise UsageError(
-            f"{told}: which hosts?",
+            f"{said_by}: which hosts?",
             "name them: `$hostfile hosts`, one `host slots=N` a line",
             "`$nodes 1` launches on this node alone",
         )

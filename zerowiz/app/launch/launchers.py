@@ -1,4 +1,4 @@
-"""Choose what of DeepSpeed starts the ranks: its launcher here, or one that reaches other nodes."""
+"""What the launch of a job is made of: the launcher's command, the node, the run."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ Quote = Callable[[Sequence[str]], tuple[str, ...]]
 
 
 class LauncherCommand(Struct, frozen=True, kw_only=True):
-    """What DeepSpeed needs to be told to start the ranks where they run."""
+    """DeepSpeed's options and environment to start the ranks on their nodes."""
 
     options: tuple[str, ...]
     """DeepSpeed's, before the script."""
@@ -38,36 +38,36 @@ class LauncherCommand(Struct, frozen=True, kw_only=True):
     quote_script: Callable[[str], str] = str
     """How what the launcher takes for the script has to be."""
     master_port: int | None = None
-    """As it was told; None where a free one is taken."""
+    """As it was given; None where a free one is taken."""
 
 
 class NodeLaunch(Struct, frozen=True, kw_only=True):
     """One zerowiz of many, which starts the ranks of its own node."""
 
-    place: NodeRank
+    node: NodeRank
     slots: tuple[tuple[int, ...], ...]
     """The devices of each node, by its rank, as DeepSpeed calls them."""
     master_addr: str
     master_port: int | None
-    """As told; None where node 0 takes one that is free."""
+    """As it was given; None where node 0 takes a free one."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those of this node; every node has as many."""
-        each = len(self.slots[self.place.node_rank])
-        first = self.place.node_rank * each
+        each = len(self.slots[self.node.node_rank])
+        first = self.node.node_rank * each
         return tuple(range(first, first + each))
 
-    def reach(self, folder: Path, env: Mapping[str, str]) -> LauncherCommand:
+    def launcher_command(self, folder: Path, env: Mapping[str, str]) -> LauncherCommand:
         """DeepSpeed starts this node's ranks alone; they meet those of the others."""
         hostfile = str(folder / "hostfile")
         return LauncherCommand(
-            options=node_options(self.place, hostfile, self.slots, self.master_addr),
+            options=node_options(self.node, hostfile, self.slots, self.master_addr),
             env=env,
             unset=tuple(name for name in OTHER_LAUNCHERS_VARIABLES if name in os.environ),
             files=(
                 PlannedFile(
-                    path=hostfile, text=hostfile_text(self.place, self.slots), own_folder=True
+                    path=hostfile, text=hostfile_text(self.node, self.slots), own_folder=True
                 ),
             ),
             master_port=self.master_port,
@@ -85,7 +85,7 @@ class Run(Struct, frozen=True, kw_only=True):
     hostfile: Path | None = None
     launcher: Launcher = Launcher.PDSH
     """Over a hostfile."""
-    copy: NodeLaunch | None = None
+    node_launch: NodeLaunch | None = None
     """Where each node has a zerowiz of its own: this one."""
 
     def watch(self, number: int, ranks: int) -> Watch:
@@ -108,4 +108,4 @@ class Run(Struct, frozen=True, kw_only=True):
         """The ranks of this host; None where a launcher spreads them over many."""
         if self.hostfile is not None:
             return None
-        return tuple(range(ranks)) if self.copy is None else self.copy.ranks
+        return tuple(range(ranks)) if self.node_launch is None else self.node_launch.ranks

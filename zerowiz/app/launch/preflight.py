@@ -50,12 +50,14 @@ def check_start(
     """
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
-    findings = look(plan, facts, strategy, script_args, program, environ, master_port=master_port)
-    tell(findings, reporter, force=options.force)
+    findings = check_job(
+        plan, facts, strategy, script_args, program, environ, master_port=master_port
+    )
+    note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
 
 
-def look(
+def check_job(
     plan: Plan,
     facts: ScriptFacts | None,
     strategy: Strategy,
@@ -65,7 +67,7 @@ def look(
     *,
     master_port: int | None,
 ) -> tuple[PreflightFinding, ...]:
-    """What stands in the way of a planned job.
+    """Run the preflight checks of a planned job.
 
     Args:
         plan: What was decided.
@@ -98,10 +100,10 @@ def look(
     )
 
 
-def look_around(
+def check_any_job(
     program: str | None, machine: Machine | None, environ: Mapping[str, str]
 ) -> tuple[PreflightFinding, ...]:
-    """What stands in the way of any job here."""
+    """Run the preflight checks that hold for any job here."""
     cuda = machine is not None and machine.accelerator is Accelerator.CUDA
     facts = read_facts(program, environ, HostFiles(), cuda=cuda)
     return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
@@ -124,11 +126,13 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
         )
 
 
-def tell(findings: Sequence[PreflightFinding], reporter: Reporter, *, force: bool = False) -> None:
+def note_findings(
+    findings: Sequence[PreflightFinding], reporter: Reporter, *, force: bool = False
+) -> None:
     """Note what may go wrong, with the first fix; errors too, where they are forced."""
-    told = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
+    noted = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
-        if finding.severity in told:
+        if finding.severity in noted:
             fix = f"; `{finding.fixes[0]}`".replace("``", "`") if finding.fixes else ""
             reporter.note(f"{doctor.in_short(finding)}{fix}")
 

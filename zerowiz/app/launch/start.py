@@ -78,10 +78,10 @@ def plan_launch(
     delivery = deliver(facts, tuple(script_args), path)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
-    reach = launcher_command(run, number, machine, programs, env)
+    command = launcher_command(run, number, machine, programs, env)
     words = (facts.path, *delivery.script_args)
     files = plan_files(plan, strategy, facts.path, script_args)
-    return make_launch_plan(reach, programs, words, files, supervised=run.supervised)
+    return make_launch_plan(command, programs, words, files, supervised=run.supervised)
 
 
 def launcher_command(
@@ -92,19 +92,19 @@ def launcher_command(
     Raises:
         ZerowizError: What starts them is missing, or would break on a path.
     """
-    if run.copy is not None:
-        return run.copy.reach(run.folder, env)
+    if run.node_launch is not None:
+        return run.node_launch.launcher_command(run.folder, env)
     if run.hostfile is None:
         return LauncherCommand(options=launcher_options(machine), env=env)
     refuse_slices(machine)
-    from zerowiz.app.launch.hosts import reach_hosts  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.hosts import hosts_command  # noqa: PLC0415 - takes long to load
 
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
-    return reach_hosts(run, run.hostfile, programs, env, watched)
+    return hosts_command(run, run.hostfile, programs, env, watched)
 
 
 def make_launch_plan(
-    reach: LauncherCommand,
+    command: LauncherCommand,
     programs: Programs,
     words: Sequence[str],
     files: Sequence[PlannedFile],
@@ -114,22 +114,22 @@ def make_launch_plan(
     """The plan of a start, once it is known how its ranks are reached.
 
     Args:
-        reach: How.
+        command: How.
         programs: What runs the job.
         words: The script and its arguments.
         files: Its config and the plan of that.
         supervised: Whether zerowiz stays with the job.
     """
-    port = reach.master_port or programs.master_port
+    port = command.master_port or programs.master_port
     # Under supervision the launcher starts a program of ours, whose first word the script is.
     script, *args = (programs.rank_program, *words) if supervised else words
-    launched = (reach.quote_script(script), *reach.quote(args))
+    launched = (command.quote_script(script), *command.quote(args))
     return LaunchPlan(
-        files=(*reach.files, *files),
-        argv=launch_argv(programs.deepspeed, reach.options, port, launched),
-        env=reach.env,
-        unset=reach.unset,
-        notes=reach.notes,
+        files=(*command.files, *files),
+        argv=launch_argv(programs.deepspeed, command.options, port, launched),
+        env=command.env,
+        unset=command.unset,
+        notes=command.notes,
         master_port=port,
         supervised=supervised,
     )

@@ -100,13 +100,13 @@ def with_hostfile(options: Options) -> Options:
             f"hostfile `{options.hostfile}`: `{host}` has {fewest} slots, others have {most}",
             "give every host the same slots: the plan is for equal nodes",
         )
-    for flag, said, told in (
+    for flag, said, in_file in (
         ("$nodes", options.nodes, len(slots)),
         ("$gpus_per_node", options.gpus_per_node, fewest),
     ):
-        if said is not None and said != told:
+        if said is not None and said != in_file:
             raise UsageError(
-                f"`{flag} {said}` disagrees with `{options.hostfile}`, which says {told}",
+                f"`{flag} {said}` disagrees with `{options.hostfile}`, which says {in_file}",
                 f"drop `{flag} {said}`",
             )
     return replace(options, nodes=len(slots), gpus_per_node=fewest)

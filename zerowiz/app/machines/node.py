@@ -1,4 +1,4 @@
-"""Find where this copy of zerowiz stands among those of its job, as options and launcher say."""
+"""Find which node of its job this is, where a launcher started one zerowiz on each."""
 
 import os
 
@@ -10,11 +10,11 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.node import read_node_rank
 
 
-def find_place(options: Options) -> NodeRank | None:
-    """Where it stands; None where there is not one copy on each node.
+def find_node(options: Options) -> NodeRank | None:
+    """This node; None where there is not one zerowiz on each node.
 
     Raises:
-        UsageError: The launcher started it in another way, or tells what cannot be.
+        UsageError: The launcher started it in another way, or its variables contradict each other.
     """
     named = options.machine not in {None, CPU_MACHINE}
     if options.hostfile is not None or options.nodes == 1 or named:
@@ -22,10 +22,10 @@ def find_place(options: Options) -> NodeRank | None:
     return read_node_rank(os.environ)
 
 
-def with_place(options: Options, place: NodeRank | None) -> Options:
-    """With the nodes that the launcher above tells of; nobody is asked anything there."""
-    if place is None:
+def with_node(options: Options, node: NodeRank | None) -> Options:
+    """With the nodes of the launcher, and without questions: nobody could answer on every node."""
+    if node is None:
         return options
-    if options.nodes not in {None, place.nodes}:
-        raise UsageError(f"`$nodes {options.nodes}`: this job has {place.nodes} nodes")
-    return replace(options, nodes=place.nodes, yes=True)
+    if options.nodes not in {None, node.nodes}:
+        raise UsageError(f"`$nodes {options.nodes}`: this job has {node.nodes} nodes")
+    return replace(options, nodes=node.nodes, yes=True)

@@ -67,7 +67,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
 def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:
     """What each node has to know: the accelerator, and how many ranks a CPU has."""
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
-    # A node answers for itself, whatever a scheduler tells it of others.
+    # A node describes itself alone, whatever its scheduler allocated.
     alone = Options(nodes=1)
     if asked != Accelerator.CPU:
         return as_words(alone)

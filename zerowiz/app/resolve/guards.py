@@ -15,10 +15,10 @@ _OWN_WORDS = ("dry_run", "yes", "as_json", "stage", "accelerator", "machine")
 
 
 def check_accounting(options: Options) -> None:
-    """See that a run is planned with what DeepSpeed allocates.
+    """Check that a run is planned with what DeepSpeed allocates.
 
     Raises:
-        UsageError: It was to be planned with the told numbers.
+        UsageError: It was to be planned by the rule of thumb.
     """
     if options.accounting is Accounting.TEXTBOOK:
         raise UsageError(
@@ -28,10 +28,10 @@ def check_accounting(options: Options) -> None:
 
 
 def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
-    """See that no option of zerowiz stands where only the script would read it.
+    """Check that no option of zerowiz follows the script, which alone would read it.
 
     Raises:
-        UsageError: One does, and the script shows no such option of its own.
+        UsageError: One does, and the script has no such option of its own.
     """
     own = {flags()[name] for name in _OWN_WORDS}
     words = script_args[: script_args.index("--")] if "--" in script_args else script_args

@@ -17,7 +17,7 @@ def read_and_trace(
     Args:
         text: What was said.
         workload: The micro-step that a trace takes.
-        environ: Where caches and the hub are told.
+        environ: Names the caches and the hub.
         trace: Whether to trace; None traces what is not known otherwise, if that is possible.
 
     Raises:

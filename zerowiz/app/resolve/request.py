@@ -44,7 +44,7 @@ class Request(Struct, frozen=True, kw_only=True):
     constraints: Constraints
     handover: Handover
     assumed: tuple[str, ...]
-    """What nobody said, one clause each."""
+    """The defaults that the plan rests on, one clause each."""
     unfused_adam: str | None
     """Where the script builds an Adam that holds more than is counted."""
     falls_back: str | None
@@ -76,7 +76,7 @@ def _handover(options: Options, facts: ScriptFacts | None, settings: ScriptSetti
     )
 
 
-def _wish(options: Options, own: UserConfig) -> Constraints:
+def _constraints(options: Options, own: UserConfig) -> Constraints:
     stage = int(options.stage) if options.stage not in {None, "auto"} else None
     return Constraints(
         stage=by_config("stage", options.config, stage, own.stage),
@@ -101,7 +101,7 @@ def make_request(
     script_args: Sequence[str],
     model: Model | None = None,
 ) -> Request:
-    """The job, what is wished for it, and how its config will travel.
+    """The job, the constraints on its decision, and how its config reaches DeepSpeed.
 
     Args:
         options: What was said.
@@ -149,7 +149,7 @@ def make_request(
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
     return Request(
         job=job,
-        constraints=_wish(options, own),
+        constraints=_constraints(options, own),
         handover=_handover(options, facts, settings),
         assumed=defaults_used(job, resolved.said, settings),
         unfused_adam=_unfused_adam(facts),

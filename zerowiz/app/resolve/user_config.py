@@ -68,7 +68,7 @@ def _found(
 
 
 def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:
-    """Whether it is an error for this script: DeepSpeed does not read an optimizer beside its own.
+    """Whether it is an error for this script, whose own optimizer replaces that of the config.
 
     Source: runtime/engine.py, _configure_optimizer (0.19.8).
     """

@@ -1,1 +1,1 @@
-"""One zerowiz on each node: they meet, start together and end together."""
+"""One zerowiz on each node: they join a rendezvous, start together and end together."""

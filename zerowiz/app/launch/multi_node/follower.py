@@ -1,4 +1,4 @@
-"""Follow node 0, as a copy of zerowiz on any other node: answer it, and do as it says."""
+"""Follow the leader as the zerowiz of another node: join its rendezvous, do its attempts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,49 +12,49 @@ from zerowiz.probe.nodes.rendezvous import has_content, read_attempt, read_open_
 
 
 def follow(
-    job: Path, place: NodeRank, own: Join, *, deadline_s: float = DEADLINE_S
+    job: Path, node: NodeRank, own: Join, *, deadline_s: float = DEADLINE_S
 ) -> tuple[Rendezvous, AttemptSpec]:
-    """Answer the calls of node 0 until it says what the first attempt is.
+    """Join the rendezvous that node 0 opens, and wait for the first attempt.
 
     Args:
         job: The folder of the job.
-        place: Of this copy.
-        own: What this copy says of itself.
+        node: This node.
+        own: What this node tells the leader of itself.
         deadline_s: How long node 0 may take.
 
     Raises:
-        ZerowizError: It did not say so in time, or its config is not what lies here.
+        ZerowizError: There was none in time, or its config is not on this node as it was written.
     """
-    answered: list[Path] = []
+    joined: list[Path] = []
     for _ in ticks(deadline_s):
-        call = read_open_rendezvous(job)
-        # A node 0 that calls again has said before what its last call came to.
-        for folder in answered:
+        opened = read_open_rendezvous(job)
+        # A node 0 that opens another has written before how the last one ended.
+        for folder in joined:
             attempt = _take(folder, own, 1)
             if attempt is not None:
                 return Rendezvous(folder=folder, own=own), attempt
-        if call is not None and job / call.word not in answered:
-            answered.append(job / call.word)
-            replace_file(answered[-1] / join_name(own.rank), encode_file(own))
-    raise _no_word(place.hosts[0], answered, own, 1, deadline_s, job)
+        if opened is not None and job / opened.word not in joined:
+            joined.append(job / opened.word)
+            replace_file(joined[-1] / join_name(own.rank), encode_file(own))
+    raise _no_attempt(node.hosts[0], joined, own, 1, deadline_s, job)
 
 
 def follow_on(
     rendezvous: Rendezvous,
-    place: NodeRank,
+    node: NodeRank,
     number: int,
     *,
     deadline_s: float,
     hurry: Callable[[], bool] = lambda: False,
 ) -> AttemptSpec:
-    """What node 0 says of a later attempt.
+    """Wait for a later attempt of node 0.
 
     Args:
-        rendezvous: Of this copy.
-        place: Of this copy.
+        rendezvous: The one that this node joined.
+        node: This node.
         number: Of the attempt, from 2.
         deadline_s: How long node 0 may take.
-        hurry: Whether there is little time left: this copy was told to end.
+        hurry: Whether little time is left, because a signal asked this process to end.
 
     Raises:
         ZerowizError: As `follow`.
@@ -64,30 +64,30 @@ def follow_on(
         if attempt is not None:
             return attempt
     folders = [rendezvous.folder]
-    raise _no_word(place.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
+    raise _no_attempt(node.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
 
 
 def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
-    """The attempt, if this copy is meant by it and can see its config."""
+    """The attempt, if it includes this node, and its config is here."""
     attempt = read_attempt(folder, number)
     if attempt is None or own.word not in attempt.heard:
         return None
-    agreed = attempt.spec
-    there = agreed is None or has_content(Path(agreed.config_path), agreed.config_sha256)
-    return attempt if there else None
+    spec = attempt.spec
+    is_here = spec is None or has_content(Path(spec.config_path), spec.config_sha256)
+    return attempt if is_here else None
 
 
-def _no_word(
-    first: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
+def _no_attempt(
+    leader: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
-    said = [read_attempt(folder, number) for folder in folders]
-    meant = [each.spec for each in said if each is not None and own.word in each.heard]
-    for agreed in meant:
-        if agreed is not None:
-            return ZerowizError(f"`{agreed.config_path}` is not here as `{first}` wrote it", SHARED)
+    attempts = [read_attempt(folder, number) for folder in folders]
+    specs = [each.spec for each in attempts if each is not None and own.word in each.heard]
+    for spec in specs:
+        if spec is not None:
+            return ZerowizError(f"`{spec.config_path}` is not here as `{leader}` wrote it", SHARED)
     if folders:
         return ZerowizError(
-            f"`{first}` called, and has not said what to do within {deadline_s:g} s",
+            f"`{leader}` called, and has not said what to do within {deadline_s:g} s",
             "its own output says why",
         )
-    return ZerowizError(f"no word from `{first}` in `{job}` within {deadline_s:g} s", SHARED)
+    return ZerowizError(f"no word from `{leader}` in `{job}` within {deadline_s:g} s", SHARED)

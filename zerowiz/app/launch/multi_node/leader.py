@@ -1,4 +1,4 @@
-"""Lead the copies of zerowiz on several nodes: call them, say what they do, end them."""
+"""Lead a job with one zerowiz on each node: gather them, publish each attempt, and the end."""
 
 import secrets
 import time
@@ -29,9 +29,9 @@ from zerowiz.probe.nodes.rendezvous import read_attempt, read_join, read_open_re
 
 DEADLINE_S = 300.0
 
-# Quick at first, then sparing: hundreds of nodes may look at one folder.
+# Quick at first, then seldom: hundreds of nodes may poll one folder.
 _FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
-# For what node 0 has written by then to be seen, also through a network file system.
+# Until a file that node 0 has written shows on every node, through a network file system too.
 _HURRIED_S = 5.0
 _MOST_NAMED = 5
 
@@ -39,7 +39,7 @@ SHARED = "is the output folder on a file system that all nodes share? `$output_d
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
-    """The copies of one run, once they have found each other."""
+    """What the nodes of one run know of each other, once they have joined."""
 
     folder: Path
     own: Join
@@ -47,11 +47,11 @@ class Rendezvous(Struct, frozen=True, kw_only=True):
     """On node 0: of every node, by its rank."""
 
 
-def introduce(place: NodeRank, machine: Machine) -> Join:
-    """What this copy says of itself."""
+def introduce(node: NodeRank, machine: Machine) -> Join:
+    """What this node tells the leader of itself."""
     return Join(
-        rank=place.node_rank,
-        host=place.hosts[place.node_rank],
+        rank=node.node_rank,
+        host=node.hosts[node.node_rank],
         word=secrets.token_hex(8),
         zerowiz_version=zerowiz.__version__,
         machine=machine,
@@ -60,56 +60,56 @@ def introduce(place: NodeRank, machine: Machine) -> Join:
 
 def gather(
     job: Path,
-    place: NodeRank,
+    node: NodeRank,
     own: Join,
-    told: Callable[[Sequence[str]], None],
+    on_missing: Callable[[Sequence[str]], None],
     *,
     deadline_s: float = DEADLINE_S,
 ) -> Rendezvous:
-    """On node 0: call the others, and wait until every one has answered.
+    """On node 0: open a rendezvous, and wait until every other node has joined it.
 
     Args:
         job: The folder of the job.
-        place: Of this copy.
-        own: What this copy says of itself.
-        told: Called again and again with the hosts that are still missing.
+        node: This node.
+        own: What this node tells of itself.
+        on_missing: Called again and again with the hosts that have not joined yet.
         deadline_s: How long they may take.
 
     Raises:
-        ZerowizError: Some did not answer in time, or they cannot train together; those that did
-            answer are told so.
+        ZerowizError: Some did not join in time, or they cannot train together; those that did
+            join end too.
     """
     rendezvous = Rendezvous(folder=job / own.word, own=own, joins=(own,))
     replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=own.word)))
     for late in ticks(deadline_s):
-        rendezvous = _hear(rendezvous, place)
-        missing = _find_missing(rendezvous, place)
+        rendezvous = _read_joins(rendezvous, node)
+        missing = _find_missing(rendezvous, node)
         with _failing_all(rendezvous):
-            _refuse_other_call(job, own)
+            _refuse_other_rendezvous(job, own)
             if not missing:
                 refuse_unlike(rendezvous.joins)
                 return rendezvous
             if late:
-                raise _not_come(missing, job, deadline_s)
-            told(missing)
+                raise _not_joined(missing, job, deadline_s)
+            on_missing(missing)
     return rendezvous
 
 
-def _hear(rendezvous: Rendezvous, place: NodeRank) -> Rendezvous:
-    """With those who have answered since."""
+def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
+    """With the nodes that have joined since."""
     known = {join.rank: join for join in rendezvous.joins}
-    heard = (known.get(r) or read_join(rendezvous.folder, r) for r in range(place.nodes))
-    return replace(rendezvous, joins=tuple(join for join in heard if join is not None))
+    joins = (known.get(r) or read_join(rendezvous.folder, r) for r in range(node.nodes))
+    return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
 
 
-def _find_missing(rendezvous: Rendezvous, place: NodeRank) -> list[str]:
+def _find_missing(rendezvous: Rendezvous, node: NodeRank) -> list[str]:
     known = {join.rank for join in rendezvous.joins}
-    return [host for rank, host in enumerate(place.hosts) if rank not in known]
+    return [host for rank, host in enumerate(node.hosts) if rank not in known]
 
 
-def _refuse_other_call(job: Path, own: Join) -> None:
-    call = read_open_rendezvous(job)
-    if call is None or call.word != own.word:
+def _refuse_other_rendezvous(job: Path, own: Join) -> None:
+    opened = read_open_rendezvous(job)
+    if opened is None or opened.word != own.word:
         raise ZerowizError(
             f"another job has taken over `{job}`",
             "give each job an output folder of its own: `$output_dir`",
@@ -117,12 +117,12 @@ def _refuse_other_call(job: Path, own: Join) -> None:
 
 
 def publish(rendezvous: Rendezvous, number: int, spec: LaunchSpec) -> None:
-    """On node 0: what every copy does in this attempt; they count from 1."""
+    """On node 0: what every node does in this attempt; attempts count from 1."""
     _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), spec=spec))
 
 
 def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
-    """On node 0: there is no further attempt, and every copy returns this status."""
+    """On node 0: there is no further attempt, and every zerowiz returns this status."""
     number = next(n for n in count(1) if read_attempt(rendezvous.folder, n) is None)
     _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), end=status, why=why))
 
@@ -161,7 +161,7 @@ def _failing_all(rendezvous: Rendezvous) -> Iterator[None]:
 
 
 def _status_of(error: BaseException) -> tuple[int, str]:
-    """The status that this copy will end with, and why."""
+    """The exit status of this process, and why."""
     match error:
         case ZerowizError():
             return error.exit_code, error.message
@@ -172,7 +172,7 @@ def _status_of(error: BaseException) -> tuple[int, str]:
 
 
 def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-    """Look now and again; whether it is for the last time."""
+    """Poll, ever more slowly; True at the last time."""
     until, tick_s = time.monotonic() + deadline_s, _FIRST_TICK_S
     while time.monotonic() < until:
         yield False
@@ -183,7 +183,7 @@ def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Itera
     yield True
 
 
-def _not_come(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
+def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
     names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     return ZerowizError(

@@ -1,4 +1,4 @@
-"""Run a job with one zerowiz on each node: node 0 decides, the others do as it says."""
+"""Run a job with one zerowiz on each node: node 0 leads, the others follow."""
 
 import hashlib
 import os
@@ -35,41 +35,41 @@ from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.nodes.node import require_address
 from zerowiz.ui import outliers
 
-# Beside the grace: for node 0 to judge an attempt, to plan the next, and to say so.
+# On top of the grace: for node 0 to judge an attempt, to plan the next, and to publish it.
 _VERDICT_S = 120.0
-# What a shell says of a signal.
+# A shell adds the number of the signal.
 _SIGNALLED = 128
 
 
 def lead(
     options: Options,
-    place: NodeRank,
+    node: NodeRank,
     machine: Machine,
     start_on: Callable[[Machine, NodeLaunch], Start],
     policy: RestartPolicy,
     reporter: LaunchReporter,
 ) -> int:
-    """On node 0: hear what every node has, decide for the weakest, and start; the job's status.
+    """On node 0: read what every node has, decide for the weakest, and start; the job's status.
 
     Args:
         options: What the person said.
-        place: Of this copy.
-        machine: This node.
+        node: This node.
+        machine: What this node has.
         start_on: Plans the job on all nodes together.
-        policy: How often it is started.
-        reporter: Hears who is waited for, and how the attempts end.
+        policy: Whether the job is started again, and how often.
+        reporter: Hears which nodes are missing, and how the attempts end.
     """
-    require_address(place)
-    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
-    own = introduce(place, _alone(machine))
-    rendezvous = gather(job, place, own, _tell_missing(place, reporter))
+    require_address(node)
+    job = Path(job_folder(str(options.output_dir or ""), node.job_key))
+    own = introduce(node, _alone(machine))
+    rendezvous = gather(job, node, own, _noting_missing(node, reporter))
     machines = [join.machine for join in rendezvous.joins]
 
     def publish_start(number: int, start: Start) -> None:
-        publish(rendezvous, number, _agreement(start))
+        publish(rendezvous, number, _launch_spec(start))
 
     def run_all() -> int:
-        start = start_on(_merge(rendezvous), _copy(place, machines))
+        start = start_on(_merge(rendezvous), _node_launch(node, machines))
         status = run_attempts(start, policy, reporter, publish_start)
         ignore_signals()
         return status
@@ -79,88 +79,93 @@ def lead(
 
 def follow_leader(
     options: Options,
-    place: NodeRank,
+    node: NodeRank,
     machine: Machine,
     grace_seconds: int,
     reporter: Reporter,
 ) -> int:
-    """On every other node: start this node's ranks as node 0 says; the status of node 0."""
-    require_address(place)
-    # What is missing here shows before node 0 counts on this node.
+    """On every other node: start this node's ranks in each attempt of node 0; the exit status."""
+    require_address(node)
+    # A missing program is an error before this node joins.
     find_programs(os.environ)
-    job = Path(job_folder(str(options.output_dir or ""), place.job_key))
-    rendezvous, attempt = follow(job, place, introduce(place, _alone(machine)))
+    job = Path(job_folder(str(options.output_dir or ""), node.job_key))
+    rendezvous, attempt = follow(job, node, introduce(node, _alone(machine)))
     number, status = 1, 0
-    with noted_signals() as told:
-        while (agreed := attempt.spec) is not None:
-            status = _run_here(agreed, place, machine, grace_seconds, number, told)
+    with noted_signals() as signals:
+        while (spec := attempt.spec) is not None:
+            status = _run_here(spec, node, machine, grace_seconds, number, signals)
             number += 1
-            # Ranks of node 0 may go on alone after a good end, for as long as they like; else node
-            # 0 waits as long for what its own ranks still have to save.
+            # After a good end the ranks of node 0 may go on alone, without a limit; else node 0
+            # waits this long for its own ranks to save.
             deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
             try:
                 attempt = follow_on(
-                    rendezvous, place, number, deadline_s=deadline_s, hurry=lambda: bool(told)
+                    rendezvous, node, number, deadline_s=deadline_s, hurry=lambda: bool(signals)
                 )
             except ZerowizError as error:
-                # Node 0 is gone; how this node's ranks ended is known.
+                # Node 0 is gone, and the status of this node's ranks is known.
                 reporter.error(error)
-                return status or _SIGNALLED + told[0]
+                return status or _SIGNALLED + signals[0]
     ignore_signals()
     # Node 0 may have ended well before a rank of this node failed.
     if attempt.why:
-        reporter.event(f"`{place.hosts[0]}` ends the job: {attempt.why}")
+        reporter.event(f"`{node.hosts[0]}` ends the job: {attempt.why}")
     return attempt.end or status
 
 
 def _run_here(
-    agreed: LaunchSpec,
-    place: NodeRank,
+    spec: LaunchSpec,
+    node: NodeRank,
     machine: Machine,
     grace_seconds: int,
     number: int,
-    told: Sequence[int],
+    signals: Sequence[int],
 ) -> int:
-    copy = NodeLaunch(
-        place=place,
-        slots=agreed.slots,
-        master_addr=agreed.master_addr,
-        master_port=agreed.master_port,
+    node_launch = NodeLaunch(
+        node=node,
+        slots=spec.slots,
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
     )
     run = Run(
-        folder=Path(agreed.run_folder), supervised=True, grace_seconds=grace_seconds, copy=copy
+        folder=Path(spec.run_folder),
+        supervised=True,
+        grace_seconds=grace_seconds,
+        node_launch=node_launch,
     )
     programs = find_programs(os.environ)
-    reach = copy.reach(run.folder, launch_env(machine, programs, os.environ, agreed.env))
+    command = node_launch.launcher_command(
+        run.folder, launch_env(machine, programs, os.environ, spec.env)
+    )
     # Node 0 has written the hostfile.
     launch_plan = make_launch_plan(
-        replace(reach, files=()),
+        replace(command, files=()),
         programs,
-        (agreed.script, *agreed.script_args),
+        (spec.script, *spec.script_args),
         (),
         supervised=True,
     )
-    ranks = sum(map(len, agreed.slots))
+    ranks = sum(map(len, spec.slots))
     watch = run.watch(number, ranks)
-    return supervise(launch_plan.argv, launch_plan.environ(os.environ), watch, told).status
+    return supervise(launch_plan.argv, launch_plan.environ(os.environ), watch, signals).status
 
 
-def copy_alone(place: NodeRank, machine: Machine) -> NodeLaunch:
-    """This copy as if every node were like its own: for a dry run, which waits for nobody."""
-    return _copy(place, [machine] * place.nodes)
+def launch_alone(node: NodeRank, machine: Machine) -> NodeLaunch:
+    """This node's launch as if every node were like it: a dry run waits for no other."""
+    return _node_launch(node, [machine] * node.nodes)
 
 
-def _copy(place: NodeRank, machines: Sequence[Machine]) -> NodeLaunch:
+def _node_launch(node: NodeRank, machines: Sequence[Machine]) -> NodeLaunch:
     return NodeLaunch(
-        place=place,
+        node=node,
         slots=tuple(map(slots_of, machines)),
-        master_addr=place.master_addr,
-        master_port=place.master_port,
+        master_addr=node.master_addr,
+        master_port=node.master_port,
     )
 
 
 def _alone(machine: Machine) -> Machine:
-    """What this node has, whatever a scheduler says of others."""
+    """This node, without the others of its allocation."""
     return replace(machine, nodes=1)
 
 
@@ -172,9 +177,9 @@ def _merge(rendezvous: Rendezvous) -> Machine:
     return replace(noted, allocation=rendezvous.own.machine.allocation)
 
 
-def _agreement(start: Start) -> LaunchSpec:
-    launch_plan, copy = start.launch_plan, start.run.copy
-    if copy is None or launch_plan.master_port is None:
+def _launch_spec(start: Start) -> LaunchSpec:
+    launch_plan, node_launch = start.launch_plan, start.run.node_launch
+    if node_launch is None or launch_plan.master_port is None:
         raise UsageError("this is no job of several copies")
     path = config_file(start.plan.options, start.strategy)
     delivery = deliver(start.facts, start.resume.script_args, path)
@@ -186,23 +191,23 @@ def _agreement(start: Start) -> LaunchSpec:
         config_path=path,
         config_sha256=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
         strategy=start.strategy.name,
-        master_addr=copy.master_addr,
+        master_addr=node_launch.master_addr,
         master_port=launch_plan.master_port,
-        slots=copy.slots,
+        slots=node_launch.slots,
         hostfile=str(start.run.folder / "hostfile"),
         run_folder=str(start.run.folder),
     )
 
 
-def _tell_missing(place: NodeRank, reporter: Reporter) -> Callable[[Sequence[str]], None]:
-    """Say once who is waited for."""
-    has_told = False
+def _noting_missing(node: NodeRank, reporter: Reporter) -> Callable[[Sequence[str]], None]:
+    """Note once which nodes are missing."""
+    is_noted = False
 
-    def tell(missing: Sequence[str]) -> None:
-        nonlocal has_told
-        if not has_told:
-            has_told = True
+    def note_missing(missing: Sequence[str]) -> None:
+        nonlocal is_noted
+        if not is_noted:
+            is_noted = True
             names = ", ".join(missing[:3])
-            reporter.note(f"waiting for {len(missing)} of {place.nodes} nodes ({names})")
+            reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
 
-    return tell
+    return note_missing
