@@ -94,6 +94,17 @@ def test_without_a_driver_there_are_no_gpus(
     assert 0 == train_twice.count_gpus()
 
 
+def test_an_op_that_is_built_is_not_said_to_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    for name in ("built", "new", "idle"):
+        (tmp_path / name).mkdir()
+    for path in ("built/lock", "built/built.so", "new/lock"):
+        (tmp_path / path).touch()
+    assert {"new"} == train_twice.find_builds()
+
+
 def test_a_silent_job_gets_signs_of_life_and_a_build_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

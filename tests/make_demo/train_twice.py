@@ -175,13 +175,13 @@ def follow(job: "subprocess.Popen[bytes]") -> Iterator[str]:
 
 
 def find_builds() -> frozenset[str]:
-    """The ops that torch builds now: it holds a file `lock` in the folder of each."""
+    """The ops that torch compiles now: a `lock` lies in the folder of each, and no library yet.
+
+    It locks a built op too, to look whether that is still new.
+    """
     folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return (
-        frozenset(path.parent.name for path in Path(folder).glob("*/lock"))
-        if folder
-        else frozenset()
-    )
+    homes = [lock.parent for lock in Path(folder).glob("*/lock")] if folder else []
+    return frozenset(home.name for home in homes if not (home / f"{home.name}.so").exists())
 
 
 def read_outcome(text: str) -> Outcome:
