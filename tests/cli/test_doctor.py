@@ -166,7 +166,7 @@ def test_an_interface_that_is_not_there_is_an_error(
     assert "error" == found_by(here, *MODEL)["no-such-interface"]
 
 
-def test_the_port_that_the_copies_were_told_is_looked_at_where_they_meet(
+def test_the_port_that_the_nodes_were_given_is_looked_at_where_they_meet(
     here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": str(taken_port)}

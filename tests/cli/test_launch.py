@@ -190,7 +190,7 @@ def test_who_is_one_of_many_cannot_leave_its_ranks(
     assert "each stays with its ranks" in result.problem
 
 
-def test_told_numbers_plan_no_run(here: Run, folder: Path) -> None:
+def test_the_rule_of_thumb_plans_no_run(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     for command in ("init", "launch"):
         result = here(command, *CPU, "--accounting", "textbook", "train.py")
@@ -198,7 +198,7 @@ def test_told_numbers_plan_no_run(here: Run, folder: Path) -> None:
         assert "is for `zerowiz plan`" in result.stderr
 
 
-def test_a_cure_that_the_script_must_take_says_where(here: Run, folder: Path) -> None:
+def test_a_remedy_that_the_script_must_take_says_where(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     words = ("--machine", "4xA100-40GB", "--model", "7b", "--stage", "2", "--seq-len", "512")
     result = here("launch", "--dry-run", *words, "train.py")
@@ -208,7 +208,7 @@ def test_a_cure_that_the_script_must_take_says_where(here: Run, folder: Path) ->
     assert "lora" not in result.stderr
 
 
-def test_a_cure_names_every_line_that_the_script_must_change(here: Run, folder: Path) -> None:
+def test_a_remedy_names_every_line_that_the_script_must_change(here: Run, folder: Path) -> None:
     """One of two alone would train with another global batch."""
     text = HF_IN_CODE.replace("bf16=True", "fp16=True, gradient_accumulation_steps=4")
     (folder / "train.py").write_text(text)
@@ -220,7 +220,7 @@ def test_a_cure_names_every_line_that_the_script_must_change(here: Run, folder: 
 
 
 @pytest.mark.parametrize("narrowed", [("--gpus", "0,1"), ("--gpus-per-node", "2")])
-def test_a_machine_that_would_be_narrowed_again_is_no_cure(
+def test_a_machine_that_would_be_narrowed_again_is_no_remedy(
     here: Run, narrowed: tuple[str, ...]
 ) -> None:
     words = ("plan", "-q", "--model", "7b", "--machine", "4xA100-40GB", "--gradient-checkpointing")
@@ -229,7 +229,7 @@ def test_a_machine_that_would_be_narrowed_again_is_no_cure(
     assert "`--machine " not in result.hints
 
 
-def test_a_cure_by_another_machine_leads_where_it_says(here: Run) -> None:
+def test_a_remedy_by_another_machine_leads_where_it_says(here: Run) -> None:
     """The one that is named is idle, and not the busy one of here with more GPUs."""
     words = ("plan", "-q", "--json", "--model", "7b", "--gradient-checkpointing")
     busy = ROOT / "tests" / "machines" / "h200-x1-busy.json"

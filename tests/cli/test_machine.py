@@ -129,8 +129,8 @@ def planned(here: Run, *words: str) -> dict[str, Any]:
 
 def chosen(here: Run, *words: str) -> str | None:
     result = here("plan", "--json", *words)
-    rung: str | None = json.loads(result.stdout)["chosen"]
-    return rung
+    strategy: str | None = json.loads(result.stdout)["chosen"]
+    return strategy
 
 
 FLEET = ("--machine", "8xH100-80GB", "--nodes", "2", "--model", "30b", "--gradient-checkpointing")
@@ -240,10 +240,10 @@ def test_offload_counts_shared_memory_once(here: Run) -> None:
     words = ("plan", "--json", "--model", "7b", "--machine", file_of("synthetic/gb10"))
     plan = json.loads(here(*words).stdout)
     available = plan["machine"]["host"]["available_bytes"]
-    offloads = [rung for rung in plan["strategies"] if rung["offload"] != "none"]
+    offloads = [strategy for strategy in plan["strategies"] if strategy["offload"] != "none"]
     assert offloads
-    for rung in offloads:
-        assert available - rung["gpu"]["device_bytes"] == rung["host"]["budget_bytes"]
+    for strategy in offloads:
+        assert available - strategy["gpu"]["device_bytes"] == strategy["host"]["budget_bytes"]
 
 
 # A cluster of three: `ssh` runs the command here, as each node's own recording.

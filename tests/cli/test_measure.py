@@ -240,9 +240,11 @@ def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: 
         assert runs[name]["predicted"]["peak_bytes"] is not None
     assert "`StableLmForCausalLM` was traced without memory" in measured.stderr
     plan = json.loads(planned.stdout)
-    rungs = {rung["name"]: rung["gpu"]["peak_bytes"] for rung in plan["strategies"]}
+    strategies = {
+        strategy["name"]: strategy["gpu"]["peak_bytes"] for strategy in plan["strategies"]
+    }
     assert "trace" == plan["model"]["source"]
-    assert rungs["zero2"] == runs["stablelm"]["predicted"]["peak_bytes"]
+    assert strategies["zero2"] == runs["stablelm"]["predicted"]["peak_bytes"]
     assert plan["model"]["params"] == rows["stablelm"]["params"]
     assert "`a` is not known yet" in runs["abacus"]["predicted"]["why_not"]
 

@@ -42,7 +42,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
 
 
-def test_a_plan_says_the_interval_of_the_chosen_rung_within_80_columns() -> None:
+def test_a_plan_says_the_interval_of_the_chosen_strategy_within_80_columns() -> None:
     lines = shown(JOB).splitlines()
     (first,) = [line for line in lines if line.startswith("Peak     zero3: ")]
     assert "on any rank; assumes" in first
@@ -50,7 +50,7 @@ def test_a_plan_says_the_interval_of_the_chosen_rung_within_80_columns() -> None
     assert max(map(len, lines)) <= 80
 
 
-def test_the_told_arithmetic_has_no_interval() -> None:
+def test_the_rule_of_thumb_has_no_interval() -> None:
     assert "Peak " not in shown(replace(JOB, accounting=Accounting.TEXTBOOK))
 
 

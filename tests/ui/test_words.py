@@ -12,7 +12,7 @@ from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.strategies import ZERO2
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold, fold_command
-from zerowiz.ui.text.units import bare_gib, count, gib, small, told_gb
+from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, small
 
 
 class Terminal(io.StringIO):
@@ -47,8 +47,8 @@ def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() ->
     [
         (gib(None), "unknown"),
         (gib(47 * 2**30), "47.0 GiB"),
-        (told_gb(28_500_000_000), "28.5 GB"),
-        (told_gb(14_000_000_000), "14 GB"),
+        (decimal_gb(28_500_000_000), "28.5 GB"),
+        (decimal_gb(14_000_000_000), "14 GB"),
         (small(0), "0 B"),
         (small(1023), "1023 B"),
         (small(1024), "1.0 KiB"),

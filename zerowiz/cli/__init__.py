@@ -106,7 +106,7 @@ def _run() -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _mend_streams() -> None:
+def _repair_streams() -> None:
     """A closed stream reads and writes nothing; odd bytes of a name never stop an output."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
@@ -131,7 +131,7 @@ def _drop_unread_errors() -> None:
 
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
-    _mend_streams()
+    _repair_streams()
     try:
         _run_to_the_end()
     finally:

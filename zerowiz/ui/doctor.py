@@ -1,4 +1,4 @@
-"""Show what stands in a job's way."""
+"""Show the findings of the preflight checks."""
 
 from collections.abc import Sequence
 from typing import TextIO
@@ -23,8 +23,8 @@ def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
         )
         if rule.code not in said:
             say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))
-        for place, fix in enumerate(finding.fixes):
-            say(stream, f"{_HANG}{'or' if place else 'mend'}: {fix}", hang=len(_HANG))
+        for index, fix in enumerate(finding.fixes):
+            say(stream, f"{_HANG}{'or' if index else 'mend'}: {fix}", hang=len(_HANG))
         said.add(rule.code)
 
 

@@ -125,14 +125,14 @@ def _link(value: Machine) -> str:
     return f"{words}, weakest pair {pair[0]}-{pair[1]} ({weakest.word}){p2p}"
 
 
-def _allocation(told: JobAllocation) -> str:
-    """`SLURM: 2 nodes, 8 GPUs on each`; what it did not tell is not there."""
+def _allocation(job: JobAllocation) -> str:
+    """`SLURM: 2 nodes, 8 GPUs on each`; what the scheduler does not say is left out."""
     parts = (
-        None if told.nodes is None else _many(told.nodes, "node"),
-        None if told.gpus_per_node is None else f"{_many(told.gpus_per_node, 'GPU')} on each",
-        None if told.memory_bytes is None else f"{gib(told.memory_bytes)} of memory on each",
+        None if job.nodes is None else _many(job.nodes, "node"),
+        None if job.gpus_per_node is None else f"{_many(job.gpus_per_node, 'GPU')} on each",
+        None if job.memory_bytes is None else f"{gib(job.memory_bytes)} of memory on each",
     )
-    return f"{told.scheduler}: {', '.join(filter(None, parts)) or 'says nothing of nodes or GPUs'}"
+    return f"{job.scheduler}: {', '.join(filter(None, parts)) or 'says nothing of nodes or GPUs'}"
 
 
 def _host(host: Host) -> str:

@@ -1,4 +1,4 @@
-"""Show a measured run beside its prediction."""
+"""Show a measured run and its prediction."""
 
 from typing import TextIO, cast
 

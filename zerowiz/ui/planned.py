@@ -8,7 +8,7 @@ from zerowiz.core.launch.provenance import is_plan_path
 
 
 def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
-    """Every path, and the config's text; the plan is what was just told at length."""
+    """Every path, and the config's text; that of the plan was shown before, in words."""
     for file in planned:
         stream.write(f"# writes {file.path}\n")
         if not (file.own_folder or is_plan_path(file.path)):

@@ -53,7 +53,7 @@ class TerminalReporter:
             if self.with_table:
                 show.plan(decision, remedies, sys.stderr)
             else:
-                show.walk(decision, sys.stderr)
+                show.flowchart(decision, sys.stderr)
 
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""

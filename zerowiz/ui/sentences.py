@@ -15,7 +15,7 @@ from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import Binding, Convention
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting
-from zerowiz.ui.text.units import bare_gib, gib, gpus, size_of, small, told_of
+from zerowiz.ui.text.units import bare_gib, decimal_size_of, gib, gpus, size_of, small
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
@@ -80,7 +80,7 @@ def places(bindings: Sequence[Binding]) -> str:
 
 
 def reason(value: Reason) -> str:
-    """Why the walk ended where it did."""
+    """Why this strategy was chosen, or none."""
     return _REASONS[value]
 
 
@@ -135,11 +135,11 @@ def links(machine: Machine) -> str:
 
 
 def answer(decision: Decision, value: Answer) -> str:
-    """The numbers behind one step of the walk."""
+    """The numbers behind one answer of the flowchart."""
     if value.strategy is None:
         return links(decision.job.machine)
-    told = decision.job.accounting is Accounting.TEXTBOOK
-    of = told_of if told else size_of
+    by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
+    of = decimal_size_of if by_rule_of_thumb else size_of
     sizes = of(value.need_bytes, value.have_bytes)
     return f"{value.strategy}: {sizes}{_whose(decision, value)}{_died(decision, value)}"
 
@@ -183,7 +183,7 @@ def change(value: Remedy) -> str:
 
 
 def lack(evaluated: StrategyEstimate) -> str:
-    """What the closest rung lacks."""
+    """What the closest strategy lacks."""
     room, host_room = evaluated.headroom_bytes, evaluated.host_headroom_bytes
     if evaluated.ran_out is not None:
         return f"ran out of memory here on {evaluated.ran_out.seen_on} (`--ignore-oom` tries again)"
@@ -294,7 +294,7 @@ def interval(strategy: Strategy, value: Interval) -> str:
 
 
 def verdict(evaluated: StrategyEstimate) -> str:
-    """The verdict in a column's width; the GPU may have room where nobody knows the host's."""
+    """The verdict in a column's width; the GPU may have room where that of the host is unknown."""
     room = evaluated.headroom_bytes
     if evaluated.ran_out is not None:
         return "ran out"

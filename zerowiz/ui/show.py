@@ -1,4 +1,4 @@
-"""Show a decision: the walk, the table of rungs, the remedies, the launch."""
+"""Show a decision: the flowchart, the table of strategies, the remedies, the launch."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from zerowiz.core.workload import SETTINGS, Accounting
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
 from zerowiz.ui.text.table import grid, print_table, say
-from zerowiz.ui.text.units import bare_gib, count, gib, gpus, small, told_gb
+from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, gpus, small
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,13 +51,13 @@ _LEGEND = (
 )
 
 
-_TOLD_LEGEND = (
+_RULE_OF_THUMB_LEGEND = (
     "As it is usually told; DeepSpeed with its defaults holds more: leave `--accounting textbook`"
     " out for what it allocates"
 )
 
 
-def _walk_lines(decision: Decision) -> Iterator[str]:
+def _answer_lines(decision: Decision) -> Iterator[str]:
     asked = _even([sentences.question(step.question) for step in decision.answers])
     answered = _even(["yes" if step.answer else "no" for step in decision.answers])
     for step, question, answer in zip(decision.answers, asked, answered, strict=True):
@@ -69,7 +69,7 @@ def _even(words: Sequence[str]) -> list[str]:
     return [f"{word:{width}}" for word in words]
 
 
-def _rung_row(evaluated: StrategyEstimate) -> tuple[str, ...]:
+def _strategy_row(evaluated: StrategyEstimate) -> tuple[str, ...]:
     colour = _COLOURS[evaluated.verdict]
     return (
         evaluated.strategy.name,
@@ -83,17 +83,17 @@ def _rung_row(evaluated: StrategyEstimate) -> tuple[str, ...]:
     )
 
 
-def _rung_table(decision: Decision, stream: TextIO) -> "Table":
+def _strategy_table(decision: Decision, stream: TextIO) -> "Table":
     """Narrow enough for 80 columns, so the unit stands above the table."""
     headings = ("peak", "peak in", "device", "room", "host", "sent", "verdict")
     table = grid(stream, "strategy", *headings)
     for evaluated in decision.evaluated:
-        table.add_row(*_rung_row(evaluated))
+        table.add_row(*_strategy_row(evaluated))
     return table
 
 
-# The ledger's kind, and the heading that the told tables give it.
-_TOLD_PARTS = {
+# The ledger's kind, and the heading of the rule of thumb for it.
+_RULE_OF_THUMB_KINDS = {
     AllocationKind.PARAMETERS: "params",
     AllocationKind.GRADIENTS: "grads",
     AllocationKind.OPTIMIZER: "optimizer",
@@ -101,16 +101,16 @@ _TOLD_PARTS = {
 }
 
 
-def _told_table(decision: Decision, stream: TextIO) -> "Table":
-    table = grid(stream, "strategy", *_TOLD_PARTS.values(), "per GPU", "verdict")
+def _rule_of_thumb_table(decision: Decision, stream: TextIO) -> "Table":
+    table = grid(stream, "strategy", *_RULE_OF_THUMB_KINDS.values(), "per GPU", "verdict")
     for evaluated in decision.evaluated:
         held = {
             allocation.kind: allocation.size_bytes
             for allocation in evaluated.estimate.peaks()[Phase.STEP]
         }
-        parts = [told_gb(held.get(part, 0)) for part in _TOLD_PARTS]
+        parts = [decimal_gb(held.get(part, 0)) for part in _RULE_OF_THUMB_KINDS]
         verdict = sentences.verdict(evaluated)
-        table.add_row(evaluated.strategy.name, *parts, told_gb(evaluated.device_bytes), verdict)
+        table.add_row(evaluated.strategy.name, *parts, decimal_gb(evaluated.device_bytes), verdict)
     return table
 
 
@@ -123,17 +123,17 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
         say(stream, f"Unseen   {ends}: not followed", hang=_LABEL_COLUMNS)
 
 
-def walk(decision: Decision, stream: TextIO) -> None:
-    """The job, and the flowchart as it was walked."""
+def flowchart(decision: Decision, stream: TextIO) -> None:
+    """The job, and the answers of the flowchart."""
     say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
-    say(stream, *_walk_lines(decision), hang=_LABEL_COLUMNS)
+    say(stream, *_answer_lines(decision), hang=_LABEL_COLUMNS)
     reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
     say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
 
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
-    """How far the chosen rung's peak may be off; told arithmetic says nothing of that."""
+    """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
     interval = decision.chosen and find_interval(decision.job, decision.chosen)
     if decision.chosen and interval:
         words = sentences.interval(decision.chosen.strategy, interval)
@@ -149,17 +149,18 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
-    """The walk, every rung with its verdict, and what would help."""
-    walk(decision, stream)
-    told = decision.job.accounting is Accounting.TEXTBOOK
+    """The flowchart, every strategy with its verdict, and the remedies."""
+    flowchart(decision, stream)
+    by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
-    if not told:
+    if not by_rule_of_thumb:
         budget = gib(decision.job.gpu_budget_bytes)
         say(stream, f"In GiB; each GPU may take {budget}")
-    print_table((_told_table if told else _rung_table)(decision, stream), stream)
-    say(stream, "", _TOLD_LEGEND if told else _LEGEND)
+    table = _rule_of_thumb_table if by_rule_of_thumb else _strategy_table
+    print_table(table(decision, stream), stream)
+    say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
-    if not told:
+    if not by_rule_of_thumb:
         _say_buffers(decision, stream)
     if remedies:
         stream.write("\nWhat would help:\n")

@@ -62,8 +62,8 @@ def words_of(row: Row, folder: Path) -> list[str]:
 
 
 def said_of(row: Row, stdout: str) -> int:
-    """The peak of the run's own rung."""
-    rungs = json.loads(stdout)["strategies"]
-    own = next(rung for rung in rungs if rung["name"] == strategy_of(row).name)
+    """The peak of the run's own strategy."""
+    strategies = json.loads(stdout)["strategies"]
+    own = next(strategy for strategy in strategies if strategy["name"] == strategy_of(row).name)
     peak_bytes: int = own["gpu"]["peak_bytes"]
     return peak_bytes

@@ -119,7 +119,7 @@ def test_a_run_that_lived_is_planned_and_one_that_died_is_refused(
     assert (0 if row["ok"] else 4) == result.code, result.stderr
 
 
-# One of each rung, spread over the models.
+# One of each strategy, spread over the models.
 PROCESSES = list({strategy_of(row): row for row in SAID}.values()) + SAID[:: len(SAID) // 6]
 
 

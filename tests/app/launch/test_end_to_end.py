@@ -113,7 +113,7 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
     assert () == done.shared_memory_left or script.path.parent != TEMPLATES
 
 
-def test_the_walk_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Path) -> None:
+def test_the_flowchart_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
 
     done, reports = launch(tmp_path, script, "--stage", "auto")
@@ -126,11 +126,11 @@ def test_the_walk_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_memory_budget_makes_the_walk_take_zero2(tmp_path: Path) -> None:
+def test_a_memory_budget_makes_the_flowchart_take_zero2(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
     planned = run(
         [sys.executable, "-m", "zerowiz", "plan", "--json", "--accelerator", "cpu"]
-        # Where nothing fits, every rung is weighed with its leanest buffers.
+        # Where nothing fits, every strategy is evaluated with its leanest buffers.
         + ["--gpus-per-node", "2", "--seq-len", "128", "--memory-budget", "100MB", *script.options],
         env=rank_environ(tmp_path / "planned"),
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""`zerowiz launch --escalate`: a job that ran out of memory goes on one rung up, from its checkpoint."""
+"""`zerowiz launch --escalate`: a job that ran out of memory goes on with the next strategy, from its checkpoint."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "zerowiz-run.json").read_text()))
 
 
-def test_after_a_rank_ran_out_the_next_rung_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
     done = launch(tmp_path, "1,5,2,raise", *STEP, *script)
 

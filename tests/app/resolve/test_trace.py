@@ -105,7 +105,7 @@ def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
     )
     assert "the language model that it wraps, alone" in wrapped.stderr
     peaks, wrapped_peaks = (
-        [rung["gpu"]["phases"] for rung in json.loads(ran.stdout)["strategies"]]
+        [strategy["gpu"]["phases"] for strategy in json.loads(ran.stdout)["strategies"]]
         for ran in (alone, wrapped)
     )
     assert peaks == wrapped_peaks
@@ -148,5 +148,5 @@ def test_a_trace_agrees_with_the_formulas(models: Path) -> None:
     )
     assert counted["model"] | {"source": "trace"} == traced["model"]
     for by_formula, by_trace in zip(counted["strategies"], traced["strategies"], strict=True):
-        peaks = [rung["gpu"]["peak_bytes"] for rung in (by_formula, by_trace)]
+        peaks = [strategy["gpu"]["peak_bytes"] for strategy in (by_formula, by_trace)]
         assert peaks[0] == pytest.approx(peaks[1], rel=0.01)

@@ -25,7 +25,7 @@ def bare_gib(size_bytes: int | None) -> str:
     return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
 
 
-def told_gb(size_bytes: int | None) -> str:
+def decimal_gb(size_bytes: int | None) -> str:
     """Decimal gigabytes without idle decimals, as textbooks write them: `28.5 GB`."""
     return "unknown" if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
 
@@ -38,9 +38,9 @@ def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     return f"{' of '.join(sizes)} {name}"
 
 
-def told_of(need_bytes: int | None, have_bytes: int | None) -> str:
+def decimal_size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     """As `size_of`, in textbook units: `28.5 of 42.29 GB`."""
-    return f"{told_gb(need_bytes).removesuffix(' GB')} of {told_gb(have_bytes)}"
+    return f"{decimal_gb(need_bytes).removesuffix(' GB')} of {decimal_gb(have_bytes)}"
 
 
 def small(size_bytes: int) -> str:

@@ -1,6 +1,6 @@
-"""Be one copy of many, round after round: agree, and print what was agreed in each.
+"""Be one node of many, round after round: agree, and print what was agreed in each.
 
-Usage: copy_of_many.py FOLDER RANK COPIES ROUNDS
+Usage: node_of_many.py FOLDER RANK NODES ROUNDS
 """
 
 import hashlib
@@ -24,8 +24,8 @@ def machine_of(rank: int) -> Machine:
     return Machine(source=MachineSource.NVML, accelerator=Accelerator.CUDA, gpus=gpus)
 
 
-def lead(folder: Path, place: NodeRank, own: Join, turn: int) -> tuple[object, int | None]:
-    rendezvous = gather(folder, place, own, lambda _: None, deadline_s=DEADLINE_S)
+def lead(folder: Path, node: NodeRank, own: Join, turn: int) -> tuple[object, int | None]:
+    rendezvous = gather(folder, node, own, lambda _: None, deadline_s=DEADLINE_S)
     config = folder / f"config-{turn}.json"
     config.write_text(f'{{"turn": {turn}, "word": "{own.word}"}}', encoding="utf-8")
     spec = LaunchSpec(
@@ -47,25 +47,27 @@ def lead(folder: Path, place: NodeRank, own: Join, turn: int) -> tuple[object, i
     return spec, turn
 
 
-def heed(folder: Path, place: NodeRank, own: Join) -> tuple[object, int | None]:
-    rendezvous, first = follow(folder, place, own, deadline_s=DEADLINE_S)
-    return first.spec, follow_on(rendezvous, place, 2, deadline_s=DEADLINE_S).end
+def follow_to_the_end(folder: Path, node: NodeRank, own: Join) -> tuple[object, int | None]:
+    rendezvous, first = follow(folder, node, own, deadline_s=DEADLINE_S)
+    return first.spec, follow_on(rendezvous, node, 2, deadline_s=DEADLINE_S).end
 
 
 def main() -> None:
-    folder, rank, copies, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:])
-    place = NodeRank(
+    folder, rank, nodes, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    node = NodeRank(
         node_rank=rank,
-        nodes=copies,
-        hosts=tuple(f"n{number}" for number in range(copies)),
+        nodes=nodes,
+        hosts=tuple(f"n{number}" for number in range(nodes)),
         master_addr="n0",
         job_key="the-same-each-time",
     )
     agreed = []
     for turn in range(rounds):
         time.sleep((0.0, 0.002, 0.03)[(turn * 7 + rank * 5) % 3])
-        own = introduce(place, machine_of(rank))
-        agreed.append(lead(folder, place, own, turn) if rank == 0 else heed(folder, place, own))
+        own = introduce(node, machine_of(rank))
+        agreed.append(
+            lead(folder, node, own, turn) if rank == 0 else follow_to_the_end(folder, node, own)
+        )
     sys.stdout.write(json.dumps([[repr(spec), end] for spec, end in agreed]))
 
 

@@ -1,0 +1,115 @@
+"""What a terminal shows of what use cases say."""
+
+import errno
+import io
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
+from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.flowchart import Constraints, decide
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.outcome.resume import Resume, ResumeFrom
+from zerowiz.core.outcome.verdict import Cause, JobEnd
+from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.strategies import ZERO2
+from zerowiz.core.workload import Integration, Workload
+from zerowiz.errors import LostEdit, PreflightError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.ui.launch_reporter import TerminalLaunchReporter
+from zerowiz.ui.reporter import TerminalReporter
+
+DECISION = decide(
+    PlanInput(
+        machine=parse_spec("4xA100-40GB", read_gpu_table()),
+        model=model_from_size("7b", 7 * 10**9),
+        workload=Workload(gradient_checkpointing=True),
+    ),
+    Constraints(),
+)
+LAUNCH_PLAN = LaunchPlan(
+    files=(), argv=("deepspeed", "train.py"), env={}, notes=("a note",), supervised=True
+)
+FACTS = ScriptFacts(path="train.py", convention=Convention.HF_PARSER, integration=Integration.HF)
+LOST = LostEdit(path="ds_config.json", there=b"theirs\n", wanted="ours\n")
+RESUME = Resume(resume_from=ResumeFrom.START, script_args=())
+
+# What a person who wants results alone does not see.
+COMMENTS: dict[str, Callable[[LaunchReporter], None]] = {
+    "note": lambda r: r.note("a note"),
+    "script": lambda r: r.script(FACTS),
+    "decision": lambda r: r.decision(DECISION, ()),
+    "losses": lambda r: r.losses((LOST,)),
+    "start": lambda r: r.start(LAUNCH_PLAN),
+}
+EVENTS: dict[str, Callable[[LaunchReporter], None]] = {
+    "event": lambda r: r.event("it went on"),
+    "error": lambda r: r.error(PreflightError("it failed", "try again")),
+    "attempt_ended": lambda r: r.attempt_ended(JobEnd(status=1, cause=Cause.FAILED), ZERO2, 1),
+    "next_attempt": lambda r: r.next_attempt(ZERO2, RESUME, 2),
+}
+each_comment = pytest.mark.parametrize("say", COMMENTS.values(), ids=COMMENTS)
+each_event = pytest.mark.parametrize("say", EVENTS.values(), ids=EVENTS)
+each_thing = pytest.mark.parametrize("say", [*COMMENTS.values(), *EVENTS.values()])
+
+Say = Callable[[LaunchReporter], None]
+
+
+class Unread(io.StringIO):
+    """A stream that nobody reads any more."""
+
+    def write(self, _text: str) -> NoReturn:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@each_comment
+def test_quiet_leaves_out_what_a_result_rests_on(
+    say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(TerminalLaunchReporter(quiet=True))
+    assert ("", "") == capsys.readouterr()
+    say(TerminalLaunchReporter())
+    assert "" != capsys.readouterr().err
+
+
+@each_event
+def test_quiet_keeps_what_happened_to_a_run(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    say(TerminalLaunchReporter(quiet=True))
+    assert "" != capsys.readouterr().err
+
+
+@each_thing
+def test_where_nobody_reads_nothing_ends(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Unread())
+    say(TerminalLaunchReporter())
+
+
+@each_thing
+def test_results_alone_stand_on_stdout(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    say(TerminalLaunchReporter())
+    assert "" == capsys.readouterr().out
+
+
+def test_a_launch_shows_the_flowchart_without_the_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    TerminalReporter(with_table=False).decision(DECISION, ())
+    flowchart = capsys.readouterr().err
+    TerminalReporter().decision(DECISION, ())
+    whole = capsys.readouterr().err
+    assert whole.startswith(flowchart)
+    assert "In GiB" in whole.removeprefix(flowchart)
+
+
+def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter: Reporter = SILENT
+    reporter.note("a note")
+    reporter.error(PreflightError("it failed"))
+    with reporter.progress("asking nodes", 2) as advance:
+        advance("n1")
+    assert ("", "") == capsys.readouterr()
