@@ -82,6 +82,7 @@ rooms: $(STAMP)
 	$(BIN)/lint-imports
 
 golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; read the diff
+	$(BIN)/python -m pytest --update-golden -q tests/core/dsconfig/test_write.py  # others read these
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs
 	git diff --stat tests/golden templates docs
 

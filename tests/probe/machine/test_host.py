@@ -18,6 +18,7 @@ from zerowiz.probe.machine.host import (
     read_host,
 )
 from zerowiz.probe.recording.files import FOLDER, FileAnswers, HostFiles, RecordedFiles, Space
+from zerowiz.probe.recording.scrub import scrub_files
 
 MEMINFO = """\
 MemTotal:       16384256 kB
@@ -73,6 +74,11 @@ def test_each_fact_of_a_host_is_read_from_some_file() -> None:
     files = RecordedFiles(answers=ANSWERING)
     host = with_number_formats(read_host(files), files, {})
     assert [] == [name for name in Host.__struct_fields__ if getattr(host, name) is None]
+
+
+def test_a_recording_keeps_each_fact_of_a_host() -> None:
+    recorded = RecordedFiles(answers=scrub_files(ANSWERING, {}))
+    assert read_host(RecordedFiles(answers=ANSWERING)) == read_host(recorded)
 
 
 def test_this_host_can_be_read() -> None:
