@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.errors import ExitCode
@@ -103,6 +105,11 @@ def test_every_strategy_has_its_row(golden_block: Callable[[Path, str, str], Non
         re.MULTILINE,
     )
     assert [(s.name, s.config_name) for s in STRATEGIES] == rows
+
+
+def test_every_family_is_named(golden_block: Callable[[Path, str, str], None]) -> None:
+    named = textwrap.fill(", ".join(f"`{name}`" for name in FAMILIES), width=120)
+    golden_block(ROOT / "docs" / "concepts" / "memory.md", "families", f"{named}\n")
 
 
 def test_every_link_between_the_pages_leads_somewhere() -> None:
