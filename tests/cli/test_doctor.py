@@ -12,14 +12,7 @@ from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run, clean_e
 from paths import ROOT
 from recorded import library
 
-from zerowiz.app.launch.preflight import note_findings, require_no_error
-from zerowiz.core.launch.doctor.builds import NO_NINJA
 from zerowiz.core.launch.doctor.examine import RULES
-from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.host import MEMLOCK
-from zerowiz.core.launch.doctor.network import PORT_TAKEN
-from zerowiz.errors import PreflightError
-from zerowiz.ui.reporter import TerminalReporter
 
 Install = Callable[[object], None]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
@@ -238,43 +231,6 @@ def test_nothing_heavy_is_loaded(folder: Path) -> None:
     heavy = {"torch", "transformers", "deepspeed", "accelerate", "questionary", "rich", "numpy"}
     assert "zerowiz.core.launch.doctor" in loaded
     assert set() == heavy & loaded
-
-
-ERROR = found(PORT_TAKEN, "somebody listens on port 1", "choose another")
-WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
-
-
-def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
-    second = found(NO_NINJA, "there is no `ninja`", "pip install ninja")
-    with pytest.raises(
-        PreflightError, match=r"somebody listens on port 1 \(PF601 port-taken\)"
-    ) as e:
-        require_no_error((WARNING, ERROR, second))
-    first, other, fix, force = e.value.hints
-    assert ("choose another", "pip install ninja") == (first, fix)
-    assert other.startswith("there is no `ninja` (PF402")
-    assert "$force" in force
-
-
-def test_what_may_go_well_stops_nothing() -> None:
-    require_no_error((WARNING,))
-    require_no_error((ERROR,), force=True)
-
-
-@pytest.mark.parametrize(
-    ("findings", "force", "expected"),
-    [((WARNING, ERROR), False, 1), ((WARNING, ERROR), True, 2), ((), False, 0)],
-)
-def test_warnings_are_notes(
-    findings: tuple[PreflightFinding, ...],
-    force: bool,
-    expected: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    note_findings(findings, TerminalReporter(), force=force)
-    notes = capsys.readouterr().err.splitlines()
-    assert expected == len(notes)
-    assert all(note.startswith("note: ") for note in notes)
 
 
 def test_the_guide_lists_every_rule(golden_block: Callable[[Path, str, str], None]) -> None:
