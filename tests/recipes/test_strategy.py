@@ -73,6 +73,8 @@ def test_a_strategy_touches_its_row_and_its_formulas(copied: Copy) -> None:
     config = json.loads((copied.root / TEMPLATE).read_text(encoding="utf-8"))
     assert {"stage", "offload_optimizer"} < set(config["zero_optimization"])
     assert set() == copied.failed(*EVERY_STRATEGY)
+    made = {path for path in copied.rewritten if not path.startswith("tests/")}
+    assert {TEMPLATE, "docs/reference/configs.md"} == made
     copied.check_files(recipe)
 
 
