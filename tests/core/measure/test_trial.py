@@ -298,3 +298,8 @@ def test_a_trial_is_flat_as_json_and_reads_itself_back(said: Mapping[str, object
     assert (3, "FusedAdam") == (content["micro_batch"], content["optimizer"])
     assert said.items() <= content.items()
     assert one == decode_trial(content, "case")
+
+
+def test_an_adam_that_copies_lists_of_tensors_is_counted_so() -> None:
+    kernels = (OptimizerKernel.ADAMW_FUSED, OptimizerKernel.ADAMW_FOREACH)
+    assert [True, False] == [trial(optimizer=k.value).workload.optimizer_fused for k in kernels]

@@ -106,7 +106,12 @@ def decode_trial(value: object, path: str) -> Trial:
     said.pop("workload", None)
     trial = decode(Trial, said or value, path)
     workload = decode(Workload, step, path)
-    return replace(trial, workload=replace(workload, optimizer=counted_as(trial.kernel)))
+    stepped = replace(
+        workload,
+        optimizer=counted_as(trial.kernel),
+        optimizer_fused=trial.kernel is not OptimizerKernel.ADAMW_FOREACH,
+    )
+    return replace(trial, workload=stepped)
 
 
 def encode_trial(trial: Trial) -> dict[str, object]:
