@@ -12,6 +12,10 @@ from msgspec import Struct
 _SETTING = re.compile(r"\$([a-z][a-z_]*)")
 
 
+def _in_python(text: str) -> str:
+    return _SETTING.sub(r"\1", text)
+
+
 class ExitCode(IntEnum):
     """What a command's exit status means; scripts depend on these numbers."""
 
@@ -45,10 +49,13 @@ class ZerowizError(Exception):
         super().__init__(message)
         self.message = message
         self.hints = hints
+        for hint in hints:
+            # A traceback shows it, in a notebook too.
+            self.add_note(f"hint: {_in_python(hint)}")
 
     def __str__(self) -> str:
         """The message with the names that settings have in Python."""
-        return _SETTING.sub(r"\1", self.message)
+        return _in_python(self.message)
 
 
 class LostEdit(Struct, frozen=True, kw_only=True):

@@ -150,3 +150,11 @@ def test_a_result_shows_itself_in_a_notebook_with_its_text_escaped() -> None:
     assert html.count("<tr>") == 1 + len(STRATEGIES)
     assert "What would help" in html
     assert "<b>none</b>" in html
+
+
+def test_what_to_do_next_is_a_note_of_the_error_in_words_of_python() -> None:
+    with pytest.raises(UsageError) as refused:
+        zerowiz.plan("4xA100-40GB", model="7b", precision="fp16", optimizer_state_dtype="bf16")  # type: ignore[arg-type]
+    notes = refused.value.__notes__
+    assert notes
+    assert all(note.startswith("hint: ") and "$" not in note for note in notes)
