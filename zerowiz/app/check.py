@@ -41,7 +41,7 @@ class CheckedConfig(Struct, frozen=True, kw_only=True):
 
 
 def choose_version(version: str | None) -> str | None:
-    """The given version of DeepSpeed, else the installed one; None where there is none.
+    """The given version of DeepSpeed, else the installed one; None if there is none.
 
     Raises:
         UsageError: It is no version.

@@ -153,7 +153,7 @@ def _read_script(examination: _Examination) -> ScriptFacts | None:
 
 
 def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan | None:
-    """The job as a launch without questions would have it; None where there is none."""
+    """The job as a launch without questions would have it; None if there is none."""
     if facts is None and examination.options.model is None:
         if examination.script is None:
             what = "no script and no `$model`: what a job needs was not looked at"

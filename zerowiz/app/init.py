@@ -100,7 +100,7 @@ def write_init(init_plan: InitPlan, reporter: Reporter, person: Person | None) -
 def _with_machine(
     options: Options, reporter: Reporter, ask_person: Ask | None
 ) -> tuple[Options, Machine]:
-    """The machine, and the options; where there is none to see, one that the person names."""
+    """The machine, and the options; if there is none to see, one that the person names."""
     try:
         return options, find_machine(options, os.environ, reporter=reporter)
     except PreflightError as error:

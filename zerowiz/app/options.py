@@ -35,7 +35,7 @@ _MOST = 10_000_000
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the person said; None where nobody said anything."""
+    """What a person chose; None is no choice."""
 
     model: Annotated[str | None, settings.MODEL] = None
     method: Annotated[Method | None, SETTINGS["method"]] = None

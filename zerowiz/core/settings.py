@@ -52,7 +52,7 @@ class SettingRow(Struct, frozen=True, kw_only=True):
 
     @property
     def off(self) -> str:
-        """The spelling that switches it off; empty where there is none."""
+        """The spelling that switches it off; empty if there is none."""
         return self.flag.partition("/")[2]
 
 

@@ -77,7 +77,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def tail(path: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log; empty where there is none."""
+    """The last lines of a log; empty if there is none."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -36,7 +36,7 @@ class Meter(Protocol):
         """Memory that the phases do not count."""
 
     def retries(self) -> int | None:
-        """How often the allocator had to flush its cache; None where there is none."""
+        """How often the allocator had to flush its cache; None if there is none."""
 
     def host_peak_rss_bytes(self) -> int:
         """The largest resident set so far."""

@@ -21,7 +21,7 @@ class ResumeFrom(StrEnum):
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    """The checkpoints in the script's output folder; None where there is none of a kind."""
+    """The checkpoints in the script's output folder; None if there is none of a kind."""
 
     portable: str | None = None
     """The newest one of `portable_checkpoint`, which loads at every stage."""

@@ -89,7 +89,7 @@ def field_options(
     Args:
         name: The field.
         reads: How its word is parsed.
-        default: None where there is none, or where it is not known.
+        default: None if there is none, or where it is not known.
         line: Where the script defines the field; None for a library's.
     """
     names = (name, *FIELD_ALIASES.get(name, ()))

@@ -77,7 +77,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """Its spellings, such as `--batch_size`, `-b`."""
     dest: str
     default: Scalar = None
-    """None where there is none, or where it is not known."""
+    """None if there is none, or where it is not known."""
     takes: Takes = Takes.VALUE
     reads: Reads = Reads.STR
     const: Scalar = True

@@ -45,7 +45,7 @@ def read_facts(
     """Every fact about this host that a preflight check may need.
 
     Args:
-        program: The path of `deepspeed`; None where there is none.
+        program: The path of `deepspeed`; None if there is none.
         environ: The job's environment, with what a launch adds.
         files: The files of the host.
         ops: What DeepSpeed has to compile.

@@ -51,7 +51,7 @@ def parse_record(text: str, name: str) -> Record:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of an earlier `init` in a folder; None where there is none.
+    """The record of an earlier `init` in a folder; None if there is none.
 
     Raises:
         ZerowizError: There is one, and this version cannot read it.

@@ -76,7 +76,7 @@ def _read_nvcc(nvcc: Path | None, environ: Mapping[str, str]) -> tuple[int, int]
 
 
 def parse_nvcc(text: str) -> tuple[int, int] | None:
-    """The release in the output of `nvcc -V`; None where there is none."""
+    """The release in the output of `nvcc -V`; None if there is none."""
     match = _NVCC_RELEASE.search(text)
     return (int(match[1]), int(match[2])) if match else None
 

@@ -41,7 +41,7 @@ def _read_metadata(package: str) -> str | None:
 
 
 def read_transformers_release() -> tuple[int, int]:
-    """Major and minor release of the installed transformers; the newest where there is none."""
+    """Major and minor release of the installed transformers; the newest if there is none."""
     return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
 
 

@@ -70,7 +70,7 @@ def _find_files(folder: Path) -> Iterator[Path]:
 
 
 def read_stored(folder: Path) -> Stored | None:
-    """The tensors of the checkpoint in a folder; None where there is none, or only a part of one.
+    """The tensors of the checkpoint in a folder; None if there is none, or only a part of one.
 
     Raises:
         UsageError: A file is not of the kind that its name says.

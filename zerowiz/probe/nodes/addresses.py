@@ -43,7 +43,7 @@ def _hostname(host: str) -> str:
 
 
 def parse_ssh_hostname(text: str) -> str | None:
-    """The host name in the output of `ssh -G`; None where there is none."""
+    """The host name in the output of `ssh -G`; None if there is none."""
     settings = dict(line.partition(" ")[::2] for line in text.splitlines())
     return settings.get("hostname")
 

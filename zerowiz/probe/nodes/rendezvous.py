@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 
 
 def read_open_rendezvous(folder: Path) -> OpenRendezvous | None:
-    """The newest rendezvous that a node 0 has opened; None where there is none.
+    """The newest rendezvous that a node 0 has opened; None if there is none.
 
     Args:
         folder: Of the job.
@@ -30,7 +30,7 @@ def read_open_rendezvous(folder: Path) -> OpenRendezvous | None:
 
 
 def read_join(folder: Path, node_rank: int) -> Join | None:
-    """The newest join of this node; None where there is none.
+    """The newest join of this node; None if there is none.
 
     Args:
         folder: Of the rendezvous.
@@ -40,7 +40,7 @@ def read_join(folder: Path, node_rank: int) -> Join | None:
 
 
 def read_attempt(folder: Path, number: int) -> AttemptSpec | None:
-    """This attempt, for whichever nodes it is meant; None where there is none.
+    """This attempt, for whichever nodes it is meant; None if there is none.
 
     Args:
         folder: Of the rendezvous.

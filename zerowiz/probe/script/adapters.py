@@ -145,7 +145,7 @@ def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...
 
 
 def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> Binding:
-    """The condition under which several calls are all made; certain where there is none.
+    """The condition under which several calls are all made; certain if there is none.
 
     Args:
         read: Answers what the condition depends on.

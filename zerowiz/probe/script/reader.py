@@ -250,7 +250,7 @@ def _asks_config(expr: ast.expr) -> bool:
 
 
 def agree(bindings: Iterable[Binding]) -> Binding:
-    """The setting that all of these have; unseen where two differ, or where there is none."""
+    """The setting that all of these have; unseen where two differ, or if there is none."""
     found = list(bindings)
     distinct = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}
     return found[0] if len(distinct) == 1 else UNSEEN

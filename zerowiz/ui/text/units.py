@@ -62,7 +62,7 @@ def count(params: int) -> str:
 
 
 def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
-    """How many of each there are: `2 errors, 1 warning`; empty where there is none.
+    """How many of each there are: `2 errors, 1 warning`; empty if there is none.
 
     Args:
         found: Of every finding.

@@ -65,7 +65,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     layers: Count
     hidden_size: Count
     embedding: tuple[Count, ...]
-    """Shape of the token embedding; empty where there is none."""
+    """Shape of the token embedding; empty if there is none."""
     tied_embeddings: bool
     tensors: tuple[TracedTensor, ...]
     """Tied weights once."""
