@@ -297,7 +297,7 @@ def test_slices_are_chosen_by_name_and_have_no_links() -> None:
 
 
 def test_a_gpu_in_slices_is_no_gpu_to_choose() -> None:
-    with pytest.raises(UsageError, match=r"there is no usable GPU 1$"):
+    with pytest.raises(UsageError, match=r"(?m)there is no usable GPU 1$"):
         machine_of("synthetic/a100-mig", gpus="1")
 
 
