@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
 from zerowiz.app.decide.plan_json import encode_plan
-from zerowiz.app.launch.start import plan_files
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, settable, with_plain
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -25,9 +25,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload
-from zerowiz.emit.files import write_files
 from zerowiz.errors import UsageError
-from zerowiz.ui.html import plan_table
 
 if TYPE_CHECKING:
     from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -98,10 +96,14 @@ class PlanResult(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, object]:
         """The same object that `zerowiz plan --json` prints."""
-        content: dict[str, object] = json.loads(json.dumps(encode_plan(self.decided)))
+        content: dict[str, object] = msgspec.json.decode(
+            msgspec.json.encode(encode_plan(self.decided))
+        )
         return content
 
     def _repr_html_(self) -> str:
+        from zerowiz.ui.html import plan_table  # noqa: PLC0415 - a notebook alone asks for it
+
         return plan_table(self.decided.decision, self.remedies)
 
 
@@ -223,7 +225,12 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
         raise UsageError(
             "`$model` is needed", "a folder with config.json, a hub id, or a size such as `7b`"
         )
-    return PlanResult(decided=plan_options(options, _find(machine, options), None, ()))
+    return plan_with(options, _find(machine, options))
+
+
+def plan_with(options: Options, machine: Machine) -> PlanResult:
+    """Decide with these options on this machine: what `plan` and `zerowiz plan` do."""
+    return PlanResult(decided=plan_options(options, machine, None, ()))
 
 
 def write_config(
@@ -247,6 +254,9 @@ def write_config(
         >>> path.name
         'ds_config_zero2.json'
     """
+    from zerowiz.app.launch.start import plan_files  # noqa: PLC0415 - a plan writes nothing
+    from zerowiz.emit.files import write_files  # noqa: PLC0415 - as above
+
     decided = replace(
         result.decided, options=replace(result.decided.options, output_dir=Path(folder))
     )

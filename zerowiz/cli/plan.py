@@ -5,12 +5,13 @@ import sys
 
 import typer
 
+from zerowiz.app.api import plan_with
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
+from zerowiz.app.decide.decision import note_basis, note_emulation, require_strategy
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_plan
+from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.script import ScriptSettings
@@ -25,14 +26,14 @@ def plan(options: Options) -> None:
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
     options = answer(options, answers, answer_or_default)
     machine = find_machine(options, os.environ, reporter=reporter)
-    decided = plan_options(options, machine, None, ())
-    note_basis(decided, reporter)
-    note_emulation(decided, reporter)
+    result = plan_with(options, machine)
+    note_basis(result.decided, reporter)
+    note_emulation(result.decided, reporter)
     if options.as_json:
-        write_plan(decided)
+        write_json(result.to_dict())
     else:
-        show.plan(decided.decision, decided.remedies, sys.stdout)
-    require_strategy(decided)
+        show.plan(result.decided.decision, result.remedies, sys.stdout)
+    require_strategy(result.decided)
 
 
 def register(app: typer.Typer) -> None:
