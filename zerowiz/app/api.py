@@ -89,7 +89,6 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         Raises:
             NothingFitsError: There is none.
         """
-        require_strategy(self.decided)
         chosen = self.decided.decision.of(require_strategy(self.decided))
         request = self.decided.request
         return render_values(request.job, chosen, request.handover)
