@@ -12,7 +12,8 @@ from msgspec import Struct
 _SETTING = re.compile(r"\$([a-z][a-z_]*)")
 
 
-def _in_python(text: str) -> str:
+def in_python(text: str) -> str:
+    """The text with the names that settings have in Python."""
     return _SETTING.sub(r"\1", text)
 
 
@@ -51,11 +52,11 @@ class ZerowizError(Exception):
         self.hints = hints
         for hint in hints:
             # A traceback shows it, in a notebook too.
-            self.add_note(f"hint: {_in_python(hint)}")
+            self.add_note(f"hint: {in_python(hint)}")
 
     def __str__(self) -> str:
         """The message with the names that settings have in Python."""
-        return _in_python(self.message)
+        return in_python(self.message)
 
 
 class LostEdit(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload
-from zerowiz.errors import UsageError
+from zerowiz.errors import UsageError, in_python
 
 if TYPE_CHECKING:
     from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -81,7 +81,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     @property
     def assumed(self) -> tuple[str, ...]:
         """The defaults that the plan rests on."""
-        return tuple(text.replace("$", "") for text in self.decided.request.assumed)
+        return tuple(map(in_python, self.decided.request.assumed))
 
     def config(self) -> dict[str, object]:
         """The DeepSpeed config of the chosen strategy.

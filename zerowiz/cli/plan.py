@@ -11,7 +11,7 @@ from zerowiz.app.decide.decision import note_basis, note_emulation, require_stra
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_json
+from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.script import ScriptSettings
@@ -30,7 +30,7 @@ def plan(options: Options) -> None:
     note_basis(result.decided, reporter)
     note_emulation(result.decided, reporter)
     if options.as_json:
-        write_json(result.to_dict())
+        write_plan(result.decided)
     else:
         show.plan(result.decided.decision, result.remedies, sys.stdout)
     require_strategy(result.decided)
