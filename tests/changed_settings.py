@@ -9,13 +9,17 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
+    Reference,
     StateDtype,
+    Trainer,
     Workload,
 )
 
 _PLAIN = Workload(sequence_tokens=256)
 _BATCHED = replace(_PLAIN, micro_batch=2)
 _ADAPTERS = replace(_PLAIN, method=Method.LORA)
+_PAIRS = replace(_PLAIN, trainer=Trainer.DPO)
+_GENERATED = replace(_PLAIN, trainer=Trainer.GRPO, completion_tokens=128)
 _IN_FP32 = replace(_PLAIN, precision=Precision.FP32)
 
 CHANGED: Mapping[str, tuple[Workload, Workload]] = {
@@ -33,5 +37,10 @@ CHANGED: Mapping[str, tuple[Workload, Workload]] = {
     "attention": (_PLAIN, replace(_PLAIN, attention=Attention.EAGER)),
     "loss": (_PLAIN, replace(_PLAIN, loss=Loss.CHUNKED)),
     "packing": (_BATCHED, replace(_BATCHED, packing=True)),
+    "trainer": (_PLAIN, _PAIRS),
+    "reference": (_PAIRS, replace(_PAIRS, reference=Reference.PRECOMPUTED)),
+    "completion_tokens": (_GENERATED, replace(_GENERATED, completion_tokens=64)),
+    "generation_batch": (_GENERATED, replace(_GENERATED, generation_batch=64)),
+    "vllm_memory_fraction": (_GENERATED, replace(_GENERATED, vllm_memory_fraction=0.3)),
 }
 """By the setting: a step, and the same one with another value of it."""

@@ -21,6 +21,8 @@ SHARED = {
     *("--config", "--config-via"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
     "--module",
+    *("--trainer", "--reference", "--completion-tokens", "--generation-batch"),
+    "--vllm-memory-fraction",
 }
 # A value for each that this job bears; `None` is a switch.
 VALUES: dict[str, str | None] = {
@@ -54,6 +56,11 @@ VALUES: dict[str, str | None] = {
     "--torch-autocast": "bf16",
     "--nvme-path": "nvme",
     "--output-dir": "out",
+    "--trainer": "dpo",
+    "--reference": "precomputed",
+    "--completion-tokens": "32",
+    "--generation-batch": "8",
+    "--vllm-memory-fraction": "0.3",
 }
 # What some of them need beside them.
 BESIDE: dict[str, list[str]] = {
@@ -61,6 +68,8 @@ BESIDE: dict[str, list[str]] = {
     "--quantized-weights": ["--stage", "3"],
     # Whether this host can do so is not the question.
     "--nvme-path": ["--stage", "3", "--offload", "all", "--force"],
+    "--reference": ["--trainer", "dpo"],
+    "--vllm-memory-fraction": ["--trainer", "grpo"],
 }
 ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")

@@ -104,6 +104,11 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "attention": "str",
             "loss": "str",
             "packing": "bool",
+            "trainer": "str",
+            "reference": "NoneType",
+            "completion_tokens": "NoneType",
+            "generation_batch": "NoneType",
+            "vllm_memory_fraction": "NoneType",
             "accounting": "str",
         },
         "flowchart": [

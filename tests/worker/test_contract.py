@@ -167,7 +167,7 @@ def test_a_setting_reaches_the_ranks_of_measure_or_is_refused(
     if SETTINGS[name].measurable:
         assert case_of(before, zero_optimization=zero) != case_of(after, zero_optimization=zero)
     else:
-        with pytest.raises(UsageError, match=f"`measure` cannot train with `{name}`"):
+        with pytest.raises(UsageError, match=f"`measure` cannot train with .*`{name}`"):
             case_of(after)
 
 

@@ -27,7 +27,9 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
+    Reference,
     StateDtype,
+    Trainer,
 )
 from zerowiz.errors import UsageError
 
@@ -63,6 +65,11 @@ class Options(Struct, frozen=True, kw_only=True):
     attention: Annotated[Attention | None, SETTINGS["attention"]] = None
     loss: Annotated[Loss | None, SETTINGS["loss"]] = None
     packing: Annotated[bool | None, SETTINGS["packing"]] = None
+    trainer: Annotated[Trainer | None, SETTINGS["trainer"]] = None
+    reference: Annotated[Reference | None, SETTINGS["reference"]] = None
+    completion_tokens: Annotated[int | None, SETTINGS["completion_tokens"]] = None
+    generation_batch: Annotated[int | None, SETTINGS["generation_batch"]] = None
+    vllm_memory_fraction: Annotated[float | None, SETTINGS["vllm_memory_fraction"]] = None
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
     nvme_path: Annotated[Path | None, settings.NVME_PATH] = None
@@ -86,6 +93,13 @@ class Options(Struct, frozen=True, kw_only=True):
         """Refuse what the types of the fields let through."""
         if self.stage not in {None, "auto", "0", "1", "2", "3"}:
             raise UsageError(f"`$stage {self.stage}` is no ZeRO stage", "choose auto, 0, 1, 2 or 3")
+        generated, whole = self.completion_tokens, self.sequence_tokens
+        if generated is not None and whole is not None and generated >= whole:
+            raise UsageError(
+                f"`$completion_tokens {generated}` leaves no token of `$sequence_tokens {whole}`"
+                " to the prompt",
+                "`$sequence_tokens` counts prompt and completion together",
+            )
         if self.config_via is not None:
             split_config_via(self.config_via)
         for name in rows():

@@ -35,6 +35,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """Whether a plan says so of any job, or only where a script decides it and does not show it."""
     of_adapters: bool = False
     """Whether it means something only where adapters train."""
+    of_generation: bool = False
+    """Whether it means something only where the trainer samples completions."""
     shown: str | None = None
     """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
     measurable: bool = True

@@ -74,6 +74,40 @@ class Loss(StrEnum):
     """Liger's kernels: loss and its gradients in one, and its norms and MLPs with them."""
 
 
+class Trainer(StrEnum):
+    """What a step trains for: TRL's trainers by their names, and what trains like them."""
+
+    SFT = "sft"
+    """Also pretraining and any other loss of one sequence at a time."""
+    DPO = "dpo"
+    REWARD = "reward"
+    KTO = "kto"
+    GRPO = "grpo"
+    RLOO = "rloo"
+    PPO = "ppo"
+
+    @property
+    def generates(self) -> bool:
+        """Whether it samples the completions that it trains on."""
+        return self in {Trainer.GRPO, Trainer.RLOO, Trainer.PPO}
+
+    @property
+    def compares(self) -> bool:
+        """Whether its loss can compare the model with a frozen reference."""
+        return self not in {Trainer.SFT, Trainer.REWARD}
+
+
+class Reference(StrEnum):
+    """Where the log-probabilities of the reference come from."""
+
+    MODEL = "model"
+    """A frozen copy of the model, held while it trains."""
+    NONE = "none"
+    """No copy: the loss needs none, or the model itself runs without its adapters."""
+    PRECOMPUTED = "precomputed"
+    """They were computed before training."""
+
+
 class Integration(StrEnum):
     """Who hands the config to DeepSpeed."""
 
@@ -241,6 +275,63 @@ class Workload(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     """Whether the sequences of a micro-batch stand in one row, without padding."""
+    trainer: Annotated[
+        Trainer,
+        SettingRow(
+            flag="--trainer",
+            help="What trains: TRL's trainers by name",
+            panel=Panel.JOB,
+            shown="{value}",
+            measurable=False,
+        ),
+    ] = Trainer.SFT
+    reference: Annotated[
+        Reference | None,
+        SettingRow(
+            flag="--reference",
+            help="Reference of DPO, KTO, GRPO ...: a copy, none, computed before",
+            panel=Panel.JOB,
+            shown="reference {value}",
+            measurable=False,
+        ),
+    ] = None
+    """None: as the trainer does by default, which `resolved_reference` says."""
+    completion_tokens: Annotated[
+        Count,
+        SettingRow(
+            flag="--completion-tokens",
+            help="Of a sequence, generated at most (GRPO, RLOO, PPO)",
+            panel=Panel.JOB,
+            shown="{value} tokens generated",
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = 512
+    """Of `sequence_tokens`, those that follow the prompt (trl 1.16, max_completion_length)."""
+    generation_batch: Annotated[
+        Count | None,
+        SettingRow(
+            flag="--generation-batch",
+            help="Completions per GPU generated at a time (GRPO, RLOO, PPO)",
+            panel=Panel.JOB,
+            shown="{value} generated at a time",
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = None
+    """None: those of all micro-steps of an optimizer step, as `resolved_generation_batch` says."""
+    vllm_memory_fraction: Annotated[
+        float | None,
+        SettingRow(
+            flag="--vllm-memory-fraction",
+            help="Of each GPU, taken by a vLLM that generates in it",
+            panel=Panel.JOB,
+            shown="vLLM in {value} of each GPU",
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = None
+    """None: no vLLM runs in the GPUs that train."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
@@ -251,6 +342,8 @@ class Workload(Struct, frozen=True, kw_only=True):
             ("sequence_tokens", self.sequence_tokens),
             ("accumulation_steps", self.accumulation_steps),
             ("lora_rank", self.lora_rank),
+            ("completion_tokens", self.completion_tokens),
+            ("generation_batch", self.resolved_generation_batch),
         ):
             if count < 1:
                 raise UsageError(f"`${name}` must be at least 1, not {count}")
@@ -269,11 +362,50 @@ class Workload(Struct, frozen=True, kw_only=True):
                 f"`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{self.precision}`",
                 "DeepSpeed's switch for it lives in the config's `bf16` section",
             )
+        self._check_trainer()
+
+    def _check_trainer(self) -> None:
+        """Refuse what the trainer does not have."""
+        if self.reference not in {None, Reference.NONE} and not self.trainer.compares:
+            raise UsageError(
+                f"`$trainer {self.trainer}` has no reference",
+                f"drop `$reference {self.reference}`",
+            )
+        fraction = self.vllm_memory_fraction
+        if fraction is None:
+            return
+        if not 0 < fraction <= 1:
+            raise UsageError(f"`$vllm_memory_fraction {fraction}` is no part of a GPU's memory")
+        if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
+            raise UsageError(
+                f"`$trainer {self.trainer}` generates nothing with vLLM",
+                f"drop `$vllm_memory_fraction {fraction}`",
+            )
 
     @property
     def lora_targets(self) -> str:
         """The same in one word, as the option takes it."""
         return ",".join(self.lora_target_modules) or ALL_LINEAR
+
+    @property
+    def resolved_reference(self) -> Reference:
+        """Where the reference comes from, by default as the trainer does.
+
+        trl 1.16, DPOTrainer, KTOTrainer, RLOOTrainer (`beta` 0.05): a copy of the model, unless
+        adapters train. GRPOTrainer: none, as its `beta` is 0.0.
+        """
+        if self.reference is not None:
+            return self.reference
+        copies = self.trainer.compares and self.trainer is not Trainer.GRPO
+        return Reference.MODEL if copies and self.method is Method.FULL else Reference.NONE
+
+    @property
+    def resolved_generation_batch(self) -> int:
+        """Completions that a GPU generates at a time.
+
+        trl 1.16, GRPOConfig: `steps_per_generation` is the number of micro-steps by default.
+        """
+        return self.generation_batch or self.micro_batch * self.accumulation_steps
 
     @property
     def tokens(self) -> int:
@@ -298,11 +430,21 @@ class Workload(Struct, frozen=True, kw_only=True):
             4
         """
         adapters = self.method is not Method.FULL
+        generates = self.trainer.generates
         shown = {
-            name: getattr(self, name) if adapters or not row.of_adapters else None
+            name: getattr(self, name)
+            if (adapters or not row.of_adapters) and (generates or not row.of_generation)
+            else None
             for name, row in SETTINGS.items()
         }
-        return shown | ({"lora_target_modules": self.lora_targets} if adapters else {})
+        resolved: dict[str, object] = {}
+        if adapters:
+            resolved["lora_target_modules"] = self.lora_targets
+        if self.trainer.compares:
+            resolved["reference"] = self.resolved_reference
+        if generates:
+            resolved["generation_batch"] = self.resolved_generation_batch
+        return shown | resolved
 
 
 SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)

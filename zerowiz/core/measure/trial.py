@@ -69,9 +69,10 @@ class Trial(Struct, frozen=True, kw_only=True):
         for name, count in (("gpus", self.gpus), ("steps", self.steps)):
             if count < 1:
                 raise UsageError(f"`{name}` must be at least 1")
-        for name in self.workload.changed():
-            if not SETTINGS[name].measurable:
-                raise UsageError(f"`measure` cannot train with `${name}`", f"drop `${name}`")
+        changed = [n for n in self.workload.changed() if not SETTINGS[n].measurable]
+        if changed:
+            named = " and ".join(f"`${name}`" for name in changed)
+            raise UsageError(f"`measure` cannot train with {named}", f"drop {named}")
 
 
 class _Adapters(Struct, frozen=True, kw_only=True):
