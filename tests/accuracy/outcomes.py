@@ -8,7 +8,8 @@ from enum import StrEnum
 from measured.rows import Row, buffers_of, strategy_of, workload_of
 from measured.traces import model_of, stand_in
 
-from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
+from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.values import replace

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate, evaluate_all
+from zerowiz.core.decision.evaluate import evaluate, evaluate_all
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.decision.evaluate import PlanInput, Verdict
+from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
@@ -68,6 +69,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "interval": {
                 **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
                 "assumptions": ["str"],
+                "uncounted": [],
             },
             "device_bytes": "int",
             "budget_bytes": "int",

@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
-from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size

@@ -5,8 +5,8 @@ import io
 import pytest
 from changed_settings import CHANGED
 
-from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.script import Binding, Convention, ScriptFacts

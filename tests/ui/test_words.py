@@ -6,6 +6,7 @@ import pytest
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.decision.questions import QUESTIONS
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -22,13 +23,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_every_reason_question_verdict_link_and_assumption_has_words() -> None:
+def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> None:
     words = [
         *map(sentences.reason, Reason),
         *map(sentences.question, FlowchartQuestion),
         *(sentences.VERDICTS[verdict] for verdict in Verdict),
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
         *map(sentences.assumption, Assumption),
+        *map(sentences.uncounted, Uncounted),
     ]
     assert all(words)
     assert len(words) == len(set(words))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, evaluate
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.memory.rank_sizes import StrategyRow

@@ -12,7 +12,7 @@ import pytest
 from ranks.harness import rank_environ, run
 from writer.matrix import Case, cases, pairwise
 
-from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.model.hf_config import model_from_config

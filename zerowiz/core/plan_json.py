@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import Remedy
-from zerowiz.core.decision.uncertainty import find_interval
+from zerowiz.core.decision.uncertainty import Interval
 from zerowiz.core.flags import flags
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
@@ -39,9 +40,8 @@ def _workload(job: PlanInput) -> dict[str, object]:
     }
 
 
-def _interval(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object] | None:
+def _interval(found: Interval | None) -> dict[str, object] | None:
     """None for the rule of thumb."""
-    found = find_interval(job, evaluated)
     if found is None:
         return None
     return {
@@ -49,6 +49,7 @@ def _interval(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object] 
         "expected_bytes": found.expected_bytes,
         "high_bytes": found.high_bytes,
         "assumptions": [assumption.value for assumption in found.assumptions],
+        "uncounted": [each.value for each in found.uncounted],
     }
 
 
@@ -62,7 +63,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
         "ran_out": None if evaluated.ran_out is None else encode(evaluated.ran_out),
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
-            "interval": _interval(job, evaluated),
+            "interval": _interval(evaluated.interval),
             "device_bytes": evaluated.device_bytes,
             "budget_bytes": evaluated.budget_bytes,
             "headroom_bytes": evaluated.headroom_bytes,

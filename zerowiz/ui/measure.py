@@ -10,6 +10,7 @@ from zerowiz.ui.text.units import bare_gib
 _VERDICTS = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "tight",
+    Verdict.UNCERTAIN: "uncertain",
     Verdict.DOES_NOT_FIT: "does not fit",
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.flags import flags
@@ -51,6 +52,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.ASKED_FOR: "it was asked for, and it fits",
     Reason.FORCED: "it was asked for with `--force`, and it does not fit",
     Reason.TIGHT: "it is tight: expect slower steps near the limit, or an out-of-memory",
+    Reason.UNCERTAIN: "it is uncertain: it may need more than there is",
     Reason.NOTHING_FITS: "no strategy that may be chosen fits",
     Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
 }
@@ -252,6 +254,7 @@ def guess(family: str, exact: str, *, wraps: bool) -> str:
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "tight",
+    Verdict.UNCERTAIN: "uncertain",
     Verdict.DOES_NOT_FIT: "too big",
 }
 
@@ -284,6 +287,16 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
 }
 
 
+_UNCOUNTED: Mapping[Uncounted, str] = {
+    Uncounted.WRAPPED_MODEL: "what the model has beside its language model",
+}
+
+
+def uncounted(value: Uncounted) -> str:
+    """What a job holds besides what is predicted."""
+    return _UNCOUNTED[value]
+
+
 def assumption(value: Assumption) -> str:
     """What an interval rests on."""
     return _ASSUMPTIONS[value]
@@ -294,7 +307,9 @@ def interval(strategy: Strategy, value: Interval) -> str:
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
     said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
     assumed = ", ".join(map(assumption, value.assumptions))
-    return f"{said}; assumes {assumed}" if assumed else said
+    besides = ", ".join(map(uncounted, value.uncounted))
+    parts = (said, assumed and f"assumes {assumed}", besides and f"not counted: {besides}")
+    return "; ".join(part for part in parts if part)
 
 
 def verdict(evaluated: StrategyEstimate) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import Remedy
-from zerowiz.core.decision.uncertainty import find_interval
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
@@ -21,7 +21,12 @@ from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, gpus, small
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLOURS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}
+_COLOURS = {
+    Verdict.FITS: "green",
+    Verdict.TIGHT: "yellow",
+    Verdict.UNCERTAIN: "yellow",
+    Verdict.DOES_NOT_FIT: "red",
+}
 
 
 def _job_lines(job: PlanInput) -> tuple[str, ...]:
@@ -134,9 +139,9 @@ def flowchart(decision: Decision, stream: TextIO) -> None:
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
     """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
-    interval = decision.chosen and find_interval(decision.job, decision.chosen)
-    if decision.chosen and interval:
-        words = sentences.interval(decision.chosen.strategy, interval)
+    chosen = decision.chosen
+    if chosen is not None and chosen.interval is not None:
+        words = sentences.interval(chosen.strategy, chosen.interval)
         say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 

@@ -4,7 +4,8 @@ import pytest
 from measured.rows import read_model
 
 from zerowiz.core.decision.buffer_costs import Cost, buffer_costs
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.ledger import AllocationKind, Phase

@@ -13,13 +13,8 @@ from measured.rows import (
     workload_of,
 )
 
-from zerowiz.core.decision.evaluate import (
-    PlanInput,
-    StrategyEstimate,
-    Verdict,
-    evaluate,
-    evaluate_all,
-)
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.spec import parse_spec

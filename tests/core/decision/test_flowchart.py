@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
@@ -16,6 +16,7 @@ from zerowiz.core.decision.flowchart import (
     decide,
     follow_flowchart,
 )
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import LinkClass
@@ -69,6 +70,7 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
             first_moments={},
             host={},
         ),
+        interval=None,
         verdict=verdict,
         device_bytes=need,
         budget_bytes=BUDGET_BYTES,

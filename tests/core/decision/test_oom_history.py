@@ -9,9 +9,9 @@ import pytest
 from paths import ROOT
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.oom_history import History, RanOut
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec

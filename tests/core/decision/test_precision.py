@@ -2,8 +2,9 @@
 
 import pytest
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import emulates_bf16, native_precision
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host

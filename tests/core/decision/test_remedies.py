@@ -6,8 +6,8 @@ import pytest
 from measured.rows import read_model
 from msgspec import convert, to_builtins
 
-from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import REMEDIES, Change, find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec

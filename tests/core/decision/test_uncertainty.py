@@ -25,8 +25,10 @@ from measured.traces import read_config_of, trace_of, traced_model
 from paths import MODELS, ROOT
 from random_models import models
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
-from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt, Interval, find_interval
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt, Interval
+from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
@@ -76,7 +78,7 @@ def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
 
 def surely(job: PlanInput, strategy: StrategyRow) -> Interval:
     """The interval of a job that has one."""
-    found = find_interval(job, evaluate(job, strategy))
+    found = evaluate(job, strategy).interval
     assert found is not None
     return found
 
@@ -164,7 +166,7 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 @given(job=jobs())
 def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: PlanInput) -> None:
     evaluated = evaluate(job, strategy)
-    interval = find_interval(job, evaluated)
+    interval = evaluated.interval
     if job.accounting is Accounting.TEXTBOOK:
         assert interval is None
         return
@@ -462,3 +464,38 @@ def test_every_stretched_line_is_a_line_of_some_rung() -> None:
 def test_every_assumption_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     assert [] == [each for each in Assumption if f"`{each}`" not in page]
+
+
+def test_everything_uncounted_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert [] == [each for each in Uncounted if f"`{each}`" not in page]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+def test_what_is_not_counted_never_fits(strategy: StrategyRow) -> None:
+    job = replace(JOB, machine=roomy(2))
+    seen = replace(job, script_uncounted=(Uncounted.WRAPPED_MODEL,))
+    assert (Verdict.FITS, ()) == said(evaluate(job, strategy))
+    assert (Verdict.UNCERTAIN, (Uncounted.WRAPPED_MODEL,)) == said(evaluate(seen, strategy))
+
+
+def test_of_a_multimodal_model_that_is_guessed_something_is_not_counted() -> None:
+    config = {**read_config("llama-3.2-1b"), "model_type": "unheard_of"}
+    wrapping = {"model_type": "unheard_of_vision", "text_config": config}
+    alone, wrapped = (
+        replace(JOB, machine=roomy(2), model=guess_model("a", c)) for c in (config, wrapping)
+    )
+    assert () == surely(alone, ZERO2).uncounted
+    assert (Uncounted.WRAPPED_MODEL,) == surely(wrapped, ZERO2).uncounted
+
+
+def said(evaluated: StrategyEstimate) -> tuple[Verdict, tuple[Uncounted, ...]]:
+    assert evaluated.interval is not None
+    return evaluated.verdict, evaluated.interval.uncounted
+
+
+def roomy(count: int) -> Machine:
+    """GPUs and a host that have room for any job."""
+    machine = gpus(count)
+    free = tuple(replace(gpu, free_bytes=10**15) for gpu in machine.gpus)
+    return replace(machine, gpus=free, host=Host(available_bytes=10**15))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupported
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator

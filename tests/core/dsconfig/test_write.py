@@ -14,7 +14,8 @@ from measured.rows import read_model
 from paths import GOLDEN
 from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config

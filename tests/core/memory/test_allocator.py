@@ -3,7 +3,8 @@
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import PlanInput, Verdict, evaluate
+from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource

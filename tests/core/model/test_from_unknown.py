@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from paths import MODELS
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.checkpoint_check import Stored, StoredTensor
 from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess

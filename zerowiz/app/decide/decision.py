@@ -10,8 +10,9 @@ from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import Request, make_request
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported

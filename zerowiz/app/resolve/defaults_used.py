@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow

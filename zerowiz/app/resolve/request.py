@@ -12,8 +12,8 @@ from zerowiz.app.resolve.defaults_used import defaults_used
 from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
-from zerowiz.core.decision.evaluate import PlanInput
 from zerowiz.core.decision.flowchart import Constraints
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Part, ZeroKey

@@ -4,24 +4,21 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.oom_history import RanOut, job_key
+from zerowiz.core.decision.oom_history import RanOut
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
+from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.memory.nvme import fit_sub_group
-from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
-from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy import Part
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
-from zerowiz.errors import UsageError
+from zerowiz.core.workload import Accounting
 
 
 class Verdict(StrEnum):
@@ -29,132 +26,16 @@ class Verdict(StrEnum):
 
     FITS = "fits"
     TIGHT = "tight"
+    UNCERTAIN = "uncertain"
     DOES_NOT_FIT = "does_not_fit"
-
-
-class PlanInput(Struct, frozen=True, kw_only=True):
-    """Everything that a strategy is evaluated with."""
-
-    machine: Machine
-    model: Model
-    workload: Workload
-    accounting: Accounting = Accounting.REAL
-    state_dtype: StateDtype | None = None
-    """What the user set; None leaves each accounting its own default."""
-    budget_bytes: int | None = None
-    """Of each GPU; None takes what is free."""
-    own_buffers: Buffers | None = None
-    """Of the user's own config; None fits them to the model."""
-    traced: Traced | None = None
-    """A trace of the model, whose activations then replace the analytic ones."""
-    expandable_segments: bool = True
-    """Whether torch's allocator grows its segments, as the launch asks it to."""
-    nvme_path: str | None = None
-    """The folder that states are offloaded to; None keeps them in host memory."""
-    hpz: bool | None = None
-    """Whether each node keeps a copy of the weights (stage 3); None decides by the network."""
-    quantized_weights: bool = False
-    """Whether stage 3 gathers the weights in int8."""
-    ran_out: tuple[RanOut, ...] = ()
-    """The runs that ran out of memory here before."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the model or the accounting cannot do."""
-        a, tokens = self.model.architecture, self.workload.sequence_tokens
-        known = FAMILIES.get(a.family)
-        if known is not None and known.learned_positions and tokens > a.positions:
-            raise UsageError(
-                f"`$sequence_tokens {tokens}`: `{self.model.name}` has {a.positions}"
-                " learned positions"
-            )
-        by_rule = self.accounting is Accounting.TEXTBOOK
-        if by_rule and self.workload.method is not Method.FULL:
-            raise UsageError(
-                f"`$accounting textbook` knows no `$method {self.workload.method}`",
-                "drop `$accounting textbook` for what DeepSpeed really allocates",
-            )
-        self._refuse_uncounted_step()
-
-    def _refuse_uncounted_step(self) -> None:
-        """Some losses and packed rows are counted for some models alone."""
-        a, w = self.model.architecture, self.workload
-        family = FAMILIES.get(a.family)
-        decodes = family is not None and family.causal and not a.encoder_layers
-        counted = decodes and self.own_trace is None
-        asked = {
-            f"$loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
-            "$loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
-            "$packing": (w.packing, counted and family is not None and family.packable),
-        }
-        for words, (said, known) in asked.items():
-            if said and not known:
-                raise UsageError(
-                    f"`{words}` is not counted for `{self.model.name}` ({a.family})",
-                    f"drop `{words}` for an upper bound",
-                )
-
-    @property
-    def own_trace(self) -> Traced | None:
-        """The trace, unless it is of another model: a remedy may have put one in its place."""
-        if self.traced is not None and self.traced.params == self.model.params:
-            return self.traced
-        return None
-
-    @property
-    def counted_workload(self) -> Workload:
-        """The step with the optimizer states that DeepSpeed keeps for it."""
-        dtype = self.state_dtype or StateDtype.FP32
-        return replace(self.workload, optimizer_state_dtype=dtype)
-
-    @property
-    def state_format(self) -> str:
-        """The number format that the optimizer states are counted in."""
-        if self.state_dtype is not None:
-            return self.state_dtype.value
-        by_rule = self.accounting is Accounting.TEXTBOOK
-        return self.workload.precision.value if by_rule else StateDtype.FP32.value
-
-    def buffers(self, strategy: Strategy) -> tuple[Buffers, ...]:
-        """The communication buffers that the config may have, the fastest first."""
-        if self.own_buffers is not None:
-            return (self.own_buffers,)
-        trainable = trainable_params(self.model, self.workload)
-        fitted = fit_buffers(self.model, trainable, strategy)
-        moved = Part.PARAMETERS in strategy.sharded and strategy.offload is not Offload.NONE
-        if self.nvme_path is not None and moved:
-            group = fit_sub_group(DEEPSPEED_DEFAULTS.sub_group_size, self.machine.world_size)
-            fitted = tuple(replace(b, on_nvme=True, sub_group_size=group) for b in fitted)
-        ranks_of_a_node = len(self.machine.gpus)
-        if ranks_of_a_node == 1 or not self._may_copy(strategy):
-            return fitted
-        copied = tuple(replace(each, hpz_partition_size=ranks_of_a_node) for each in fitted)
-        return copied if self.hpz else (*copied, *fitted)
-
-    def _may_copy(self, strategy: Strategy) -> bool:
-        """Whether each node may keep a copy of the weights; by default, between slow nodes."""
-        if Part.PARAMETERS not in strategy.sharded or self.hpz is False:
-            return False
-        apart = self.machine.nodes > 1 and not self.machine.network.is_fast
-        return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that decides what a rank holds, except the size of its step."""
-        return job_key(self.machine, self.model, self.workload, self.state_dtype)
-
-    @property
-    def gpu_budget_bytes(self) -> int | None:
-        """What a rank may take on its device; never more than is free."""
-        free_bytes = self.machine.free_bytes
-        if self.budget_bytes is None or free_bytes is None:
-            return free_bytes if self.budget_bytes is None else self.budget_bytes
-        return min(self.budget_bytes, free_bytes)
 
 
 class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """One strategy on one machine."""
 
     estimate: Estimate
+    interval: Interval | None
+    """Of the peak; None for the rule of thumb, which predicts no run."""
     verdict: Verdict
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
@@ -262,11 +143,15 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         margin_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
     host_bytes = predicted.host_peak_bytes * len(machine.gpus)
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
+    interval = find_interval(job, predicted)
     verdict = _verdict(device_bytes, margin_bytes, budget_bytes)
+    if verdict is not Verdict.DOES_NOT_FIT and interval is not None and interval.uncounted:
+        verdict = Verdict.UNCERTAIN
     if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
         verdict = Verdict.DOES_NOT_FIT
     return StrategyEstimate(
         estimate=predicted,
+        interval=interval,
         verdict=verdict,
         device_bytes=device_bytes,
         budget_bytes=budget_bytes,

@@ -1,11 +1,12 @@
 """Follow the flowchart: choose a strategy, and keep every answer and every verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict, evaluate_all
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate_all
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Strategy
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     ASKED_FOR = "asked_for"
     FORCED = "forced"
     TIGHT = "tight"
+    UNCERTAIN = "uncertain"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
 
@@ -216,6 +218,13 @@ def _asked_for(
     return None, Reason.NOTHING_FITS
 
 
+# A verdict that counts as yes, and that a choice is named by.
+_REMARKED: Mapping[Verdict, Reason] = {
+    Verdict.TIGHT: Reason.TIGHT,
+    Verdict.UNCERTAIN: Reason.UNCERTAIN,
+}
+
+
 def follow_flowchart(
     evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
 ) -> Decision:
@@ -230,8 +239,8 @@ def follow_flowchart(
     else:
         chosen, reason = _unpinned(flowchart, job, constraints)
     reasons = [reason]
-    if chosen and chosen.verdict is Verdict.TIGHT:
-        reasons.append(Reason.TIGHT)
+    if chosen and chosen.verdict in _REMARKED:
+        reasons.append(_REMARKED[chosen.verdict])
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(

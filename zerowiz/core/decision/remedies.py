@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate, Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, Reason, decide
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, widen
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import Offload

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.common import share_gradients
 from zerowiz.core.memory.estimate import Estimate
@@ -73,6 +73,8 @@ class Interval(Struct, frozen=True, kw_only=True):
     expected_bytes: int
     high_bytes: int
     assumptions: tuple[Assumption, ...]
+    uncounted: tuple[Uncounted, ...] = ()
+    """What is held besides: no bound counts it."""
 
 
 class Doubt(NamedTuple):
@@ -362,19 +364,33 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
     return lowest, highest
 
 
-def find_interval(job: PlanInput, evaluated: StrategyEstimate) -> Interval | None:
-    """Around what was evaluated; None for the rule of thumb, which predicts no run."""
+# Rule: what no formula counts is named here; such a job never `fits`. What a script alone shows is
+# in `PlanInput.script_uncounted`, which is added to it.
+UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = MappingProxyType(
+    {Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped}
+)
+
+
+def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:
+    """What the job holds besides what is predicted of this strategy."""
+    held = (what for what, holds in UNCOUNTED.items() if holds(job, strategy))
+    return tuple(dict.fromkeys((*held, *job.script_uncounted)))
+
+
+def find_interval(job: PlanInput, predicted: Estimate) -> Interval | None:
+    """Around a prediction; None for the rule of thumb, which predicts no run."""
     if job.accounting is Accounting.TEXTBOOK:
         return None
-    strategy = evaluated.strategy
+    strategy = predicted.strategy
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
-    cuts = _cuts(evaluated.estimate.rank) if _is_cut(job, strategy) else _NONE
+    cuts = _cuts(predicted.rank) if _is_cut(job, strategy) else _NONE
     stretch = _product([cuts, *(doubt.parts for doubt in doubts)])
-    lowest_bytes, highest_bytes = _extremes(evaluated.estimate, stretch)
+    lowest_bytes, highest_bytes = _extremes(predicted, stretch)
     return Interval(
         low_bytes=int(lowest_bytes * (1 - rate)),
-        expected_bytes=evaluated.estimate.peak_bytes,
+        expected_bytes=predicted.peak_bytes,
         high_bytes=math.ceil(highest_bytes * (1 + rate)),
         assumptions=tuple(doubt.what for doubt in doubts),
+        uncounted=find_uncounted(job, strategy),
     )

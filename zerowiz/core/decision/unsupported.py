@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource

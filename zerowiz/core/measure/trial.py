@@ -6,7 +6,8 @@ from typing import cast
 from msgspec import Struct, field
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus

@@ -125,9 +125,8 @@ def guess_model(name: str, config: Config) -> Model:
     """
     text = _text(config)
     if text is not config and str(text.get("model_type")) in FAMILIES:
-        return replace(
-            model_from_config(name, {**text, "text_config": None}), source=ModelSource.GUESS
-        )
+        model = model_from_config(name, {**text, "text_config": None})
+        return replace(model, source=ModelSource.GUESS, wrapped=True)
     sizes = _read_sizes(text)
     obstacle = _obstacle(text, sizes)
     if obstacle is not None:
@@ -137,7 +136,8 @@ def guess_model(name: str, config: Config) -> Model:
             f"known are {', '.join(sorted(FAMILIES))}",
             _BY_SIZE,
         )
-    return replace(model_from_config(name, _as_llama(text, sizes)), source=ModelSource.GUESS)
+    model = model_from_config(name, _as_llama(text, sizes))
+    return replace(model, source=ModelSource.GUESS, wrapped=text is not config)
 
 
 def settle_guess(model: Model, stored: Stored | None) -> Model:

@@ -150,6 +150,8 @@ class Model(Struct, frozen=True, kw_only=True):
     tensors: tuple[Tensor, ...]
     stored_params: int | None = None
     """The count of the checkpoint in the config's folder, where it is another one."""
+    wrapped: bool = False
+    """Whether a multimodal model wraps it with others, which are not counted."""
 
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""

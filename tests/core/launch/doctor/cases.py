@@ -6,7 +6,8 @@ from typing import Any
 
 from recorded import play, recording
 
-from zerowiz.core.decision.evaluate import PlanInput, evaluate
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.doctor.facts import (
     Extensions,
     Folder,

@@ -3,7 +3,7 @@
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.memory.forward.losses import loss_bytes

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from zerowiz.core.decision.evaluate import PlanInput, StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.doctor.facts import PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.machine.types import Accelerator, Machine
