@@ -34,7 +34,15 @@ from accuracy.records import (
     group,
     make_records,
 )
-from accuracy.split import FAMILIES_SET_ASIDE, FILES, Row, Split, deal, split_of
+from accuracy.split import (
+    BEFORE_GPT_NEOX_WAS_DEALT,
+    FAMILIES_SET_ASIDE,
+    FILES,
+    Row,
+    Split,
+    deal,
+    split_of,
+)
 from measured.rows import family_of, has_bf16_states, predict, read_every_row, strategy_of
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 
@@ -305,11 +313,14 @@ def test_repeats_of_a_model_and_workload_land_on_one_side(values: dict[str, obje
     assert [deal(row) for row in rows] == [deal({**row, **values}) for row in rows]
 
 
-def test_two_families_that_zerowiz_knows_are_wholly_set_aside() -> None:
+def test_two_families_that_zerowiz_knows_were_wholly_set_aside_and_one_still_is() -> None:
     assert 2 == len(FAMILIES_SET_ASIDE & set(FAMILIES))
     rows = [a_row(sequence_tokens=2**power) for power in range(6, 16)]
-    sides = {split_of(row, family) for row in rows for family in FAMILIES_SET_ASIDE}
+    before = [{**row, "file": file} for row in rows for file in BEFORE_GPT_NEOX_WAS_DEALT]
+    sides = {split_of(row, family) for row in before for family in FAMILIES_SET_ASIDE}
     assert {Split.SET_ASIDE} == sides
+    assert {Split.SET_ASIDE} == {split_of(row, "olmo2") for row in rows}
+    assert [deal(row) for row in rows] == [split_of(row, "gpt_neox") for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
+from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.ledger import Phase
@@ -104,7 +105,7 @@ def _named_as_others(launch: Row, number: int) -> Row:
         "kind": "launch",
         "stage": strategy.stage,
         "offload": strategy.offload.value,
-        "optimizer": "torch AdamW fused=True",
+        "optimizer": stepper_for(Optimizer.ADAMW, strategy.offload).value,
         "attention": "sdpa",
         "bf16": {"bf16_optimizer_states": launch["optimizer_state_dtype"] == "bf16"},
         "memory_cap_bytes": None,
