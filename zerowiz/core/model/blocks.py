@@ -3,6 +3,7 @@
 A row has a name, a shape in symbols, and a condition. The symbols are those of SYMBOLS in
 tensors.py: h hidden, q all query heads, kv all key heads, i the MLP, V the vocabulary; `2i` is
 twice i. The condition names switches of the config: all of them must be on, those after `!` off.
+Rows stand in the order of transformers' `model.parameters()`, as the shares of ranks are cut by it.
 """
 
 from enum import StrEnum
@@ -77,15 +78,10 @@ def _gated_mlp(wide: str, bias: str = NEVER) -> Specs:
     )
 
 
-def _ends(*final_norm: Spec) -> Specs:
-    return at(
-        Slot.ENDS,
-        (Spec("embed_tokens", "V h"), *final_norm, Spec("lm_head", "V h", "!tie_word_embeddings")),
-    )
-
-
-RMS_ENDS = _ends(Spec("norm", "h"))
-LAYER_NORM_ENDS = _ends(*layer_norm("norm"))
+EMBEDDING = at(Slot.ENDS, (Spec("embed_tokens", "V h"),))
+_HEAD = (Spec("lm_head", "V h", "!tie_word_embeddings"),)
+RMS_HEAD = at(Slot.ENDS, (Spec("norm", "h"), *_HEAD))
+LAYER_NORM_HEAD = at(Slot.ENDS, layer_norm("norm"), _HEAD)
 TWO_NORMS: Specs = (Spec("input_layernorm", "h"), Spec("post_attention_layernorm", "h"))
 FOUR_NORMS: Specs = (
     *TWO_NORMS,
@@ -102,98 +98,107 @@ GATED_MLP = at(Slot.DENSE, _gated_mlp("dense_i", "mlp_bias"))
 # transformers stores the experts of a layer as two tensors of three dimensions.
 EXPERTS = at(
     Slot.EXPERTS,
-    (
-        Spec("mlp.gate", "experts h"),
-        Spec("experts.gate_up_proj", "experts 2i h"),
-        Spec("experts.down_proj", "experts h i"),
-    ),
+    (Spec("experts.gate_up_proj", "experts 2i h"), Spec("experts.down_proj", "experts h i")),
 )
+ROUTER = at(Slot.EXPERTS, (Spec("mlp.gate", "experts h"),))
 SHARED_EXPERT = at(Slot.EXPERTS, _gated_mlp("shared_i"), linear("shared_expert_gate", "1", "h"))
 
 PHI3 = (
-    *linear("qkv_proj", "q+2kv", "h"),
+    *EMBEDDING,
     *linear("o_proj", "h", "q"),
+    *linear("qkv_proj", "q+2kv", "h"),
     *linear("gate_up_proj", "2i", "h"),
     *linear("down_proj", "h", "i"),
     *TWO_NORMS,
-    *RMS_ENDS,
+    *RMS_HEAD,
 )
 
 GPT2 = (
+    *EMBEDDING,
+    *at(Slot.ENDS, (Spec("wpe", "positions h"),)),
+    *layer_norm("ln_1"),
     *conv1d("c_attn", "h", "3h"),
     *conv1d("attn.c_proj", "h", "h"),
+    *layer_norm("ln_2"),
     *conv1d("c_fc", "h", "i"),
     *conv1d("mlp.c_proj", "i", "h"),
-    *layer_norm("ln_1"),
-    *layer_norm("ln_2"),
-    *at(Slot.ENDS, (Spec("wpe", "positions h"),)),
-    *LAYER_NORM_ENDS,
+    *LAYER_NORM_HEAD,
 )
 
 GPT_NEOX = (
+    *EMBEDDING,
+    *layer_norm("input_layernorm"),
+    *layer_norm("post_attention_layernorm"),
     *linear("query_key_value", "3h", "h", "attention_bias"),
     *linear("dense", "h", "h", "attention_bias"),
     *linear("dense_h_to_4h", "i", "h", ALWAYS),
     *linear("dense_4h_to_h", "h", "i", ALWAYS),
-    *layer_norm("input_layernorm"),
-    *layer_norm("post_attention_layernorm"),
-    *LAYER_NORM_ENDS,
+    *LAYER_NORM_HEAD,
 )
 
 FALCON = (
+    *EMBEDDING,
     *linear("query_key_value", "q+2kv", "h", "bias"),
     *linear("dense", "h", "h", "bias"),
     *linear("dense_h_to_4h", "i", "h", "bias"),
     *linear("dense_4h_to_h", "h", "i", "bias"),
     *layer_norm("input_layernorm"),
     *layer_norm("ln_mlp", "two_norms"),
-    *LAYER_NORM_ENDS,
+    *LAYER_NORM_HEAD,
 )
 
 OPT = (
-    *linear("q_proj", "h", "h", "enable_bias"),
-    *linear("k_proj", "h", "h", "enable_bias"),
-    *linear("v_proj", "h", "h", "enable_bias"),
-    *linear("out_proj", "h", "h", "enable_bias"),
-    *linear("fc1", "i", "h", "enable_bias"),
-    *linear("fc2", "h", "i", "enable_bias"),
-    *layer_norm("self_attn_layer_norm", "layer_norm_elementwise_affine"),
-    *layer_norm("final_layer_norm", "layer_norm_elementwise_affine"),
     *at(
         Slot.ENDS,
-        (
-            Spec("embed_tokens", "V embedding"),
-            Spec("embed_positions", "positions+2 h"),
-            Spec("lm_head", "V embedding", "!tie_word_embeddings"),
-        ),
-        linear("project_in", "h", "embedding", when="projected"),
+        (Spec("embed_tokens", "V embedding"), Spec("embed_positions", "positions+2 h")),
         linear("project_out", "embedding", "h", when="projected"),
+        linear("project_in", "h", "embedding", when="projected"),
         layer_norm("norm", "layer_norm_elementwise_affine final_norm"),
     ),
+    *linear("k_proj", "h", "h", "enable_bias"),
+    *linear("v_proj", "h", "h", "enable_bias"),
+    *linear("q_proj", "h", "h", "enable_bias"),
+    *linear("out_proj", "h", "h", "enable_bias"),
+    *layer_norm("self_attn_layer_norm", "layer_norm_elementwise_affine"),
+    *linear("fc1", "i", "h", "enable_bias"),
+    *linear("fc2", "h", "i", "enable_bias"),
+    *layer_norm("final_layer_norm", "layer_norm_elementwise_affine"),
+    *at(Slot.ENDS, (Spec("lm_head", "V embedding", "!tie_word_embeddings"),)),
 )
 
-_BERT_ENDS: Specs = (
-    Spec("word_embeddings", "V h"),
-    Spec("position_embeddings", "positions h"),
-    Spec("token_type_embeddings", "types h"),
-    *layer_norm("embeddings.LayerNorm"),
-    *linear("transform.dense", "h", "h", ALWAYS),
-    *layer_norm("transform.LayerNorm"),
-    Spec("decoder.bias", "V"),
-    Spec("decoder", "V h", "!tie_word_embeddings"),
-    # Another bias, which is never used; with tied embeddings it is the same as the one above.
-    Spec("predictions.bias", "V", "!tie_word_embeddings"),
+_EMBEDDING_NORM = layer_norm("embeddings.LayerNorm")
+_WORDS, _POSITIONS, _TYPES = (
+    (Spec("word_embeddings", "V h"),),
+    (Spec("position_embeddings", "positions h"),),
+    (Spec("token_type_embeddings", "types h"),),
 )
-BERT = (
+_BERT_BLOCK: Specs = (
     *linear("query", "h", "h", ALWAYS),
     *linear("key", "h", "h", ALWAYS),
     *linear("value", "h", "h", ALWAYS),
     *linear("attention.output.dense", "h", "h", ALWAYS),
+    *layer_norm("attention.output.LayerNorm"),
     *linear("intermediate.dense", "i", "h", ALWAYS),
     *linear("output.dense", "h", "i", ALWAYS),
-    *layer_norm("attention.output.LayerNorm"),
     *layer_norm("output.LayerNorm"),
-    *at(Slot.ENDS, _BERT_ENDS),
+)
+_BERT_HEAD: Specs = (
+    Spec("predictions.bias", "V"),
+    *linear("transform.dense", "h", "h", ALWAYS),
+    *layer_norm("transform.LayerNorm"),
+    Spec("decoder", "V h", "!tie_word_embeddings"),
+    # Another bias; the one above is never used then. With tied embeddings they are the same.
+    Spec("decoder.bias", "V", "!tie_word_embeddings"),
+)
+BERT = (
+    *at(Slot.ENDS, _WORDS, _POSITIONS, _TYPES, _EMBEDDING_NORM),
+    *_BERT_BLOCK,
+    *at(Slot.ENDS, _BERT_HEAD),
+)
+ROBERTA = (
+    *at(Slot.ENDS, _WORDS, _TYPES, _EMBEDDING_NORM, _POSITIONS),
+    *_BERT_BLOCK,
+    *at(Slot.ENDS, _BERT_HEAD),
 )
 
 _T5_ATTENTION = (
@@ -203,7 +208,16 @@ _T5_ATTENTION = (
     *linear("o", "h", "q"),
     Spec("layer_norm", "h"),
 )
+# What only the first block of the encoder, or of the decoder, has is listed in front of the blocks.
 T5 = (
+    *at(
+        Slot.ENDS,
+        (
+            Spec("shared", "V h"),
+            Spec("encoder.relative_attention_bias", "buckets heads"),
+            Spec("decoder.relative_attention_bias", "buckets heads"),
+        ),
+    ),
     *_T5_ATTENTION,
     *at(Slot.DECODER, _T5_ATTENTION),
     *linear("wi", "i", "h", when="!gated"),
@@ -213,25 +227,11 @@ T5 = (
     Spec("ff.layer_norm", "h"),
     *at(
         Slot.ENDS,
-        (
-            Spec("shared", "V h"),
-            Spec("encoder.relative_attention_bias", "buckets heads"),
-            Spec("decoder.relative_attention_bias", "buckets heads"),
-            Spec("encoder.final_layer_norm", "h"),
-            Spec("decoder.final_layer_norm", "h"),
-        ),
+        (Spec("encoder.final_layer_norm", "h"), Spec("decoder.final_layer_norm", "h")),
     ),
 )
 
 VIT = (
-    *linear("q_proj", "q", "h", "qkv_bias"),
-    *linear("k_proj", "q", "h", "qkv_bias"),
-    *linear("v_proj", "q", "h", "qkv_bias"),
-    *linear("o_proj", "h", "q", ALWAYS),
-    *linear("fc1", "i", "h", ALWAYS),
-    *linear("fc2", "h", "i", ALWAYS),
-    *layer_norm("layernorm_before"),
-    *layer_norm("layernorm_after"),
     *at(
         Slot.ENDS,
         (
@@ -240,7 +240,14 @@ VIT = (
             Spec("patch_embeddings", "h patch"),
             Spec("patch_embeddings.bias", "h"),
         ),
-        layer_norm("norm"),
-        linear("classifier", "labels", "h", ALWAYS, "labelled"),
     ),
+    *linear("q_proj", "q", "h", "qkv_bias"),
+    *linear("k_proj", "q", "h", "qkv_bias"),
+    *linear("v_proj", "q", "h", "qkv_bias"),
+    *linear("o_proj", "h", "q", ALWAYS),
+    *layer_norm("layernorm_before"),
+    *layer_norm("layernorm_after"),
+    *linear("fc1", "i", "h", ALWAYS),
+    *linear("fc2", "h", "i", ALWAYS),
+    *at(Slot.ENDS, layer_norm("norm"), linear("classifier", "labels", "h", ALWAYS, "labelled")),
 )

@@ -37,6 +37,9 @@ COPIES: Mapping[Slot, Callable[[Architecture], int]] = {
     Slot.DECODER: lambda a: a.layers - a.encoder_layers,
 }
 
+# Where some blocks have experts, the others are counted as the first ones (as in DeepSeek-V3).
+_IN_LAST_BLOCKS = frozenset({Slot.EXPERTS, Slot.DECODER})
+
 
 def holds(architecture: Architecture, when: str) -> bool:
     """Whether a condition of blocks.py holds for an architecture."""
@@ -65,14 +68,16 @@ def _shape(architecture: Architecture, text: str) -> Iterator[int]:
 
 def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
     own = (spec.name,) if spec.linear else ()
+    copies = COPIES[spec.slot](architecture)
     return Tensor(
         name=spec.name,
         shape=tuple(_shape(architecture, spec.shape)),
-        copies=COPIES[spec.slot](architecture),
+        copies=copies,
         linear=spec.linear,
         transposed=spec.transposed,
         targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
         in_block=spec.slot is not Slot.ENDS,
+        first_block=architecture.layers - copies if spec.slot in _IN_LAST_BLOCKS else 0,
     )
 
 

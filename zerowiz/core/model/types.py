@@ -105,6 +105,8 @@ class Tensor(Struct, frozen=True, kw_only=True):
     """The names that peft needs, all of them, to adapt it; empty where peft cannot adapt it."""
     in_block: bool = True
     """Whether it belongs to a transformer block, not to the model's ends."""
+    first_block: int = 0
+    """The first block that has it; the next ones have the other copies."""
 
     @property
     def numel(self) -> int:
@@ -148,6 +150,7 @@ class Model(Struct, frozen=True, kw_only=True):
     params: int
     architecture: Architecture
     tensors: tuple[Tensor, ...]
+    """In the order of transformers' `model.parameters()`, each where its first copy stands."""
     stored_params: int | None = None
     """The count of the checkpoint in the config's folder, where it is another one."""
     wrapped: bool = False
@@ -168,6 +171,23 @@ class Model(Struct, frozen=True, kw_only=True):
         """Elements of one transformer block; of an average one where only some have experts."""
         blocks = sum(t.numel * t.copies for t in self.tensors if t.in_block)
         return blocks // self.architecture.layers
+
+    def placed(self) -> list[tuple[int, Tensor]]:
+        """Each copy of each tensor with its block, in the order of `model.parameters()`.
+
+        What lies in front of the blocks has -1, what lies behind them has the count of blocks.
+        """
+        inside = [place for place, tensor in enumerate(self.tensors) if tensor.in_block]
+        start, layers = min(inside, default=0), self.architecture.layers
+        placed = [
+            (
+                tensor.first_block + copy if tensor.in_block else -1 if place < start else layers,
+                place,
+            )
+            for place, tensor in enumerate(self.tensors)
+            for copy in range(tensor.copies)
+        ]
+        return [(block, self.tensors[place]) for block, place in sorted(placed)]
 
     def adapted(self, modules: Collection[str] = ()) -> tuple[Tensor, ...]:
         """The tensors that peft adapts.
