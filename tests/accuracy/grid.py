@@ -125,8 +125,8 @@ def _method(row: Row) -> str:
 
 
 def _loop(row: Row) -> str:
-    by_trainer = "trainer" in {row.get("kind"), row.get("loop")}
-    return "trainer" if by_trainer or row.get("script") == "train_hf.py" else "engine"
+    by_trainer = row.get("kind") == "trainer" or row.get("script") == "train_hf.py"
+    return "trainer" if by_trainer else "engine"
 
 
 _VALUES: Mapping[str, Callable[[Row], str | None]] = {
@@ -213,7 +213,7 @@ def case_of(point: Point, name: str, number: int) -> dict[str, Any]:
         "sequence_tokens": tokens,
         "optimizer": point["optimizer"],
         **({"lora_rank": 16, "quantized": point["method"] == "qlora"} if adapters else {}),
-        **({"loop": point["loop"]} if point["loop"] != "engine" else {}),
+        "kind": point["loop"],
     }
 
 

@@ -57,9 +57,9 @@ def test_a_measured_pair_is_not_asked_for_again() -> None:
 
 @pytest.mark.parametrize("family", SETTINGS["family"])
 def test_a_run_comes_back_as_the_values_it_was_made_of(family: str) -> None:
-    for point in cover(missing_pairs([]), [], {"family": family, "loop": "engine"}):
+    for point in cover(missing_pairs([]), [], {"family": family}):
         case = case_of(point, "a", 3)
-        assert point == point_of({**case, "kind": "engine"})
+        assert point == point_of(case)
         assert family == family_of(case)
         (trial,) = decode_trials([case])
         assert MODELS[family] == trial.model

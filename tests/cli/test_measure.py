@@ -78,6 +78,25 @@ def test_half_states_reach_the_config(here: Run) -> None:
     assert case["ds_config"]["bf16"]["bf16_optimizer_states"] is True
 
 
+def test_the_trainer_takes_the_steps_where_it_is_asked_for(here: Run) -> None:
+    """Its config leaves to it what it fills in, and its optimizer to Accelerate under offload."""
+    words = ("--model", MODEL, "--stage", "2", "--offload", "optimizer")
+    [by_engine], [by_trainer] = (
+        dry(here, *words, "--loop", loop) for loop in ("engine", "trainer")
+    )
+    assert ("engine", "trainer") == (by_engine["kind"], by_trainer["kind"])
+    assert "auto" == by_trainer["ds_config"]["gradient_clipping"]
+    assert "zero_force_ds_cpu_optimizer" in by_engine["ds_config"]
+    assert "zero_force_ds_cpu_optimizer" not in by_trainer["ds_config"]
+
+
+def test_what_the_trainer_does_not_step_with_is_refused(here: Run, folder: Path) -> None:
+    case = {"model": MODEL, "stage": 1, "kind": "trainer", "optimizer": "FusedLion"}
+    done = here("measure", *CPU, "--cases", cases_file(folder, case))
+    assert 2 == done.code
+    assert "the Trainer does not step with `FusedLion`" in done.problem
+
+
 def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
     own = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
     (folder / "own.json").write_text(json.dumps(own))
@@ -190,6 +209,40 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     # Weights, masters and moments of a whole replica are more than a half of them.
     assert alone["phases"]["steady_step"]["allocated_bytes"] > 16 * alone["params"] // 2
     assert () == done.shared_memory_left
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_the_trainer_is_measured_on_real_ranks(tmp_path: Path) -> None:
+    """At each kind of stage; its groups and its optimizer are its own."""
+    common = {"model": MODEL, "sequence_tokens": 64, "gpus": 2, "kind": "trainer", "steps": 2}
+    path = cases_file(
+        tmp_path,
+        {**common, "id": "replicas", "stage": 0, "precision": "fp32", "accumulation_steps": 2},
+        {**common, "id": "divided", "stage": 2, "gradient_checkpointing": True},
+        {**common, "id": "sharded", "stage": 3, "accumulation_steps": 2},
+        {**common, "id": "built-whole", "stage": 3, "zero_init": False, "gpus": 1},
+    )
+
+    done = run(
+        [sys.executable, "-m", "zerowiz", "measure", "--accelerator", "cpu", "--cases", path]
+        + ["--output", "rows.jsonl", "--json", "--yes"],
+        env=rank_environ(tmp_path / "reports") | {"PYTHONPATH": python_path()},
+        cwd=tmp_path,
+    )
+
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [(True, "trainer")] * 4 == [(r["ok"], r["kind"]) for r in rows], done.stderr[-3000:]
+    wrappers = [row["wrapper"][0] for row in rows]
+    assert ["AdamW", "DeepSpeedZeroOptimizer"] == wrappers[:2]
+    assert ["DeepSpeedZeroOptimizer_Stage3"] * 2 == wrappers[2:]
+    parts = ("forward", "backward", "step")
+    phases = {"model", "init"} | {
+        f"{when}_{part}" for when in ("first", "steady") for part in parts
+    }
+    assert [phases] * 4 == [set(row["phases"]) for row in rows]
+    assert [2] * 4 == [len(row["step_seconds"]) for row in rows]
+    assert [2, 2, 2, 1] == [len(row["rank_peaks"]) for row in rows]
 
 
 VIT = {

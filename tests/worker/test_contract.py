@@ -28,7 +28,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure import row
 from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, stepper_for
-from zerowiz.core.measure.trial import PlannedTrial, Trial, decode_trial, plan_trial
+from zerowiz.core.measure.trial import NOT_BY_TRAINER, PlannedTrial, Trial, decode_trial, plan_trial
 from zerowiz.core.memory.forward import losses as predicted_losses
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.outcome import oom_text, verdict
@@ -112,6 +112,13 @@ FILES = {
 def test_a_file_of_a_case_has_one_path(what: str) -> None:
     ours, theirs = FILES[what]
     assert ours == theirs
+
+
+def test_the_trainer_steps_with_every_optimizer_that_is_not_refused() -> None:
+    pytest.importorskip("deepspeed")
+    from zerowiz.worker.loops.trainer import OPTIMIZERS
+
+    assert {each.value for each in OptimizerKernel} - NOT_BY_TRAINER == set(OPTIMIZERS)
 
 
 def test_a_batch_is_written_with_the_keys_that_are_read(tmp_path: Path) -> None:

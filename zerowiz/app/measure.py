@@ -24,6 +24,8 @@ from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.measure.row import Comparison, compare, make_row
 from zerowiz.core.measure.trial import (
+    INTEGRATIONS,
+    Loop,
     PlannedTrial,
     Trial,
     config_of_size,
@@ -33,7 +35,7 @@ from zerowiz.core.measure.trial import (
 )
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, StateDtype
+from zerowiz.core.workload import StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
@@ -62,6 +64,7 @@ def plan_measurement(
     cases: Path | None,
     reporter: Reporter,
     *,
+    loop: Loop,
     cap_bytes: int | None,
     steps: int,
 ) -> Measurement:
@@ -71,6 +74,7 @@ def plan_measurement(
         options: What was said; they describe the one run where there are no cases.
         cases: A file with a JSON list of runs.
         reporter: Hears what the predictions rest on.
+        loop: What takes the steps in the run of the options.
         cap_bytes: A cap for torch's allocator in the run of the options.
         steps: Optimizer steps of the run of the options.
 
@@ -83,7 +87,7 @@ def plan_measurement(
     trials = (
         _with_room(listed, machine, reporter)
         if listed
-        else (_trial_of(options, machine, cap_bytes, steps, reporter),)
+        else (_trial_of(options, machine, loop, cap_bytes, steps, reporter),)
     )
     planned = _plan_all(trials, machine, trace=options.trace)
     if listed:
@@ -185,21 +189,27 @@ def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) ->
 
 
 def _trial_of(
-    options: Options, machine: Machine, cap_bytes: int | None, steps: int, reporter: Reporter
+    options: Options,
+    machine: Machine,
+    loop: Loop,
+    cap_bytes: int | None,
+    steps: int,
+    reporter: Reporter,
 ) -> Trial:
     """The run that the options describe; a named stage is run whether or not it fits."""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
     options = answer(options, answers, answer_or_default)
     named = options.stage not in {None, "auto"}
-    asked = replace(options, integration=Integration.DEEPSPEED, force=options.force or named)
+    reader = INTEGRATIONS[loop]
+    asked = replace(options, integration=reader, force=options.force or named)
     plan = plan_options(asked, machine, None, ())
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
     strategy, job = require_strategy(plan), plan.request.job
     own = options.config
-    workload, reader = job.workload, Integration.DEEPSPEED
     return Trial(
         id="run",
+        loop=loop,
         model=options.model or "",
         gpus=machine.world_size,
         stage=strategy.stage,
@@ -213,7 +223,7 @@ def _trial_of(
         memory_cap_bytes=cap_bytes,
         steps=steps,
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
-        ds_config=None if own is None else ready_values(own, asked, workload, reader),
+        ds_config=None if own is None else ready_values(own, asked, job.workload, reader),
         config={},
     )
 

@@ -13,6 +13,7 @@ from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.measure.row import Comparison, encode_comparison
+from zerowiz.core.measure.trial import Loop
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter
@@ -24,6 +25,9 @@ def measure(
     cases: Annotated[
         Path | None, typer.Option("--cases", help="JSON list of runs, instead of the options")
     ] = None,
+    loop: Annotated[
+        Loop, typer.Option("--loop", help="Whose loop takes the steps: DeepSpeed's engine, Trainer")
+    ] = Loop.ENGINE,
     cap_bytes: Annotated[
         int | None,
         typer.Option("--cap-bytes", min=1, help="Cap torch's allocator: a smaller card"),
@@ -41,7 +45,9 @@ def measure(
 ) -> None:
     """Take real steps on this machine, and hold the prediction against them"""
     reporter = TerminalReporter(quiet=options.quiet)
-    planned = plan_measurement(options, cases, reporter, cap_bytes=cap_bytes, steps=steps)
+    planned = plan_measurement(
+        options, cases, reporter, loop=loop, cap_bytes=cap_bytes, steps=steps
+    )
     if options.dry_run:
         write_json([trial.as_case() for trial in planned.trials])
         return

@@ -24,6 +24,7 @@ class Case(TypedDict):
     config: dict[str, Any]
     ds_config: dict[str, Any]
     gpus: int
+    kind: str
     precision: str
     optimizer: str
     micro_batch: int

@@ -2,12 +2,10 @@
 
 import os
 import sys
-import time
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import deepspeed
 import torch
@@ -15,67 +13,21 @@ import transformers
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from zerowiz.worker.batch_files import Case, Iteration, Phase, Report, report_file, write_json
+from zerowiz.worker.batch_files import Case, Report, report_file
+from zerowiz.worker.loops.engine import train_by_engine
+from zerowiz.worker.loops.recorder import StepRecorder
 from zerowiz.worker.meters import CpuMeter, CudaMeter, Meter
-from zerowiz.worker.models import build_model, count_params, make_batch
-from zerowiz.worker.optimizers import build_optimizer
+from zerowiz.worker.models import build_model, count_params
 
 # Exit statuses of a case.
 _OK, _FAILED, _OUT_OF_MEMORY = 0, 1, 3
 
 
-class StepRecorder:
-    """The report of this rank. It is written after each phase, so a killed case loses nothing."""
-
-    def __init__(self, path: Path, meter: Meter) -> None:
-        self._path = path
-        self._meter = meter
-        self.phase: Phase | None = None
-        self.phase_name = "start"
-        self.report: Report = {
-            "ok": False,
-            "oom_phase": None,
-            "error": None,
-            "phases": {},
-            "step_seconds": [],
-        }
-
-    def add(self, **values: Unpack[Report]) -> None:
-        """Add values to the report, and write it."""
-        self.report.update(values)
-        write_json(self._path, dict(self.report))
-
-    @contextmanager
-    def measured(self, phase: Phase, iteration: Iteration | None = None) -> Iterator[None]:
-        """Measure a phase; of a repeated one, the report holds the largest peak and the last end.
-
-        Args:
-            phase: What the block does.
-            iteration: Of which optimizer step; None before the first one.
-        """
-        self.phase = phase
-        self.phase_name = phase if iteration is None else f"{iteration}_{phase}"
-        self._meter.begin()
-        try:
-            yield
-        finally:
-            self._end(self.phase_name)
-
-    def _end(self, name: str) -> None:
-        reading, phases = self._meter.end(), self.report["phases"]
-        before = phases.get(name, reading)["peak_bytes"]
-        if reading["peak_bytes"] is not None and before is not None:
-            reading["peak_bytes"] = max(reading["peak_bytes"], before)
-        phases[name] = reading
-        self.add(
-            allocator_retries=self._meter.retries(),
-            peak_reserved_bytes=reading["peak_reserved_bytes"],
-            host_peak_rss_bytes=self._meter.host_peak_rss_bytes(),
-        )
-
-
 def preload(cases: Iterable[Case]) -> None:
-    """Load the modules of the cases' models, so that the forked processes share them."""
+    """Load the modules of the cases' models and loops, so that the forked processes share them."""
+    cases = tuple(cases)
+    if any(case["kind"] == "trainer" for case in cases):
+        import zerowiz.worker.loops.trainer  # noqa: F401, PLC0415 - takes seconds
     named = {name for case in cases for name in case["config"].get("architectures") or ()}
     for name in named:
         getattr(transformers, name, None)
@@ -166,15 +118,21 @@ def _measure(
         torch.cuda.empty_cache()
     recorder.add(context_and_nccl_bytes=meter.outside_bytes())
     torch.manual_seed(0)
-    with recorder.measured("model"):
-        model = build_model(case, folder, device)
-    params = count_params(model, trainable=False)
-    adapters = None if case["lora_rank"] is None else count_params(model, trainable=True)
-    recorder.add(params=params, trainable_params=adapters)
-    engine = _initialize(case, model, recorder)
-    batch = make_batch(model, case, device)
-    for iteration in range(case["steps"]):
-        _take_step(engine, batch, case, iteration, recorder)
+
+    def build() -> Any:  # noqa: ANN401 - untyped libraries
+        with recorder.measured("model"):
+            model = build_model(case, folder, device)
+        params = count_params(model, trainable=False)
+        adapters = None if case["lora_rank"] is None else count_params(model, trainable=True)
+        recorder.add(params=params, trainable_params=adapters)
+        return model
+
+    if case["kind"] == "trainer":
+        from zerowiz.worker.loops.trainer import train_by_trainer  # noqa: PLC0415 - takes seconds
+
+        train_by_trainer(case, folder, device, recorder, build)
+    else:
+        train_by_engine(case, build(), device, recorder)
     on_device = device.type == "cuda"
     outside_bytes = meter.outside_bytes() if on_device else None
     recorder.add(device_used_outside_allocator_bytes=outside_bytes)
@@ -192,54 +150,3 @@ def _describe(device: torch.device) -> Report:
         "gpu": torch.cuda.get_device_name(device),
         "expandable_segments": settings.get("expandable_segments"),
     }
-
-
-def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
-    """Make the engine, and report the classes that DeepSpeed wraps around the optimizer."""
-    with recorder.measured("init"):
-        trainable = [p for p in model.parameters() if p.requires_grad]
-        config = dict(case["ds_config"])
-        optimizer = build_optimizer(case["optimizer"], trainable, config)
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=trainable, optimizer=optimizer, config=config
-        )
-    wrapper: list[str] = []
-    inner = engine.optimizer
-    while inner is not None and len(wrapper) <= 1:
-        wrapper.append(type(inner).__name__)
-        inner = getattr(inner, "optimizer", None)
-    recorder.add(wrapper=wrapper)
-    return engine
-
-
-def _take_step(
-    engine: Any,  # noqa: ANN401
-    batch: dict[str, torch.Tensor],
-    case: Case,
-    iteration: int,
-    recorder: StepRecorder,
-) -> None:
-    """Take one optimizer step; the report keeps the first and the last one."""
-    name = _iteration_name(iteration, case["steps"])
-    began = time.perf_counter()
-    for _ in range(case["accumulation_steps"]):
-        with recorder.measured("forward", name):
-            loss = engine(**batch).loss
-        with recorder.measured("backward", name):
-            engine.backward(loss)
-        del loss
-        with recorder.measured("step", name):
-            engine.step()
-    recorder.report["phases"] = {
-        phase: reading
-        for phase, reading in recorder.report["phases"].items()
-        if not phase.startswith("middle_")
-    }
-    seconds = round(time.perf_counter() - began, 4)
-    recorder.add(step_seconds=[*recorder.report["step_seconds"], seconds])
-
-
-def _iteration_name(iteration: int, steps: int) -> Iteration:
-    if iteration == 0:
-        return "first"
-    return "steady" if iteration == steps - 1 else "middle"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.integrations import HfDeepSpeedConfig
+from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
 
 from zerowiz.worker.batch_files import Case, write_json
 from zerowiz.worker.errors import MissingLibraryError
@@ -62,15 +62,15 @@ def _weights_on(case: Case, device: torch.device) -> Iterator[None]:
     """Create weights whole on this rank's device, or in shards under `zero.Init`.
 
     transformers builds under `zero.Init` as long as an HfDeepSpeedConfig of stage 3 exists, so the
-    variable `keep_alive` must live until the model is built.
+    variable `keep_alive` must live until the model is built. TrainingArguments hold one themselves.
     """
-    sharded = case["ds_config"].get("zero_optimization", {}).get("stage") == _SHARDED_PARAMETERS
-    keep_alive = (
-        HfDeepSpeedConfig(dict(case["ds_config"])) if sharded and case["zero_init"] else None
-    )
+    stage = case["ds_config"].get("zero_optimization", {}).get("stage")
+    sharded = stage == _SHARDED_PARAMETERS and case["zero_init"]
+    held = is_deepspeed_zero3_enabled()
+    keep_alive = HfDeepSpeedConfig(dict(case["ds_config"])) if sharded and not held else None
     # A layer that is quantized goes to its device in 4 bits.
     whole = torch.device("cpu") if case["quantized"] else device
-    with whole if keep_alive is None else nullcontext():
+    with nullcontext() if held or keep_alive else whole:
         yield
 
 
@@ -102,7 +102,8 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa:
         model.to(device)
     if case["lora_rank"] is not None:
         model = _with_adapters(model, case)
-    if case["gradient_checkpointing"]:
+    # The Trainer turns it on by itself.
+    if case["gradient_checkpointing"] and case["kind"] != "trainer":
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
 

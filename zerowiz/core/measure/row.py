@@ -157,7 +157,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "params": first.get("params", params),
         "gpu": first.get("gpu"),
         "gpus": trial.gpus,
-        "kind": "engine",
+        "kind": trial.loop.value,
         "accelerator": accelerator.value,
         "stage": planned.ds_config_stage,
         **_settings(trial),

@@ -1,6 +1,7 @@
 """A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import cast
 
 from msgspec import Struct, field
@@ -31,6 +32,19 @@ from zerowiz.errors import UsageError
 Section = Mapping[str, object]
 
 
+class Loop(StrEnum):
+    """What takes the steps."""
+
+    ENGINE = "engine"
+    """A plain loop over the engine of `deepspeed.initialize`."""
+    TRAINER = "trainer"
+    """The Trainer of transformers, with its own optimizer."""
+
+
+# transformers has no name for them in `optim`.
+NOT_BY_TRAINER = frozenset({OptimizerKernel.FUSED_LION, OptimizerKernel.CPU_LION})
+
+
 class Trial(Struct, frozen=True, kw_only=True):
     """One run to be measured: a training step, and what belongs to the job around it.
 
@@ -43,6 +57,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     workload: Workload = field(default_factory=Workload)
     id: str | None = None
     gpus: Count = 1
+    loop: Loop = field(default=Loop.ENGINE, name="kind")
+    """A row has it as its kind."""
     kernel: OptimizerKernel = field(default=OptimizerKernel.ADAMW_FUSED, name="optimizer")
     """What takes the step; a row has it where the workload has its optimizer."""
     offload: Offload = Offload.NONE
@@ -74,6 +90,16 @@ class Trial(Struct, frozen=True, kw_only=True):
         if changed:
             named = " and ".join(f"`${name}`" for name in changed)
             raise UsageError(f"`measure` cannot train with {named}", f"drop {named}")
+        if self.loop is Loop.TRAINER:
+            self._check_trainer()
+
+    def _check_trainer(self) -> None:
+        if self.kernel in NOT_BY_TRAINER:
+            raise UsageError(
+                f"the Trainer does not step with `{self.kernel}`", "drop the `kind` of the case"
+            )
+        if self.workload.packing:
+            raise UsageError("`measure` packs no sequences for the Trainer", "drop `$packing`")
 
 
 class _Adapters(Struct, frozen=True, kw_only=True):
@@ -180,6 +206,13 @@ def strategy_of(trial: Trial) -> StrategyRow | None:
 _OFFLOADED: Section = {"device": "cpu", "pin_memory": True}
 
 
+# The Trainer allows any by itself, and Accelerate swaps it under offload.
+_OWN_OPTIMIZER: Section = {
+    "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True,
+}
+
+
 def _bare_config(trial: Trial) -> dict[str, object]:
     """DeepSpeed's own defaults beyond what the trial says."""
     zero: dict[str, object] = {"stage": trial.stage}
@@ -196,8 +229,7 @@ def _bare_config(trial: Trial) -> dict[str, object]:
         "fp16": {"enabled": trial.workload.precision is Precision.FP16},
         **({} if autocast is None else autocast_section(autocast)),
         "zero_optimization": zero,
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_allow_untested_optimizer": True,
+        **({} if trial.loop is Loop.TRAINER else _OWN_OPTIMIZER),
     }
 
 
@@ -214,7 +246,16 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
     _with_section(base, "fp16", {"initial_scale_power": 8})
     if trial.kernel is OptimizerKernel.ADAMW_CONFIG:
         base["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
+    if trial.kernel is OptimizerKernel.FUSED_ADAM and trial.loop is Loop.TRAINER:
+        base["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
     return base
+
+
+# Who hands the config to DeepSpeed.
+INTEGRATIONS: Mapping[Loop, Integration] = {
+    Loop.ENGINE: Integration.DEEPSPEED,
+    Loop.TRAINER: Integration.HF,
+}
 
 
 def plan_trial(
@@ -249,9 +290,9 @@ def plan_trial(
     )
     strategy = strategy_of(trial)
     if strategy is not None and trial.zero_optimization is None:
-        # What zerowiz writes for a plain loop that brings its optimizer.
-        handover = Handover(integration=Integration.DEEPSPEED)
-        base = write_config(job, evaluate(job, strategy), handover)
+        # What zerowiz writes for a loop that brings its optimizer.
+        integration = INTEGRATIONS[trial.loop]
+        base = write_config(job, evaluate(job, strategy), Handover(integration=integration))
     else:
         base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)
