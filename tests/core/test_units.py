@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.units import parse_budget, solve_accumulation
+from zerowiz.core.units import parse_budget, parse_host_memory, solve_accumulation
 from zerowiz.errors import UsageError
 
 GIB = 2**30
@@ -45,6 +45,19 @@ def test_a_fraction_of_an_unknown_total_is_refused() -> None:
 
 def test_an_amount_needs_no_total() -> None:
     assert 30 * GIB == parse_budget("30GiB", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1TiB", 2**40), ("512GB", 512 * 10**9), (" 1.5 tib", 3 * 2**39)]
+)
+def test_the_memory_of_a_host_is_an_amount(text: str, expected: int) -> None:
+    assert expected == parse_host_memory(text)
+
+
+@pytest.mark.parametrize("text", ["", "0GiB", "512", "0.5", "lots", "1TiB free"])
+def test_the_memory_of_a_host_has_a_unit(text: str) -> None:
+    with pytest.raises(UsageError, match="is no amount of memory"):
+        parse_host_memory(text)
 
 
 @given(size=st.integers(2**20, 10**18 - 1))

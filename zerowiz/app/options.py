@@ -52,6 +52,7 @@ class Options(Struct, frozen=True, kw_only=True):
     gpus_per_node: Annotated[int | None, settings.GPUS_PER_NODE] = None
     hostfile: Annotated[Path | None, settings.HOSTFILE] = None
     interconnect: Annotated[str | None, settings.INTERCONNECT] = None
+    host_memory: Annotated[str | None, settings.HOST_MEMORY] = None
     memory_budget: Annotated[str | None, settings.MEMORY_BUDGET] = None
     micro_batch: Annotated[int | None, SETTINGS["micro_batch"]] = None
     sequence_tokens: Annotated[int | None, SETTINGS["sequence_tokens"]] = None

@@ -84,7 +84,7 @@ TRACE = SettingRow(
     flag="--trace/--no-trace", help="Count by running the model without memory", panel=Panel.MODEL
 )
 MACHINE = SettingRow(
-    flag="--machine", help="Recorded file, or a spec: 4xA100-40GB", panel=Panel.MACHINE
+    flag="--machine", help="File, spec (4xA100-40GB), instance (p5.48xlarge)", panel=Panel.MACHINE
 )
 ACCELERATOR = SettingRow(flag="--accelerator", help="What DeepSpeed runs on", panel=Panel.MACHINE)
 GPUS = SettingRow(flag="--gpus", help="NVML indices to use: 0,2,3", panel=Panel.MACHINE)
@@ -98,6 +98,11 @@ HOSTFILE = SettingRow(
 INTERCONNECT = SettingRow(
     flag="--interconnect",
     help="What cannot be measured: nvlink, pcie, infiniband:400Gb/s ...",
+    panel=Panel.MACHINE,
+)
+HOST_MEMORY = SettingRow(
+    flag="--host-memory",
+    help="Memory of each node's host: 1TiB, 512GB",
     panel=Panel.MACHINE,
 )
 MEMORY_BUDGET = SettingRow(

@@ -29,7 +29,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
         )
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
-        return int(number * (1024 if "i" in unit else 1000) ** _POWERS[unit[0]])
+        return _to_bytes(number, unit)
     if number >= _SMALLEST_BYTES:
         return int(number)
     if number > 1:
@@ -40,6 +40,24 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
             "write an amount such as `30GiB`",
         )
     return int(number * total_bytes)
+
+
+def parse_host_memory(text: str) -> int:
+    """Bytes of `--host-memory`: `1TiB`, `512GB`; units are decimal unless they say `i`.
+
+    Raises:
+        UsageError: The text is no amount, or has no unit.
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or not match[2] or float(match[1]) == 0:
+        raise UsageError(
+            f"`$host_memory {text}` is no amount of memory", "write `1TiB`, `512GiB` or `1900GB`"
+        )
+    return _to_bytes(float(match[1]), match[2])
+
+
+def _to_bytes(number: float, unit: str) -> int:
+    return int(number * (1024 if "i" in unit.lower() else 1000) ** _POWERS[unit[0].lower()])
 
 
 def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:

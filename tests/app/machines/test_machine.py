@@ -119,3 +119,49 @@ def test_adapters_are_not_planned_for_a_script_that_trains_everything(
     assert "does not import peft" in refused.stderr
     (folder / "train.py").write_text("import peft\n" + HF_PARSER)
     assert 0 == here(*base, "--method", "lora", "train.py").code
+
+
+TIB = 2**40
+
+
+def available_bytes(here: Run, *words: str) -> int | None:
+    found: int | None = planned(here, *words)["host"]["available_bytes"]
+    return found
+
+
+def test_the_memory_of_a_host_that_is_not_here_is_what_is_said(here: Run, node: Path) -> None:
+    said = ("--host-memory", "1TiB")
+    assert available_bytes(here, "--machine", "4xA100-40GB") is None
+    assert TIB == available_bytes(here, "--machine", "4xA100-40GB", *said)
+    assert TIB == available_bytes(here, "--machine", str(node), *said)
+    assert TIB == available_bytes(here, "--machine", "p5.48xlarge", *said)
+
+
+def test_what_is_said_of_this_host_is_a_limit(here: Run) -> None:
+    cpu = ("--machine", "cpu", "--gpus-per-node", "2")
+    limited = planned(here, *cpu, "--host-memory", "4GiB")
+    assert 2**32 == limited["host"]["available_bytes"]
+    assert [2**31] * 2 == [gpu["free_bytes"] for gpu in limited["gpus"]]
+    more = here("plan", "--json", "--model", "10m", *cpu, "--host-memory", "4096TiB")
+    assert json.loads(more.stdout)["machine"]["host"]["available_bytes"] < 4096 * TIB
+    assert "this host has less available" in " ".join(more.stderr.split())
+
+
+def test_an_instance_has_its_gpus_host_and_network(here: Run) -> None:
+    machine = planned(here, "--machine", "2xp4d.24xlarge")
+    assert (2, 8) == (machine["nodes"], len(machine["gpus"]))
+    assert 1152 * 2**30 == machine["host"]["total_bytes"]
+    assert "efa" == machine["network"]["kind"]
+    assert "instance table" == machine["origins"]["host.total_bytes"]
+
+
+def test_some_gpus_of_an_instance_can_be_taken(here: Run) -> None:
+    machine = planned(here, "--machine", "p4d.24xlarge", "--gpus-per-node", "4")
+    assert (4, 1152 * 2**30) == (len(machine["gpus"]), machine["host"]["total_bytes"])
+
+
+def test_nodes_that_are_said_twice_have_to_agree(here: Run) -> None:
+    assert 4 == planned(here, "--machine", "4x8xH200", "--nodes", "4")["nodes"]
+    result = here(*PLAN, "--machine", "4x8xH200", "--nodes", "2")
+    assert 2 == result.code
+    assert "`--nodes 2` disagrees with `--machine 4x8xH200`, which has 4" in result.problem

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.sources import STATED
+from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -180,4 +180,4 @@ def test_saying_it_twice_says_no_more(machine: Machine, one: str, other: str) ->
     ],
 )
 def test_only_what_was_stated_is_told_as_stated(text: str, expected: list[str]) -> None:
-    assert dict.fromkeys(expected, STATED) == interconnect_sources(text)
+    assert dict.fromkeys(expected, said_with("$interconnect")) == interconnect_sources(text)

@@ -6,7 +6,7 @@ from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.sources import STATED, list_sources
+from zerowiz.core.machine.sources import list_sources, said_with
 from zerowiz.core.machine.spec import GpuModel, parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
@@ -186,7 +186,7 @@ def test_a_stated_link_says_so_and_only_that(text: str, stated: set[str]) -> Non
     machine = with_interconnect(probed(), text)
     told = list_sources(machine, interconnect_sources(text))
     assert known_places(machine) == set(told)
-    assert stated == {place for place, words in told.items() if words == STATED}
+    assert stated == {place for place, words in told.items() if words == said_with("$interconnect")}
 
 
 def test_what_an_option_or_a_scheduler_settled_is_told_beside_the_rest() -> None:

@@ -7,17 +7,22 @@ from hypothesis import strategies as st
 
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.spec import (
     GpuModel,
+    Instance,
+    close_instances,
     decode_gpu_table,
     find_model,
     match_models,
+    parse_instance,
     parse_spec,
+    with_count,
 )
 from zerowiz.core.machine.topology import NVLINK_BYTES_PER_S
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 
 TABLE = read_gpu_table()
 SOURCE_GROUPS = {
@@ -203,3 +208,86 @@ def test_no_row_is_there_twice() -> None:
 def test_a_broken_row_is_refused_naming_the_key() -> None:
     with pytest.raises(UsageError, match=r"`gpu table\.gpus\[0\]\.aliases` is missing"):
         decode_gpu_table({"gpus": [{"name": "GPU without facts"}]})
+
+
+INSTANCES = read_instances()
+INSTANCE_ROWS = pytest.mark.parametrize("row", INSTANCES, ids=lambda row: row.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "gpus", "gpu", "gib"),
+    [
+        ("p5.48xlarge", 1, 8, "NVIDIA H100 80GB HBM3", 2048),
+        ("P4D.24XLarge", 1, 8, "NVIDIA A100-SXM4-40GB", 1152),
+        ("2xp4de.24xlarge", 2, 8, "NVIDIA A100-SXM4-80GB", 1152),
+        ("16 x p5en.48xlarge", 16, 8, "NVIDIA H200", 2048),
+        ("g5.12xlarge", 1, 4, "NVIDIA A10G", 192),
+        ("Standard_NC24ads_A100_v4", 1, 1, "NVIDIA A100 80GB PCIe", 220),
+        ("4xnd96isr_h100_v5", 4, 8, "NVIDIA H100 80GB HBM3", 1900),
+    ],
+)
+def test_an_instance_is_its_gpus_its_host_and_its_nodes(
+    text: str, nodes: int, gpus: int, gpu: str, gib: int
+) -> None:
+    machine = parse_instance(text, INSTANCES, TABLE)
+    assert machine is not None
+    assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
+    assert {gpu} == {each.name for each in machine.gpus}
+    assert gib * 2**30 == machine.host.total_bytes
+
+
+def test_a_job_gets_less_than_all_of_an_instances_memory() -> None:
+    machine = parse_instance("g5.12xlarge", INSTANCES, TABLE)
+    assert machine is not None
+    assert 184 * 2**30 < (machine.host.available_bytes or 0) < 185 * 2**30
+
+
+def test_the_network_of_an_instance_is_its_vendors() -> None:
+    machine = parse_instance("p5.48xlarge", INSTANCES, TABLE)
+    assert machine is not None
+    assert (NetworkKind.EFA, 400_000_000_000) == (machine.network.kind, machine.network.bytes_per_s)
+    assert parse("8xH100-80GB-SXM").interconnect == machine.interconnect
+
+
+@pytest.mark.parametrize("text", ["8xH200", "h200", "p5.48xlarg", "", "2x"])
+def test_what_is_no_instance_is_none(text: str) -> None:
+    assert parse_instance(text, INSTANCES, TABLE) is None
+
+
+def test_a_slip_in_the_name_of_an_instance_names_close_ones() -> None:
+    [hint] = close_instances("2xp4d.24xlarg", INSTANCES)
+    assert "`p4d.24xlarge`" in hint
+    assert () == close_instances("8xH100", INSTANCES)
+
+
+@pytest.mark.parametrize(("text", "nodes", "gpus"), [("4x8xH200", 4, 8), ("2 x 4 x L40S", 2, 4)])
+def test_a_spec_of_two_counts_has_nodes(text: str, nodes: int, gpus: int) -> None:
+    machine = parse(text)
+    assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
+
+
+@pytest.mark.parametrize(("text", "other"), [("4xH200", "2xH200"), ("4x8xH200", "4x2xH200")])
+def test_another_count_is_that_of_a_nodes_gpus(text: str, other: str) -> None:
+    assert other == with_count(text, 2)
+
+
+@INSTANCE_ROWS
+def test_every_instance_is_possible(row: Instance) -> None:
+    machine = parse_instance(row.name, INSTANCES, TABLE)
+    assert machine is not None
+    assert machine.is_uniform
+    assert () == tuple(note for note in machine.notes if "is taken as the SXM board" in note)
+    assert 2**33 <= row.available_bytes < row.host_bytes < 2**42
+
+
+@INSTANCE_ROWS
+def test_every_number_of_an_instance_names_an_address(row: Instance) -> None:
+    expected = {"memory"} if row.network is None else {"memory", "network"}
+    assert expected == row.source.keys()
+    assert all("https://" in text for text in row.source.values())
+
+
+def test_a_name_means_one_instance_and_no_gpu() -> None:
+    names = Counter(name.lower() for row in INSTANCES for name in (row.name, *row.aliases))
+    assert {1} == set(names.values())
+    assert set() == {name for name in names if match_models(name, TABLE)}

@@ -7,9 +7,16 @@ from zerowiz.app.machines.config_ranks import choose_config_ranks, note_config_r
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.flags import spell
-from zerowiz.core.machine.sources import list_sources
-from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_nodes
+from zerowiz.core.machine.sources import list_sources, said_with
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Machine,
+    MachineSource,
+    with_host_memory,
+    with_nodes,
+)
 from zerowiz.core.machine.warnings import find_warnings
+from zerowiz.core.units import parse_host_memory
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.hostfile import read_hostfile
@@ -61,6 +68,9 @@ def complete(machine: Machine, options: Options) -> Machine:
 
         machine = with_interconnect(machine, options.interconnect)
         said |= interconnect_sources(options.interconnect)
+    if options.host_memory is not None:
+        machine = _with_host_memory(machine, options.host_memory)
+        said["host.available_bytes"] = said_with("$host_memory")
     nodes = options.nodes
     allocated = machine.allocation
     if nodes is None and allocated is not None and allocated.nodes is not None:
@@ -83,6 +93,14 @@ def complete(machine: Machine, options: Options) -> Machine:
         notes=tuple(map(spell, machine.notes)),
         sources={place: spell(words) for place, words in sources.items()},
     )
+
+
+def _with_host_memory(machine: Machine, text: str) -> Machine:
+    """The machine with the memory that a person states; of a host that is here, no more than is."""
+    size_bytes, available_bytes = parse_host_memory(text), machine.host.available_bytes
+    if is_here(machine) and available_bytes is not None and size_bytes > available_bytes:
+        return machine.with_notes(f"`$host_memory {text}`: this host has less available")
+    return with_host_memory(machine, size_bytes)
 
 
 def with_hostfile(options: Options) -> Options:

@@ -5,20 +5,20 @@ from pathlib import Path
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.spec import close_instances, parse_instance, parse_spec
 from zerowiz.core.machine.spec import with_count as spec_of
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 
 
 def read_named(options: Options) -> Machine:
-    """The machine of a file or a spec."""
+    """The machine of a file, a spec or an instance's name."""
     text, count = options.machine or "", options.gpus_per_node
     path = Path(text)
     if not path.is_file() and path.suffix != ".json":
-        spec = text if count is None else spec_of(text, count)
-        return select_gpus(parse_spec(spec, read_gpu_table()), {}, options.gpus)
+        return select_gpus(_read_spec(text, options), {}, options.gpus)
     # A spec needs no recording, and no driver's functions to play it back to.
     from zerowiz.probe.machine.cpu import cpu_machine  # noqa: PLC0415 - see above
     from zerowiz.probe.machine.machine_file import read_machine_file  # noqa: PLC0415 - see above
@@ -29,3 +29,22 @@ def read_named(options: Options) -> Machine:
         ranks = count or len(machine.gpus)
         return replace(cpu_machine(ranks, machine.host), source=machine.source)
     return with_count(machine, options)
+
+
+def _read_spec(text: str, options: Options) -> Machine:
+    count, table, instances = options.gpus_per_node, read_gpu_table(), read_instances()
+    instance = parse_instance(text, instances, table)
+    if instance is not None:
+        machine = with_count(instance, options)
+    else:
+        try:
+            machine = parse_spec(text if count is None else spec_of(text, count), table)
+        except UsageError as error:
+            close = close_instances(text, instances)
+            raise UsageError(error.message, *close, *error.hints) from None
+    if options.nodes is not None and machine.nodes not in {1, options.nodes}:
+        raise UsageError(
+            f"`$nodes {options.nodes}` disagrees with `$machine {text}`, which has {machine.nodes}",
+            f"drop `$nodes {options.nodes}`",
+        )
+    return machine

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
-from zerowiz.core.machine.sources import STATED
+from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -63,7 +63,7 @@ def interconnect_sources(text: str) -> dict[str, str]:
     Raises:
         UsageError: As `with_interconnect`.
     """
-    return {path: STATED for link in _parse(text) for path in _paths(link)}
+    return {path: said_with(FLAG) for link in _parse(text) for path in _paths(link)}
 
 
 def _parse(text: str) -> tuple[_StatedLink, ...]:

@@ -24,7 +24,10 @@ _RATES: Mapping[LinkClass, str] = {
     LinkClass.PCIE: "PCIe of the weakest pair: best generation x lanes in use, nominal",
 }
 
-STATED = "said with `$interconnect`"
+
+def said_with(setting: str) -> str:
+    """The source of a number that a person states, such as `$interconnect`."""
+    return f"said with `{setting}`"
 
 
 def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
@@ -64,8 +67,9 @@ def _device_numbers(machine: Machine) -> Iterator[_Number]:
 def _other_numbers(machine: Machine) -> Iterator[_Number]:
     host, network = machine.host, machine.network
     # Both sizes are read together, and only a probe names the limit.
-    total = None if host.available_by is None else "MemTotal"
+    named = "instance table" if machine.source is MachineSource.SPEC else None
+    total = named if host.available_by is None else "MemTotal"
     yield host.total_bytes is not None, "host.total_bytes", total
-    yield host.available_bytes is not None, "host.available_bytes", host.available_by
+    yield host.available_bytes is not None, "host.available_bytes", host.available_by or named
     is_known = network.kind is not NetworkKind.UNKNOWN or bool(network.nics)
-    yield is_known, "network", "sysfs" if network.nics else None
+    yield is_known, "network", "sysfs" if network.nics else named

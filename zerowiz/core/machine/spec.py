@@ -9,12 +9,15 @@ from msgspec import Struct
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network
 from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.values import Count
+from zerowiz.core.machine.types import Gpu, Machine, MachineSource, with_nodes
+from zerowiz.core.values import Count, replace
 from zerowiz.errors import UsageError
 
 _SPEC = re.compile(r"(?:(\d{1,6})\s*[x*]\s*)?(\S.*?)", re.IGNORECASE)
+# `4x8xH100`: four nodes of eight; `4x4090` has one count.
+_NODES = re.compile(r"(\d{1,6})\s*[x*]\s*(\d{1,6}\s*[x*].+)", re.IGNORECASE)
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 
 # GB200 NVL72, the largest NVLink domain in the table; more GPUs are several nodes.
@@ -61,8 +64,43 @@ class GpuModel(Struct, frozen=True, kw_only=True):
         return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
 
 
+class Instance(Struct, frozen=True, kw_only=True):
+    """One row of the table of instances: a node that can be rented or bought under this name."""
+
+    name: str
+    aliases: tuple[str, ...]
+    gpus: Count
+    gpu: str
+    """As in a spec."""
+    host_bytes: Count
+    """What its vendor says; a GB that is not said to be a GiB counts as 1e9 bytes."""
+    network: Network | None = None
+    source: Mapping[str, str]
+
+    @property
+    def available_bytes(self) -> int:
+        """What a job gets of it, after the kernel and the services of a node.
+
+        torchx/specs/named_resources_aws.py, MEM_TAX: 96 % works for most instance types.
+        """
+        return self.host_bytes * 96 // 100
+
+
 class _GpuTable(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuModel, ...]
+
+
+class _InstanceTable(Struct, frozen=True, kw_only=True):
+    instances: tuple[Instance, ...]
+
+
+def decode_instances(value: object) -> tuple[Instance, ...]:
+    """The rows of `data/instances.json`.
+
+    Raises:
+        UsageError: A row lacks a key, or a key has another type; the message names it.
+    """
+    return decode(_InstanceTable, value, "instance table").instances
 
 
 def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
@@ -116,18 +154,57 @@ def _close_names(name: str, table: Sequence[GpuModel]) -> tuple[str, ...]:
     return (f"close names are {names}",) if names else ()
 
 
+def parse_instance(
+    text: str, instances: Sequence[Instance], table: Sequence[GpuModel]
+) -> Machine | None:
+    """The machine of an instance such as `p5.48xlarge`, or of several: `2xp5.48xlarge`.
+
+    None where the text names none. Case does not matter.
+    """
+    known = {name.lower(): row for row in instances for name in (row.name, *row.aliases)}
+    match = _SPEC.fullmatch(text.strip())
+    row = None if match is None else known.get(match[2].lower())
+    if match is None or row is None:
+        return None
+    node = replace(
+        parse_spec(f"{row.gpus}x{row.gpu}", table),
+        host=Host(total_bytes=row.host_bytes, available_bytes=row.available_bytes),
+        network=row.network or Network(),
+    )
+    return with_nodes(node, int(match[1] or 1))
+
+
+def close_instances(text: str, instances: Sequence[Instance]) -> tuple[str, ...]:
+    """A hint at the instances whose names are close; none where none is."""
+    match = _SPEC.fullmatch(text.strip())
+    known = {name.lower(): name for row in instances for name in (row.name, *row.aliases)}
+    close = difflib.get_close_matches("" if match is None else match[2].lower(), known, cutoff=0.8)
+    names = ", ".join(f"`{known[name]}`" for name in close)
+    return (f"instances with close names are {names}",) if names else ()
+
+
 def with_count(text: str, count: int) -> str:
     """The spec with another count of GPUs: `4xH100` and 8 make `8xH100`."""
+    several = _NODES.fullmatch(text.strip())
+    if several is not None:
+        return f"{several[1]}x{with_count(several[2], count)}"
     match = _SPEC.fullmatch(text.strip())
     return text if match is None else f"{count}x{match[2]}"
 
 
 def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
-    """The machine of a spec such as `8xH100-80GB` or `H200`: one idle node, whose host is unknown.
+    """The machine of a spec: idle nodes, whose host is unknown.
+
+    Args:
+        text: Such as `8xH100-80GB`, `H200`, or four nodes of eight: `4x8xH200`.
+        table: The GPU table.
 
     Raises:
         UsageError: The count is not that of a node, or the name means no GPU or several.
     """
+    several = _NODES.fullmatch(text.strip())
+    if several is not None:
+        return with_nodes(parse_spec(several[2], table), int(several[1]))
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise UsageError("the machine has no name", "write it as `8xH100-80GB`")

@@ -232,6 +232,22 @@ def with_nodes(machine: Machine, nodes: int) -> Machine:
     return replace(machine, nodes=nodes)
 
 
+def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
+    """The machine whose nodes have this much memory for the job.
+
+    CPU ranks share it evenly, and a GPU without memory of its own has all of it.
+    """
+    total_bytes = max(size_bytes, machine.host.total_bytes or 0)
+    host = replace(machine.host, total_bytes=total_bytes, available_bytes=size_bytes)
+    ranks = len(machine.gpus) if machine.accelerator is Accelerator.CPU else 1
+    gpus = machine.gpus
+    if machine.lives_on_host:
+        gpus = tuple(replace(gpu, free_bytes=size_bytes // ranks) for gpu in gpus)
+        if machine.accelerator is Accelerator.CPU:
+            gpus = tuple(replace(gpu, total_bytes=total_bytes // ranks) for gpu in gpus)
+    return replace(machine, host=host, gpus=gpus)
+
+
 def pick_gpus(machine: Machine, chosen: Sequence[Gpu]) -> Machine:
     """The machine with these of its GPUs, in this order, and the link between them."""
     indices = {gpu.index for gpu in chosen}
