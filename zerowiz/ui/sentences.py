@@ -29,7 +29,8 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
 
 _LINKS: Mapping[LinkClass, str] = {
     LinkClass.NVLINK_ALL: "NVLink between every pair",
-    LinkClass.NVLINK_PARTIAL: "NVLink between some pairs only",
+    LinkClass.NVLINK_RING: "NCCL rings over NVLink, though not between every pair",
+    LinkClass.NVLINK_PARTIAL: "NVLink between some pairs only, so NCCL's ring crosses PCIe",
     LinkClass.PCIE: "PCIe between the GPUs",
     LinkClass.NONE: "one GPU, no link",
     LinkClass.UNKNOWN: "an unknown link, taken as slow",

@@ -22,7 +22,7 @@ PLACES = {
 }
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 RATES = {
-    18: "NVLinks of the weakest pair x nominal rate of their generation",
+    18: "NVLinks of the best rings x nominal rate of their generation",
     0: "PCIe of the weakest pair: best generation x lanes in use, nominal",
 }
 MODEL = GpuModel(

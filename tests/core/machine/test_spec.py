@@ -20,7 +20,7 @@ from zerowiz.core.machine.spec import (
     with_count,
 )
 from zerowiz.core.machine.topology import NVLINK_BYTES_PER_S
-from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.machine.types import Machine, MachineSource, pick_gpus
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 
@@ -94,8 +94,12 @@ def test_an_idle_gpu_has_free_what_cuda_shows_as_total() -> None:
         ("4xA100-40GB", LinkClass.NVLINK_ALL, 300_000_000_000),
         ("8xB200", LinkClass.NVLINK_ALL, 900_000_000_000),
         ("8xH800", LinkClass.NVLINK_ALL, 200_000_000_000),
-        ("4xV100-16GB", LinkClass.NVLINK_ALL, 150_000_000_000),
-        ("8xV100-16GB", LinkClass.NVLINK_PARTIAL, 15_760_000_000),
+        ("2xV100-16GB", LinkClass.NVLINK_ALL, 25_000_000_000),
+        ("4xV100-16GB", LinkClass.NVLINK_ALL, 100_000_000_000),
+        ("8xV100-16GB", LinkClass.NVLINK_RING, 150_000_000_000),
+        ("8xV100-32GB", LinkClass.NVLINK_RING, 150_000_000_000),
+        ("16xV100-32GB", LinkClass.NVLINK_PARTIAL, 15_760_000_000),
+        ("8xV100-32GB-PCIe", LinkClass.PCIE, 15_760_000_000),
         ("2xRTX4090", LinkClass.PCIE, 31_504_000_000),
         ("2xRTX3090", LinkClass.PCIE, 31_504_000_000),
         ("2xA40", LinkClass.PCIE, 31_504_000_000),
@@ -107,6 +111,20 @@ def test_the_link_is_what_the_board_always_has(
 ) -> None:
     link = parse(text).interconnect
     assert (kind, bytes_per_s) == (link.link_class, link.bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["8xV100-16GB-SXM", "4xV100-32GB-SXM"])
+def test_a_board_whose_pairs_differ_is_named(text: str) -> None:
+    [note] = parse(text).notes
+    assert note.endswith("is taken to be that of a DGX-1")
+
+
+def test_some_gpus_of_a_board_have_the_rings_between_them() -> None:
+    whole = parse("8xV100-16GB-SXM")
+    for chosen, fast in (((0, 1, 4, 5), True), ((0, 1, 4), False), ((4, 5, 6, 7), True)):
+        some = pick_gpus(whole, [whole.gpus[index] for index in chosen])
+        assert fast is some.is_fast
+    assert [0, 6] == [whole.links[0].pair[0], whole.links[-1].pair[0]]
 
 
 @pytest.mark.parametrize(

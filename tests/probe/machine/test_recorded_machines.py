@@ -14,8 +14,9 @@ from zerowiz.errors import UsageError
 
 MIB = 2**20
 
-ALL, PARTIAL, PCIE, NONE = (
+ALL, RING, PARTIAL, PCIE, NONE = (
     LinkClass.NVLINK_ALL,
+    LinkClass.NVLINK_RING,
     LinkClass.NVLINK_PARTIAL,
     LinkClass.PCIE,
     LinkClass.NONE,
@@ -77,10 +78,10 @@ ROWS = {
         notes=("4 of 6 pairs of GPUs cannot reach each other's memory (CNS",),
     ),
     "synthetic/dgx1v-cube": Row(
-        link_class=PARTIAL,
+        link_class=RING,
         rest="SYS",
         words={(int(each[0]), int(each[1])): f"NV{each[3]}" for each in CUBE.split()},
-        bytes_per_s=15_760_000_000,
+        bytes_per_s=150_000_000_000,
         weakest=(0, 5),
         p2p={"OK": 16, "TNS": 12},
         notes=("12 of 28 pairs of GPUs cannot reach each other's memory (TNS",),
@@ -194,7 +195,7 @@ def test_each_pair_has_the_word_of_the_matrix(name: str) -> None:
 
 
 @each_row
-def test_the_interconnect_is_that_of_the_weakest_pair(name: str) -> None:
+def test_the_interconnect_is_that_of_the_best_rings(name: str) -> None:
     link, row = machine_of(name).interconnect, ROWS[name]
     assert (row.link_class, row.bytes_per_s, row.weakest) == (
         link.link_class,
@@ -255,7 +256,7 @@ def test_a_cube_of_v100s_has_six_links_each() -> None:
     assert [3] * 8 == [gpu.pcie.max_generation for gpu in machine.gpus]
     assert {"TNS"} == {link.p2p for link in machine.links if not link.nvlinks}
     quad = machine_of("synthetic/dgx1v-cube", gpus="0,1,2,3").interconnect
-    assert (ALL, 25_000_000_000, (0, 1)) == (quad.link_class, quad.bytes_per_s, quad.weakest_pair)
+    assert (ALL, 100_000_000_000, (0, 1)) == (quad.link_class, quad.bytes_per_s, quad.weakest_pair)
 
 
 def test_a100s_behind_two_pcie_switches() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.links import FAST_CLASSES, Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -17,6 +17,11 @@ FLAG = "$interconnect"
 _ENTRY = re.compile(r"([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?", re.ASCII)
 
 _INSIDE: Mapping[str, LinkClass] = {"nvlink": LinkClass.NVLINK_ALL, "pcie": LinkClass.PCIE}
+# What is known agrees with these words, and says more.
+_AGREES: Mapping[str, frozenset[LinkClass]] = {
+    "nvlink": FAST_CLASSES,
+    "pcie": frozenset({LinkClass.PCIE}),
+}
 _BETWEEN: Mapping[str, NetworkKind] = {
     "mnnvl": NetworkKind.NVLINK,
     "infiniband": NetworkKind.INFINIBAND,
@@ -107,7 +112,7 @@ def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
     if len(machine.gpus) == 1:
         raise UsageError(f"`{FLAG} {link.word}`: a lone GPU has no link inside its node", *_HINTS)
     known, link_class = machine.interconnect, _INSIDE[link.word]
-    if link_class is known.link_class and link.bytes_per_s in (None, known.bytes_per_s):
+    if known.link_class in _AGREES[link.word] and link.bytes_per_s in (None, known.bytes_per_s):
         return machine
     interconnect = Interconnect(
         link_class=link_class, bytes_per_s=link.bytes_per_s, weakest_pair=known.weakest_pair

@@ -22,6 +22,7 @@ _LINK_CLASSES = (
     LinkClass.UNKNOWN,
     LinkClass.PCIE,
     LinkClass.NVLINK_PARTIAL,
+    LinkClass.NVLINK_RING,
     LinkClass.NVLINK_ALL,
 )
 _NETWORK_KINDS = tuple(reversed(NetworkKind))

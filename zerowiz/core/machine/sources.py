@@ -19,7 +19,8 @@ _CLASSES: Mapping[MachineSource, str] = {
 }
 
 _RATES: Mapping[LinkClass, str] = {
-    LinkClass.NVLINK_ALL: "NVLinks of the weakest pair x nominal rate of their generation",
+    LinkClass.NVLINK_ALL: "NVLinks of the best rings x nominal rate of their generation",
+    LinkClass.NVLINK_RING: "NVLinks of the best rings x nominal rate of their generation",
     LinkClass.NVLINK_PARTIAL: "PCIe of the weakest pair: best generation x lanes in use, nominal",
     LinkClass.PCIE: "PCIe of the weakest pair: best generation x lanes in use, nominal",
 }

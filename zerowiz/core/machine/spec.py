@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network
-from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
+from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S, mesh_links
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource, with_nodes
 from zerowiz.core.values import Count, replace
 from zerowiz.errors import UsageError
@@ -43,6 +43,8 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     """Nominal, in one direction, per GPU, over all its links; 0 without NVLink."""
     nvlink_gpus: Count
     """How many GPUs of one board NVLink connects in all pairs; 0 where that needs a bridge."""
+    nvlink_mesh: str | None = None
+    """The board in MESHES that is assumed, where the NVLinks of pairs differ."""
     pcie_generation: Count
     bf16_flop_per_s: Count | None = None
     """Dense; `None` where the GPU has no bf16 arithmetic."""
@@ -215,10 +217,16 @@ def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
             "several nodes are `$nodes N`, with the GPUs of one node here",
         )
     model = find_model(name, table)
+    gpus, links = tuple(_idle_gpu(model, index) for index in range(count)), _links(model, count)
     return Machine(
         source=MachineSource.SPEC,
-        gpus=tuple(_idle_gpu(model, index) for index in range(count)),
-        interconnect=_expected_link(model, count),
+        gpus=gpus,
+        links=links,
+        interconnect=(
+            join_pairs(links, {gpu.index: gpu.nvlinks for gpu in gpus})
+            if links
+            else _expected_link(model, count)
+        ),
         host=Host(),
         notes=(*_note_board(name, model), *_note_link(model, count)),
     )
@@ -231,7 +239,20 @@ def _idle_gpu(model: GpuModel, index: int) -> Gpu:
         total_bytes=model.total_bytes,
         free_bytes=model.usable_bytes,
         compute_capability=model.compute_capability,
+        nvlinks=model.nvlink_links if model.nvlink_mesh else None,
         memory_source="GPU table: an idle GPU",
+    )
+
+
+def _links(model: GpuModel, count: int) -> tuple[PairLink, ...]:
+    """Of each pair, where the board is known and its pairs differ."""
+    if model.nvlink_mesh is None:
+        return ()
+    return mesh_links(
+        model.nvlink_mesh,
+        count,
+        link_bytes_per_s=model.nvlink_bytes_per_s // model.nvlink_links,
+        pcie_bytes_per_s=model.pcie_bytes_per_s,
     )
 
 
@@ -254,6 +275,8 @@ def _note_board(name: str, model: GpuModel) -> tuple[str, ...]:
 
 
 def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
+    if _links(model, count):
+        return (f"NVLink between `{model.name}` is taken to be that of a {model.nvlink_mesh}",)
     if count == 1 or count <= model.nvlink_gpus or not model.nvlink_links:
         return ()
     if not model.nvlink_gpus:

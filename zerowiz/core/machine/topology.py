@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import combinations
 
 from msgspec import Struct
 
@@ -19,6 +20,23 @@ NVLINK_BYTES_PER_S: Mapping[tuple[int, int], int] = {
     (9, 0): 25_000_000_000,
     (10, 0): 50_000_000_000,
     (10, 3): 50_000_000_000,
+}
+
+# `nvidia-smi topo -m` of boards without a switch whose pairs differ, by the board's name.
+# DGX-1 with V100: printed at https://kyumdoctor.tistory.com/74, drawn in NVIDIA's white paper
+# WP-08437-001, and for p3.16xlarge in MXNet's "Single machine All Reduce" at cwiki.apache.org;
+# NCCL's view of such links: https://github.com/NVIDIA/nccl/issues/671.
+MESHES: Mapping[str, tuple[str, ...]] = {
+    "DGX-1": (
+        "X NV1 NV1 NV2 NV2 SYS SYS SYS",
+        "NV1 X NV2 NV1 SYS NV2 SYS SYS",
+        "NV1 NV2 X NV2 SYS SYS NV1 SYS",
+        "NV2 NV1 NV2 X SYS SYS SYS NV1",
+        "NV2 SYS SYS SYS X NV1 NV1 NV2",
+        "SYS NV2 SYS SYS NV1 X NV2 NV1",
+        "SYS SYS NV1 SYS NV1 NV2 X NV2",
+        "SYS SYS SYS NV1 NV2 NV1 NV2 X",
+    ),
 }
 
 # PCI-SIG base specifications: bytes/s of one lane in one direction, after line coding.
@@ -124,6 +142,33 @@ def slot_bytes_per_s(slot: PcieSlot) -> int | None:
     """The nominal rate of a PCIe slot and the bridges above it, in one direction."""
     own = lanes_bytes_per_s(slot)
     return own if slot.upstream_bytes_per_s is None else _slower(own, slot.upstream_bytes_per_s)
+
+
+def mesh_links(
+    board: str, count: int, *, link_bytes_per_s: int, pcie_bytes_per_s: int
+) -> tuple[PairLink, ...]:
+    """The links between the first GPUs of a board; none where it has fewer GPUs.
+
+    Args:
+        board: A name in MESHES.
+        count: How many GPUs.
+        link_bytes_per_s: Nominal, of one NVLink in one direction.
+        pcie_bytes_per_s: Nominal, of a slot in one direction.
+    """
+    rows = [row.split() for row in MESHES[board]]
+    if count > len(rows):
+        return ()
+    return tuple(
+        _mesh_link(pair, rows[pair[0]][pair[1]], link_bytes_per_s, pcie_bytes_per_s)
+        for pair in combinations(range(count), 2)
+    )
+
+
+def _mesh_link(pair: tuple[int, int], word: str, link: int, pcie: int) -> PairLink:
+    if word.startswith("NV"):
+        nvlinks = int(word.removeprefix("NV"))
+        return PairLink(pair=pair, nvlinks=nvlinks, bytes_per_s=nvlinks * link)
+    return PairLink(pair=pair, nvlinks=0, bytes_per_s=pcie, path=PciePath(word))
 
 
 def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:

@@ -270,14 +270,21 @@ def _join_chosen(
     if any(gpu.mig_slice is not None for gpu in chosen):
         return Interconnect(link_class=LinkClass.UNKNOWN)
     if not machine.links:
-        # Where only the class is known, the link between fewer GPUs is at least as good.
+        # Where only the class is known, the link between fewer GPUs is at least as good, unless
+        # rings went through those that are left out.
+        if machine.interconnect.link_class is LinkClass.NVLINK_RING and len(chosen) != len(
+            machine.gpus
+        ):
+            return Interconnect(link_class=LinkClass.UNKNOWN)
         pair = machine.interconnect.weakest_pair
         kept = pair is not None and {gpu.index for gpu in chosen}.issuperset(pair)
         return replace(machine.interconnect, weakest_pair=pair if kept else None)
     pairs = len(chosen) * (len(chosen) - 1) // 2
     whole = len({link.pair for link in links}) == pairs
     # A pair that is not known could be the slowest.
-    return join_pairs(links) if whole else Interconnect(link_class=LinkClass.UNKNOWN)
+    if not whole:
+        return Interconnect(link_class=LinkClass.UNKNOWN)
+    return join_pairs(links, {gpu.index: gpu.nvlinks for gpu in chosen})
 
 
 def with_gpus(machine: Machine, count: int) -> Machine:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.topology import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 from zerowiz.core.machine.types import Machine
 
@@ -86,11 +87,13 @@ def _no_p2p(machine: Machine) -> Iterator[str]:
     refused = Counter(
         link.p2p for link in machine.links if link.p2p not in (None, P2P_OK) and not link.nvlinks
     )
+    around = machine.interconnect.link_class is LinkClass.NVLINK_RING
+    so = "NCCL's rings go around them" if around else "NCCL copies through the host"
     for word, count in refused.items():
         why = _P2P_WHY.get(word or "", "the reason is unknown")
         yield (
             f"{count} of {len(machine.links)} pairs of GPUs cannot reach each other's memory"
-            f" ({word}: {why}): NCCL copies through the host"
+            f" ({word}: {why}): {so}"
         )
 
 

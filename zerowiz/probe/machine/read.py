@@ -78,11 +78,12 @@ def _join(reading: GpuReading, world: World) -> Machine:
     allocation = read_allocation(world.environ, world.files)
     host = _read_host(world, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
+    nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
         source=MachineSource.NVML,
         gpus=tuple(_complete(gpu, host) for gpu in reading.gpus),
-        interconnect=join_pairs(reading.links) if whole else unknown,
+        interconnect=join_pairs(reading.links, nvlinks) if whole else unknown,
         links=reading.links,
         left_out=reading.left_out,
         host=host,

@@ -276,9 +276,10 @@ def test_one_gpu_off_the_nvlink_makes_it_partial_and_is_named() -> None:
     assert LinkClass.NVLINK_ALL is rest.interconnect.link_class
 
 
-def test_a_pair_that_the_switch_does_not_join_makes_it_partial() -> None:
+def test_rings_go_around_a_pair_that_the_switch_does_not_join() -> None:
     machine = play(answer(recording("h200-x4"), "nvmlDeviceGetP2PStatus(gpu1, gpu3, 2)", 5))
-    assert LinkClass.NVLINK_PARTIAL is machine.interconnect.link_class
+    assert LinkClass.NVLINK_RING is machine.interconnect.link_class
+    assert NVSWITCH_H200_BYTES_PER_S == machine.interconnect.bytes_per_s
     assert (1, 3) == machine.interconnect.weakest_pair
 
 
@@ -288,12 +289,13 @@ def test_two_bridged_islands_are_partial() -> None:
     assert (0, 2) == machine.interconnect.weakest_pair
 
 
-def test_a_direct_mesh_counts_the_links_of_its_thinnest_pair() -> None:
+def test_a_direct_mesh_counts_the_links_that_its_rings_can_use() -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
     wires = {pair: 2 if pair == (1, 2) else 4 for pair in pairs}
     machine = play(wire_directly(recording("h200-x4"), wires))
     assert LinkClass.NVLINK_ALL is machine.interconnect.link_class
-    assert (50_000_000_000, (1, 2)) == (
+    # Ten links end at GPU 1 and at GPU 2.
+    assert (250_000_000_000, (1, 2)) == (
         machine.interconnect.bytes_per_s,
         machine.interconnect.weakest_pair,
     )
