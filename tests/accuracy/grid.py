@@ -56,6 +56,15 @@ MODELS: Mapping[str, str] = {
     "gpt_neox": "pythia-1.4b",
     "mistral": "mistral-7b-8l",
 }
+_BILLIONS: Mapping[str, float] = {
+    "llama": 1.2,
+    "qwen2": 0.5,
+    "gemma3_text": 1.0,
+    "phi3": 2.0,
+    "opt": 1.3,
+    "gpt_neox": 1.4,
+    "mistral": 1.9,
+}
 # Micro-batch and sequence; some odd ones, so that no two rows are alike. In an order that the hash of
 # `split.py` deals to both sides.
 SHAPES = (
@@ -173,18 +182,34 @@ def _points(fixed: Point) -> list[Point]:
     return sorted(possible, key=lambda p: hashlib.sha256(json.dumps(p).encode()).digest())
 
 
-def cover(missing: Counter[Pair], wanted: Sequence[Point], fixed: Point) -> Iterator[Point]:
+def seconds_of(point: Point) -> float:
+    """About what a run takes on an H200, which decides between runs that cover as much."""
+    billions, micro_steps = _BILLIONS[point["family"]], int(point["accumulation"])
+    gathered = point["strategy"].startswith("zero3")
+    quantizing = 8 * billions if point["method"] == "qlora" else 0
+    on_host = 4 + (1 + gathered) * micro_steps * billions if point["strategy"] in _OFFLOADS else 0
+    return 8 + quantizing + on_host
+
+
+def cover(
+    missing: Counter[Pair], wanted: Sequence[Point], fixed: Point, *, cheaply: bool = False
+) -> Iterator[Point]:
     """Runs that cover the missing pairs, each the one that covers the most of what is left.
 
     Args:
         missing: The pairs, each with how many runs it wants.
         wanted: Runs that are made in any case; what they leave open is chosen as for the others.
         fixed: Values that all other runs have.
+        cheaply: Whether the most is that of a second, and not of a run.
     """
     left = Counter(missing)
 
+    def gain(point: Point) -> float:
+        covered = sum(left[pair] > 0 for pair in pairs_of(point))
+        return covered / seconds_of(point) if cheaply else covered
+
     def take(points: Sequence[Point]) -> Point:
-        best = max(points, key=lambda point: sum(left[pair] > 0 for pair in pairs_of(point)))
+        best = max(points, key=gain)
         left.subtract(pairs_of(best))
         return best
 
@@ -237,6 +262,7 @@ def main() -> None:
     parser.add_argument("--fix", action="append", default=[], metavar="SETTING=VALUE")
     parser.add_argument("--wanted", type=Path, help="a JSON list of runs that are made in any case")
     parser.add_argument("--given", type=Path, action="append", default=[], metavar="CASES")
+    parser.add_argument("--cheaply", action="store_true", help="the most pairs in a second")
     parser.add_argument("--times", type=int, default=1, help="how many runs each pair should have")
     asked = parser.parse_args()
     fixed = dict(each.split("=", 1) for each in asked.fix)
@@ -249,7 +275,7 @@ def main() -> None:
             _say(f"{one[0]} {one[1]}, {other[0]} {other[1]}")
         _say(f"{len(missing)} of {len(all_pairs()) - len(IMPOSSIBLE)} possible pairs are missing")
         return
-    chosen = list(cover(missing, wanted, fixed))[: asked.limit]
+    chosen = list(cover(missing, wanted, fixed, cheaply=asked.cheaply))[: asked.limit]
     cases = [case_of(p, f"{asked.cases}-{i:03}", i) for i, p in enumerate(chosen, asked.first)]
     _say("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]")
 

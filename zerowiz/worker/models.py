@@ -57,6 +57,11 @@ def _from_config(case: Case, config: Any) -> Any:  # noqa: ANN401
     return make(config, dtype=DTYPES[case["precision"]], attn_implementation=attention)
 
 
+def in_shards(case: Case) -> bool:
+    """Whether stage 3 builds the model in shards; what is quantized has to be whole first."""
+    return case["zero_init"] and not case["quantized"]
+
+
 @contextmanager
 def _weights_on(case: Case, device: torch.device) -> Iterator[None]:
     """Create weights whole on this rank's device, or in shards under `zero.Init`.
@@ -65,12 +70,12 @@ def _weights_on(case: Case, device: torch.device) -> Iterator[None]:
     variable `keep_alive` must live until the model is built. TrainingArguments hold one themselves.
     """
     stage = case["ds_config"].get("zero_optimization", {}).get("stage")
-    sharded = stage == _SHARDED_PARAMETERS and case["zero_init"]
+    sharded = stage == _SHARDED_PARAMETERS and in_shards(case)
     held = is_deepspeed_zero3_enabled()
     keep_alive = HfDeepSpeedConfig(dict(case["ds_config"])) if sharded and not held else None
     # A layer that is quantized goes to its device in 4 bits.
     whole = torch.device("cpu") if case["quantized"] else device
-    with nullcontext() if held or keep_alive else whole:
+    with nullcontext() if held or keep_alive is not None else whole:
         yield
 
 

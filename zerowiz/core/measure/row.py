@@ -11,7 +11,7 @@ from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload import SETTINGS, Method
 
 Report = Mapping[str, object]
 
@@ -89,7 +89,7 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
         "zero_optimization": {key: value for key, value in zero.items() if key != "stage"},
         "bf16": {key: value for key, value in bf16.items() if key != "enabled" and value},
         "offload": trial.offload.value,
-        "zero_init": trial.workload.zero_init,
+        "zero_init": trial.workload.zero_init and trial.workload.method is not Method.QLORA,
     }
 
 

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from zerowiz.worker.batch_files import Case, Phase
 from zerowiz.worker.loops.recorder import StepRecorder, name_iteration
-from zerowiz.worker.models import make_batch
+from zerowiz.worker.models import in_shards, make_batch
 
 # Small enough that a model does not diverge on random tokens within three steps.
 _RATE = 1e-5
@@ -49,7 +49,7 @@ def train_by_trainer(
         recorder: Gets the phases.
         build: Builds the model, once the arguments say whether it is built in shards.
     """
-    if case["zero_init"]:
+    if in_shards(case):
         arguments = _arguments(case, folder, device)
         model = build()
     else:
