@@ -77,6 +77,33 @@ def test_the_printed_line_launches_what_was_taken(
     assert {each["setting"] for each in plan["settled"]} == REMEDIES[index].keys()
 
 
+def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repeats_it(
+    terminal: Open, here: Run, hf: Path
+) -> None:
+    nodes = ("--machine", "8xH100-80GB-SXM", "--nodes", "16", "--model", "405b")
+    person = terminal("init", *nodes, "train_hf.py")
+    person.wait_for("if your nodes are linked by InfiniBand with 400 Gb/s, say so")
+    person.reply("Change what?", ENTER)
+    person.reply("will be written; go on?", ENTER)
+    assert 0 == person.end(), person.text
+    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    assert ("zero3", True) == (written["chosen"], written["workload"]["gradient_checkpointing"])
+    assert ["infiniband", 50_000_000_000] == [
+        written["machine"]["network"][name] for name in ("kind", "bytes_per_s")
+    ]
+    line = person.text.partition("the same in a job script: ")[2].replace("\\\n", " ")
+    zerowiz, *command = shlex.split(line)
+    assert "infiniband:400Gb/s" == command[command.index("--interconnect") + 1]
+    script = command.index("train_hf.py")
+    assert ["launch", "--yes"] == command[:2]
+    result = here("plan", *command[2:script], *nodes[:2], "--json", *command[script:])
+    assert ("zerowiz", 0) == (zerowiz, result.code), result.stderr
+    plan = json.loads(result.stdout)
+    for name in ("chosen", "workload", "strategies"):
+        assert written[name] == plan[name]
+    assert written["machine"]["network"] == plan["machine"]["network"]
+
+
 @pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(REMEDIES)))

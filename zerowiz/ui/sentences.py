@@ -181,12 +181,19 @@ def options(remedy: Remedy) -> str:
 def remedy(value: Remedy) -> str:
     """What to change, and what that leads to."""
     frees = f", frees {small(value.frees_bytes)} on each GPU" if value.frees_bytes else ""
-    return f"`{options(value)}` leads to {value.strategy}{frees}"
+    return f"{_if_true(value)}`{options(value)}` leads to {value.strategy}{frees}"
 
 
 def change(value: Remedy) -> str:
     """A remedy in the words of a list to choose from."""
-    return f"{options(value)}: {value.strategy}"
+    return f"{_if_true(value)}{options(value)}: {value.strategy}"
+
+
+def _if_true(value: Remedy) -> str:
+    """A link is a fact to be said, and nothing to be changed."""
+    if "interconnect" not in value.change:
+        return ""
+    return "if your nodes are linked by InfiniBand with 400 Gb/s, say so: "
 
 
 def lack(evaluated: StrategyEstimate) -> str:

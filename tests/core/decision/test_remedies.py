@@ -10,6 +10,8 @@ from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import REMEDIES, Change, find_remedies
 from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.interconnect_option import with_interconnect
+from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, widen, with_nodes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
@@ -21,7 +23,9 @@ from zerowiz.probe.machine.gpu_table import read_gpu_table
 TABLE = read_gpu_table()
 GB = 10**9
 SLOW, FAST = parse_spec("4xRTX4090", TABLE), parse_spec("2xA100-40GB", TABLE)
+EIGHT = parse_spec("8xH100-80GB-SXM", TABLE)
 SEVEN = read_model("llama-2-7b")
+HUGE, SMALL = (model_from_size(name, parse_size(name) or 0) for name in ("405b", "1.5b"))
 
 
 def refused(
@@ -31,7 +35,8 @@ def refused(
     **settings: Any,
 ) -> Decision:
     """A decision that chose nothing."""
-    job = PlanInput(machine=machine, model=SEVEN, workload=workload or Workload(), **settings)
+    settings = {"model": SEVEN, **settings}
+    job = PlanInput(machine=machine, workload=workload or Workload(), **settings)
     decision = decide(job, constraints or Constraints())
     assert decision.chosen is None
     return decision
@@ -45,6 +50,8 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
             job = replace(job, state_dtype=StateDtype(str(value)))
         elif flag == "machine":
             job = replace(job, machine=parse_spec(str(value), TABLE))
+        elif flag == "interconnect":
+            job = replace(job, machine=with_interconnect(job.machine, str(value)))
         elif flag == "model":
             params = parse_size(str(value))
             assert params is not None
@@ -61,6 +68,7 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
 
 LEAN = Workload(gradient_checkpointing=True)
 LONG = Workload(micro_batch=8, sequence_tokens=4096)
+SQUEEZED = replace(LEAN, micro_batch=1024, sequence_tokens=65536)
 REFUSED = {
     "slow": refused(),
     "slow and batched": refused(workload=LONG),
@@ -83,6 +91,11 @@ REFUSED = {
         parse_spec("8xA100-40GB", TABLE),
         Workload(precision=Precision.FP32),
         Constraints(stage=2),
+    ),
+    "unknown network": refused(with_nodes(EIGHT, 16), LEAN, model=HUGE),
+    "unknown network, pair": refused(with_nodes(EIGHT, 16), model=HUGE),
+    "squeezed": refused(
+        parse_spec("A100-40GB", TABLE), SQUEEZED, model=SMALL, state_dtype=StateDtype.BF16
     ),
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
 }
@@ -143,6 +156,57 @@ def test_a_slow_zero3_can_be_allowed_or_offloaded() -> None:
     }
     assert "zero3" == rungs["allow_slow"]
     assert "zero3-offload" == rungs["offload"]
+
+
+INFINIBAND = {"interconnect": "infiniband:400Gb/s"}
+
+
+def test_an_unknown_network_is_asked_for_before_anything_is_changed() -> None:
+    (first, *_) = find_remedies(REFUSED["unknown network"])
+    assert (INFINIBAND, "zero3", 0) == (first.change, first.strategy, first.frees_bytes)
+
+
+def test_two_changes_are_offered_where_none_is_enough_and_before_a_smaller_model() -> None:
+    found = [remedy.change for remedy in find_remedies(REFUSED["unknown network, pair"])]
+    assert [
+        {"gradient_checkpointing": True, **INFINIBAND},
+        {"gradient_checkpointing": True, "allow_slow": True},
+        {"model": "14b"},
+    ] == found
+
+
+def test_a_batch_and_a_sequence_are_made_smaller_together_where_one_is_not_enough() -> None:
+    [first, *_] = find_remedies(REFUSED["squeezed"])
+    assert {"micro_batch", "accumulation_steps", "sequence_tokens"} == set(first.change)
+
+
+def test_what_a_network_is_known_to_be_is_no_question() -> None:
+    for text in ("ethernet:10Gb/s", "infiniband"):
+        job = REFUSED["unknown network"].job
+        known = replace(job, machine=with_interconnect(job.machine, text))
+        remedies = find_remedies(decide(known, Constraints(stage=2)))
+        assert remedies
+        assert not [remedy for remedy in remedies if "interconnect" in remedy.change]
+
+
+def test_an_adapter_that_cannot_be_used_here_is_not_passed_over() -> None:
+    nic = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND, unusable="port 1 is DOWN")
+    job = REFUSED["unknown network"].job
+    seen = replace(job, machine=replace(job.machine, network=Network(nics=(nic,))))
+    assert not [r for r in find_remedies(decide(seen, Constraints())) if "interconnect" in r.change]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_several_changes_come_together_only_where_one_is_not_enough(case: str) -> None:
+    decision = REFUSED[case]
+    alone = {
+        tuple(remedy.change.items())
+        for remedy in find_remedies(decision)
+        if len(remedy.change) == 1
+    }
+    for remedy in find_remedies(decision):
+        if len(remedy.change) > 1 and "interconnect" in remedy.change:
+            assert not alone & {(each,) for each in remedy.change.items()}
 
 
 @pytest.mark.parametrize("case", ["four", "fp16", "stage 2"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from zerowiz.app.ask.person import Person
-from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.machines.machine import find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import Request, make_request
@@ -54,7 +54,7 @@ def plan_options(
     _refuse_unsupported(options, request, decision)
     remedies: list[Remedy] = []
     in_script: dict[int, str] = {}
-    for remedy in find_remedies(decision):
+    for remedy in (_restate(each, options) for each in find_remedies(decision)):
         chosen, edits = _try_remedy(options, remedy, request.job, facts, script_args)
         if chosen is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
             continue
@@ -71,6 +71,16 @@ def plan_options(
         decision=decision,
         remedies=tuple(remedies),
         in_script=in_script,
+    )
+
+
+def _restate(remedy: Remedy, options: Options) -> Remedy:
+    """The remedy with what was said of other links before."""
+    text = remedy.change.get("interconnect")
+    if text is None or options.interconnect is None:
+        return remedy
+    return replace(
+        remedy, change={**remedy.change, "interconnect": f"{options.interconnect},{text}"}
     )
 
 
@@ -142,8 +152,10 @@ def _with_remedy(
 
 
 def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
-    """The machine that was read once, unless the change names another."""
-    return find_machine(changed, os.environ) if "machine" in change else machine
+    """The machine that was read once, with other links or another one where the change says so."""
+    if "machine" in change:
+        return find_machine(changed, os.environ)
+    return state_links(machine, changed.interconnect) if "interconnect" in change else machine
 
 
 def note_settled(plan: Plan, reporter: Reporter) -> None:

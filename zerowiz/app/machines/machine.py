@@ -59,15 +59,7 @@ def is_here(machine: Machine) -> bool:
 
 def complete(machine: Machine, options: Options) -> Machine:
     """The machine with what options and scheduler add, the sources of it all, and warnings."""
-    said: dict[str, str] = {}
-    if options.interconnect is not None:
-        from zerowiz.core.machine.interconnect_option import (  # noqa: PLC0415 - takes long to load
-            interconnect_sources,
-            with_interconnect,
-        )
-
-        machine = with_interconnect(machine, options.interconnect)
-        said |= interconnect_sources(options.interconnect)
+    machine, said = _with_links(machine, options.interconnect)
     if options.host_memory is not None:
         machine = _with_host_memory(machine, options.host_memory)
         said["host.available_bytes"] = said_with("$host_memory")
@@ -93,6 +85,25 @@ def complete(machine: Machine, options: Options) -> Machine:
         notes=tuple(map(spell, machine.notes)),
         sources={place: spell(words) for place, words in sources.items()},
     )
+
+
+def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, str]]:
+    """The machine with the links that a person states, and the sources of what that sets."""
+    if text is None:
+        return machine, {}
+    from zerowiz.core.machine.interconnect_option import (  # noqa: PLC0415 - takes long to load
+        interconnect_sources,
+        with_interconnect,
+    )
+
+    return with_interconnect(machine, text), interconnect_sources(text)
+
+
+def state_links(machine: Machine, text: str | None) -> Machine:
+    """A machine that is complete, with the links that a person states of it later."""
+    machine, said = _with_links(machine, text)
+    stated = {place: spell(words) for place, words in said.items()}
+    return replace(machine, sources={**machine.sources, **stated})
 
 
 def _with_host_memory(machine: Machine, text: str) -> Machine:

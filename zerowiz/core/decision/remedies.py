@@ -1,12 +1,13 @@
 """Compute what would make a strategy fit: every remedy is a change that was evaluated again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, Reason, decide
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, widen
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.strategy import Offload
@@ -16,6 +17,7 @@ from zerowiz.errors import UsageError
 
 Change = Mapping[str, int | str | bool]
 Attempted = tuple[Change, PlanInput, Constraints]
+Attempt = Callable[[PlanInput, Constraints], Iterator[Attempted]]
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
@@ -24,6 +26,24 @@ class Remedy(Struct, frozen=True, kw_only=True):
     change: Change
     strategy: str
     frees_bytes: int
+
+
+# NVIDIA's reference designs for H100 have one NDR adapter, 400 Gb/s, for each GPU; one is enough to
+# count as fast.
+_INFINIBAND = "infiniband:400Gb/s"
+_INFINIBAND_BYTES_PER_S = 50_000_000_000
+
+
+def _network(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
+    """The statement that a network of which nothing is known is InfiniBand."""
+    machine = job.machine
+    if machine.nodes == 1 or machine.network.kind is not NetworkKind.UNKNOWN:
+        return
+    if machine.network.nics:
+        return
+    network = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=_INFINIBAND_BYTES_PER_S)
+    changed = replace(job, machine=replace(machine, network=network))
+    yield {"interconnect": _INFINIBAND}, changed, constraints
 
 
 def _bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
@@ -131,8 +151,10 @@ def _smaller_model(job: PlanInput, constraints: Constraints) -> Iterator[Attempt
             yield {"model": name}, replace(job, model=model), constraints
 
 
-# The cheapest first: what costs time, then what costs the batch, then hardware, then the model.
-REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = (
+# The cheapest first: what is only to be said, what costs time, then what costs the batch, then
+# hardware, then the model.
+REMEDIES: tuple[Attempt, ...] = (
+    _network,
     _bf16,
     _checkpointing,
     _bf16_states,
@@ -145,6 +167,11 @@ REMEDIES: tuple[Callable[[PlanInput, Constraints], Iterator[Attempted]], ...] = 
     _adapters,
     _smaller_model,
 )
+
+# These leave the machine, the model and what of it is trained as they are.
+_SAME_RUN = tuple(r for r in REMEDIES if r not in {_more_gpus, _adapters, _smaller_model})
+_LEANER = (_bf16, _checkpointing, _bf16_states, _lean, _micro_batch, _sequence)
+_PAST_SLOW_LINK = (_network, _offload, _allow_slow)
 
 
 def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) -> Remedy:
@@ -161,16 +188,64 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
     )
 
 
-def _first_that_fits(decision: Decision, trials: Iterator[Attempted]) -> Remedy | None:
-    for change, changed_job, constraints in trials:
+def _together(first: Attempted, second: Attempt) -> Iterator[Attempted]:
+    change, job, constraints = first
+    for more, changed, allowed in second(job, constraints):
+        yield {**change, **more}, changed, allowed
+
+
+class _Search:
+    """The remedies of a decision, and what nothing but a slow link refused."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.slow: list[Attempted] = []
+
+    def fits(self, attempted: Attempted) -> StrategyEstimate | None:
+        """The strategy that an attempt leads to; it is remembered where only its link is slow."""
+        _, job, constraints = attempted
         try:
-            chosen = decide(changed_job, constraints).chosen
+            made = decide(job, constraints)
         except UsageError:
-            continue
-        if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT:
-            continue
-        return make_remedy(decision, change, chosen)
-    return None
+            return None
+        if made.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
+            self.slow.append(attempted)
+        chosen = made.chosen
+        return None if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT else chosen
+
+    def first(self, attempts: Iterable[Attempted]) -> Iterator[Remedy]:
+        """The first attempt that fits, if any does."""
+        for attempted in attempts:
+            if chosen := self.fits(attempted):
+                yield make_remedy(self.decision, attempted[0], chosen)
+                return
+
+    def pairs(self) -> Iterator[Remedy]:
+        """Two changes at once, where none is enough alone; more only where no two are."""
+        found = list(self.past_slow_link())
+        yield from found or (*self.squeezed(), *self.past_slow_link())
+
+    def past_slow_link(self) -> Iterator[Remedy]:
+        """What was refused for its link alone, with what gets it past the link."""
+        refused, self.slow = self.slow, []
+        for second in _PAST_SLOW_LINK:
+            yield from self.first(
+                attempted for first in refused for attempted in _together(first, second)
+            )
+
+    def squeezed(self) -> Iterator[Remedy]:
+        for second in (_micro_batch, _sequence):
+            yield from self.first(self.after_leanest(second))
+
+    def after_leanest(self, second: Attempt) -> Iterator[Attempted]:
+        """A change after the most of each leaner one, where the most of it is enough."""
+        job, constraints = self.decision.job, self.decision.constraints
+        for leaner in _LEANER:
+            for most in list(leaner(job, constraints))[-1:]:
+                attempts = list(_together(most, second))
+                before = len(self.slow)
+                if attempts and (self.fits(attempts[-1]) or len(self.slow) > before):
+                    yield from attempts
 
 
 def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
@@ -182,11 +257,7 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
         # The user's own config sets all this itself; no option can be added to it.
         return ()
     if decision.chosen is None:
-        found = (
-            _first_that_fits(decision, remedy(decision.job, decision.constraints))
-            for remedy in REMEDIES
-        )
-        return tuple(remedy for remedy in found if remedy is not None)
+        return tuple(_find_each(decision))
     if Reason.TIGHT not in decision.reasons:
         return ()
     forbidden = decision.constraints.offload is OffloadChoice.NONE
@@ -204,3 +275,20 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
         )
         for w in roomier[:1]
     )
+
+
+def _find_each(decision: Decision) -> Iterator[Remedy]:
+    """The first of each remedy that fits; two at once where those of the same run do not."""
+    search, job, constraints = _Search(decision), decision.job, decision.constraints
+    found = {remedy: list(search.first(remedy(job, constraints))) for remedy in _SAME_RUN}
+    pairs = [] if any(found.values()) else list(search.pairs())
+    for remedy in REMEDIES:
+        if remedy in found:
+            yield from found[remedy]
+            continue
+        if remedy is _more_gpus:
+            yield from pairs
+        alone = list(search.first(remedy(job, constraints)))
+        if remedy is _more_gpus and not (alone or pairs or any(found.values())):
+            yield from search.first(search.after_leanest(remedy))
+        yield from alone
