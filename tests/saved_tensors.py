@@ -44,12 +44,12 @@ def _fused_attention() -> Any:
     class Attention(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
-            # The kernels write their output as (batch, sequence, heads, width).
-            out = torch.empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3], dtype=q.dtype)
+            # The kernels of 16 bits lay their output as the queries lie (g1-079).
+            out = torch.empty_like(q)
             log_sum_exp = torch.empty(q.shape[:3], dtype=torch.float32)
-            held = (q, k, v, out.transpose(1, 2), log_sum_exp, mask)
+            held = (q, k, v, out, log_sum_exp, mask)
             ctx.save_for_backward(*(tensor for tensor in held if tensor is not None))
-            return out.transpose(1, 2)
+            return out
 
     return Attention.apply
 

@@ -100,6 +100,19 @@ def test_the_phase_that_is_blamed_is_one_that_peaked(row: Row) -> None:
     assert row["peak_bytes"] == pytest.approx(measured, rel=PEAK_BAND)
 
 
+JOINED = {"g1-067", "g1-075", "g1-079", "h1-045", "k1-010", "k1-027"}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in read_every_row() if row["id"] in JOINED], ids=lambda row: row["id"]
+)
+def test_queries_that_are_joined_of_two_parts_have_their_attention_copied(row: Row) -> None:
+    """Phi-3 without checkpointing: w q of each block and token, up to 1.3 % of a phase."""
+    assert row["phases"]["steady_forward"]["peak_bytes"] == pytest.approx(
+        predict(row).phase_bytes()[Phase.FORWARD], rel=0.0005
+    )
+
+
 RECORDED = [r for r in read_every_row() if r["kind"] == "engine" and r["ok"] and "phases" in r]
 
 

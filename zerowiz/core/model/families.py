@@ -319,6 +319,7 @@ FAMILIES: Mapping[str, Family] = {
         tensors=blocks.PHI3,
         sliding_every=1,
         value_in_qkv=blocks.ALWAYS,
+        rotated_in_parts=True,
     ),
     "gpt2": Family(
         defaults={
@@ -375,6 +376,7 @@ FAMILIES: Mapping[str, Family] = {
         norm=Norm.LAYER,
         gated=NEVER,
         value_in_qkv=blocks.ALWAYS,
+        rotated_in_parts=True,
         default_lora_targets=("query_key_value",),
     ),
     "falcon": Family(

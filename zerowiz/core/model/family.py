@@ -49,6 +49,8 @@ class Family(Struct, frozen=True, kw_only=True):
     """The condition under which its MLP has a gate."""
     value_in_qkv: str = NEVER
     """The condition under which values are a slice of the fused projection, which is kept whole."""
+    rotated_in_parts: bool = False
+    """Whether it rotates a part of queries and keys, and joins the parts anew."""
     softmax_in_fp32: bool = True
     """Whether eager attention computes its softmax in fp32."""
     causal: bool = True

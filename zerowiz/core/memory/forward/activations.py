@@ -22,6 +22,7 @@ from msgspec import Struct
 from zerowiz.core.memory.forward.adapters import Adapters, Input, lay_adapters
 from zerowiz.core.memory.forward.attention import (
     attention_bytes,
+    copies_output,
     cross_attention_bytes,
     is_fused,
     length_tokens,
@@ -193,7 +194,9 @@ def _unread_bytes(
     hidden = w * a.hidden_size
     shared = _norms(a) == 1
     first = (Input.HIDDEN, Input.SECOND) if shared else (Input.HIDDEN,)
-    attended = 0 if is_fused(a, workload) else w * a.query_size
+    # What a fused kernel gives is its own, unless the layer reads a copy of it.
+    own = is_fused(a, workload) and not copies_output(a, workload)
+    attended = 0 if own else w * a.query_size
     dense = _product_bytes(a, a.dense_intermediate_size, w)
     wide = w * a.shared_expert_intermediate_size
     visit = 0 if adapters.adapts("experts.gate_up_proj") else hidden

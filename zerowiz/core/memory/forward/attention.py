@@ -10,7 +10,7 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.tensors import holds
 from zerowiz.core.model.types import Architecture
-from zerowiz.core.workload import FP32_BYTES, Attention, Method, Precision, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Workload
 
 
 def runs_eager(architecture: Architecture, workload: Workload) -> bool:
@@ -103,6 +103,19 @@ def is_fused(architecture: Architecture, workload: Workload) -> bool:
     return not eager and not _falls_back(architecture, workload)
 
 
+def copies_output(architecture: Architecture, workload: Workload) -> bool:
+    """Whether what attention gives is copied for the next layer, which reads it token by token.
+
+    The kernels of 16 bits lay their output as the queries lie (flash_api.cpp, mha_fwd; cuDNN's MHA
+    .cpp, alloc_with_matching_layout), and queries that are joined of two parts lie head by head
+    (g1-079; with a mask h1-045). The one of fp32 writes token by token, and Liger's rotation leaves
+    queries where they are (h1-017).
+    """
+    joined = FAMILIES[architecture.family].rotated_in_parts and workload.loss is not Loss.LIGER
+    half = workload.precision is not Precision.FP32
+    return joined and half and is_fused(architecture, workload)
+
+
 def _plain_attention_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, kept by torch's own plain matmuls, which are in fp32."""
     a, w = architecture, workload.precision.size_bytes
@@ -123,7 +136,8 @@ def attention_bytes(architecture: Architecture, workload: Workload) -> int:
     if _falls_back(a, workload):
         return _plain_attention_bytes(a, workload)
     masked = _masked(a, workload) and workload.attention is Attention.SDPA
-    return _fused_attention_bytes(a, w, masked=masked) + _mask_bytes(a, workload)
+    copied = w * a.query_size if copies_output(a, workload) else 0
+    return _fused_attention_bytes(a, w, masked=masked) + copied + _mask_bytes(a, workload)
 
 
 def cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -162,7 +176,8 @@ def window_bytes(architecture: Architecture, workload: Workload) -> int:
     if not inside or workload.attention is not Attention.SDPA:
         return 0
     masked = _fused_attention_bytes(a, w, masked=True) + w * length
-    return masked - attention_bytes(a, workload)
+    copied = w * a.query_size if copies_output(a, workload) else 0
+    return masked + copied - attention_bytes(a, workload)
 
 
 def softmax_backward_bytes(architecture: Architecture, workload: Workload) -> int:

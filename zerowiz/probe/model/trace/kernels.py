@@ -37,8 +37,13 @@ def _attention() -> Any:
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
             batch, heads, rows, _ = q.shape
-            # Both kernels write (batch, row, head, dim) and return a view of it.
-            out = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
+            if q.dtype in (torch.float16, torch.bfloat16):
+                # flash_attn/flash_api.cpp, mha_fwd, and cudnn/MHA.cpp,
+                # alloc_with_matching_layout: the output lies as the queries do.
+                out = torch.empty_like(q)
+            else:
+                # attention.cu: (batch, row, head, dim), and a view of it is returned.
+                out = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
             sums = q.new_empty(batch, heads, rows, dtype=torch.float32)
             seed = q.new_empty(2, dtype=torch.int64)
             ctx.save_for_backward(q, k, v, out, sums, seed, *(() if mask is None else (mask,)))
