@@ -166,7 +166,7 @@ def main() -> int:
         sys.stderr.write(f"error: nothing is traced by transformers {version}\n")
         return 2
     now = {
-        run: Committed(transformers=version, torch=torch.__version__, traced=take_trace(row))
+        run: Committed(transformers=version, torch=str(torch.__version__), traced=take_trace(row))
         for run, row in rows.items()
     }
     kept = read_traces() if TRACES.exists() else {}
