@@ -1,6 +1,6 @@
 """Find the link between two GPUs, by the NVLinks and the PCIe slot of each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from itertools import combinations
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.links import PairLink, PciePath
 from zerowiz.core.machine.types import Gpu, PcieSlot
+from zerowiz.core.values import replace
 
 # NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML has the
 # raw rate instead (25.781, 26.562, 53.125 GB/s), of which the payload is a part.
@@ -187,6 +188,12 @@ def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
         path=answers.path,
         p2p=answers.p2p,
     )
+
+
+def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
+    """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
+    one, other = (slot_bytes_per_s(gpu.pcie) for gpu in gpus if gpu.index in link.pair)
+    return replace(link, nvlinks=0, bytes_per_s=_slower(one, other))
 
 
 def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int | None:

@@ -1,10 +1,13 @@
 """Read a whole machine: its GPUs, links, host, network and scheduler."""
 
+from collections.abc import Mapping
+
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
 from zerowiz.core.machine.spec import match_models
+from zerowiz.core.machine.topology import without_nvlink
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError
@@ -79,19 +82,36 @@ def _join(reading: GpuReading, world: World) -> Machine:
     host = _read_host(world, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
+    links, notes = reading.links, list[str]()
+    off = _p2p_off(world.environ)
+    if off is not None and any(link.nvlinks for link in links):
+        links = tuple(without_nvlink(link, reading.gpus) for link in links)
+        notes.append(f"`{off}`: NCCL uses no NVLink here, and copies through the host")
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
         source=MachineSource.NVML,
         gpus=tuple(_complete(gpu, host) for gpu in reading.gpus),
-        interconnect=join_pairs(reading.links, nvlinks) if whole else unknown,
-        links=reading.links,
+        interconnect=join_pairs(links, nvlinks) if whole else unknown,
+        links=links,
         left_out=reading.left_out,
         host=host,
         network=read_network(world.files, world.environ),
         allocation=allocation,
+        notes=tuple(notes),
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
     )
+
+
+def _p2p_off(environ: Mapping[str, str]) -> str | None:
+    """The variable by which a person switches peer-to-peer off, and NVLink with it.
+
+    As NCCL 2.30.7 reads it (graph/paths.cc, `ncclGetLevel`).
+    """
+    disable, level = environ.get("NCCL_P2P_DISABLE", ""), environ.get("NCCL_P2P_LEVEL", "")
+    if disable.strip() == "1":
+        return f"NCCL_P2P_DISABLE={disable}"
+    return f"NCCL_P2P_LEVEL={level}" if level in {"LOC", "0"} else None
 
 
 def _complete(gpu: Gpu, host: Host) -> Gpu:

@@ -283,6 +283,30 @@ def test_rings_go_around_a_pair_that_the_switch_does_not_join() -> None:
     assert (1, 3) == machine.interconnect.weakest_pair
 
 
+@pytest.mark.parametrize(
+    ("environ", "off"),
+    [
+        ({"NCCL_P2P_DISABLE": "1"}, True),
+        ({"NCCL_P2P_DISABLE": "0"}, False),
+        ({"NCCL_P2P_LEVEL": "LOC"}, True),
+        ({"NCCL_P2P_LEVEL": "0"}, True),
+        ({"NCCL_P2P_LEVEL": "NVL"}, False),
+        ({"NCCL_P2P_LEVEL": "1"}, False),
+    ],
+)
+def test_peer_to_peer_that_a_person_switched_off_takes_nvlink_along(
+    environ: dict[str, str], *, off: bool
+) -> None:
+    machine = play(recording("h200-x4"), environ=environ, gpus="0,1,2")
+    expected = LinkClass.PCIE if off else LinkClass.NVLINK_ALL
+    assert expected is machine.interconnect.link_class
+    [(name, value)] = environ.items()
+    note = f"`{name}={value}`: NCCL uses no NVLink here, and copies through the host"
+    assert ((note,) if off else ()) == machine.notes
+    if off:
+        assert GEN5_X16_BYTES_PER_S == machine.interconnect.bytes_per_s
+
+
 def test_two_bridged_islands_are_partial() -> None:
     machine = play(wire_directly(recording("h200-x4"), {(0, 1): 4, (2, 3): 4}))
     assert LinkClass.NVLINK_PARTIAL is machine.interconnect.link_class

@@ -48,7 +48,7 @@ def _is_on(text: str) -> bool:
 
 
 def _has_nvlink(machine: Machine) -> bool:
-    return any(link.nvlinks for link in machine.links)
+    return any(gpu.nvlinks for gpu in machine.gpus)
 
 
 def _between_rdma(machine: Machine) -> bool:
