@@ -19,8 +19,14 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from accuracy.split import Split, split_of
-from measured.rows import Row, family_of, read_every_row, strategy_of
+from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_of, workload_of
 
+from zerowiz.core.decision.measured_together import (
+    MeasuredRuns,
+    PairedSetting,
+    accumulation_of,
+)
+from zerowiz.core.decision.measured_together import point_of as point_of_job
 from zerowiz.core.measure.optimizer_kernels import OptimizerKernel
 from zerowiz.core.strategies import STRATEGIES
 
@@ -116,11 +122,6 @@ def all_pairs() -> list[Pair]:
     ]
 
 
-def _accumulation(row: Row) -> str:
-    steps = row["accumulation_steps"]
-    return "1" if steps == 1 else "2" if steps < int(SETTINGS["accumulation"][-1]) else "8"
-
-
 def _strategy(row: Row) -> str:
     offload = row.get("offload")
     named = (s.name for s in STRATEGIES if (s.stage, s.offload.value) == (row["stage"], offload))
@@ -141,7 +142,7 @@ def _loop(row: Row) -> str:
 _VALUES: Mapping[str, Callable[[Row], str | None]] = {
     "family": family_of,
     "strategy": _strategy,
-    "accumulation": _accumulation,
+    "accumulation": lambda row: accumulation_of(row["accumulation_steps"]),
     "checkpointing": lambda row: "on" if row["gradient_checkpointing"] else "off",
     "method": _method,
     "optimizer": lambda row: row["optimizer"],
@@ -165,6 +166,24 @@ def is_measured(row: Row) -> bool:
 def measured_points(rows: Sequence[Row]) -> list[Point]:
     """The values of every run that says something."""
     return [point_of(row) for row in rows if is_measured(row)]
+
+
+def measured_runs(rows: Sequence[Row]) -> MeasuredRuns:
+    """What `plan` is told of the runs: of each that a prediction can be asked for, its settings."""
+    counted = (r for r in rows if is_measured(r) and r["optimizer"] in OPTIMIZERS and family_of(r))
+    points = (
+        point_of_job(str(family_of(row)), strategy_of(row), workload_of(row), row["gpus"])
+        for row in counted
+    )
+    settings = tuple(PairedSetting)
+    runs = sorted({tuple(point[name] for name in settings) for point in points})
+    return MeasuredRuns(settings=settings, runs=tuple(runs))
+
+
+def encode_measured_runs(runs: MeasuredRuns) -> str:
+    """One combination a line."""
+    lines = ",\n".join(json.dumps(run) for run in runs.runs)
+    return f'{{"settings": {json.dumps(runs.settings)}, "runs": [\n{lines}\n]}}\n'
 
 
 def missing_pairs(points: Sequence[Point], times: int = 1) -> Counter[Pair]:

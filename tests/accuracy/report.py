@@ -11,9 +11,27 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).parents[1])
 
 from accuracy import page  # noqa: E402
-from accuracy.figures import FIGURES, PAGE, README, Figures, encode_figures, read_figures, worse  # noqa: E402
+from accuracy.figures import (  # noqa: E402
+    FIGURES,
+    MEASURED_RUNS,
+    PAGE,
+    README,
+    Figures,
+    encode_figures,
+    read_figures,
+    worse,
+)
+from accuracy.grid import (  # noqa: E402
+    IMPOSSIBLE,
+    all_pairs,
+    encode_measured_runs,
+    measured_points,
+    measured_runs,
+    missing_pairs,
+)
 from accuracy.records import make_records  # noqa: E402
 from accuracy.rivals import rivals_versions, with_rivals  # noqa: E402
+from measured.rows import read_every_row  # noqa: E402
 
 
 def _say(*lines: str) -> None:
@@ -36,21 +54,38 @@ def _show(figures: Figures) -> None:
         page.summary(records, "rung"),
     )
     _say("# by phase", "", page.phases(records), "# host memory", "", page.host(records))
-    _say(page.counts(records))
+    _say(page.counts(records), "")
+    _show_holes()
+
+
+def _runs() -> str:
+    """What `plan` is told of the runs."""
+    return encode_measured_runs(measured_runs(read_every_row()))
+
+
+def _show_holes() -> None:
+    missing = missing_pairs(measured_points(read_every_row()))
+    _say("# never measured together", "")
+    _say(*(f"- {one[0]} {one[1]}, {other[0]} {other[1]}" for one, other in missing))
+    possible = len(all_pairs()) - len(IMPOSSIBLE)
+    _say("", f"{len(missing)} of {possible} possible pairs of settings", "")
 
 
 def _write(figures: Figures) -> None:
     FIGURES.write_text(encode_figures(figures), encoding="utf-8")
     PAGE.write_text(page.render(figures.records, figures.versions), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
+    MEASURED_RUNS.write_text(_runs(), encoding="utf-8")
     README.write_text(page.with_headline(readme, figures.records), encoding="utf-8")
-    _say(f"wrote {FIGURES.name}, {PAGE.name} and the table of {README.name}")
+    _say(f"wrote {FIGURES.name}, {PAGE.name}, {MEASURED_RUNS.name} and the table of {README.name}")
 
 
 def _check(figures: Figures) -> int:
     """1 where a figure got worse; a page that is older than the predictions is only named."""
     committed = read_figures()
     complaints = worse(figures.records, committed.records)
+    if _runs() != MEASURED_RUNS.read_text(encoding="utf-8"):
+        complaints.append(f"{MEASURED_RUNS.name} does not hold the settings of the measured runs")
     for line in complaints:
         sys.stderr.write(f"worse: {line}\n")
     if not complaints and figures.records != committed.records:

@@ -70,6 +70,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
                 **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
                 "assumptions": ["str"],
                 "uncounted": [],
+                "never_measured_together": [],
             },
             "device_bytes": "int",
             "budget_bytes": "int",

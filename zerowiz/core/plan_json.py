@@ -50,6 +50,9 @@ def _interval(found: Interval | None) -> dict[str, object] | None:
         "high_bytes": found.high_bytes,
         "assumptions": [assumption.value for assumption in found.assumptions],
         "uncounted": [each.value for each in found.uncounted],
+        "never_measured_together": [
+            {name.value: value for name, value in pair} for pair in found.never_together
+        ],
     }
 
 

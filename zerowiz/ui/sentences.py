@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
+from zerowiz.core.decision.measured_together import Pair, PairedSetting
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
@@ -275,6 +276,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.NEW_STRATEGY: "a strategy that was never measured",
     Assumption.MIXTURE: "experts that share the tokens evenly",
     Assumption.ENCODER_DECODER: "an encoder-decoder, measured a few times",
+    Assumption.NEVER_TOGETHER: "settings that were measured apart",
     Assumption.SEPARATE: "gradients that are not contiguous, measured twice",
     Assumption.IMAGES: "an image encoder, measured a few times",
     Assumption.QUANTIZED: "4-bit weights, measured a few times",
@@ -310,13 +312,46 @@ def assumption(value: Assumption) -> str:
     return _ASSUMPTIONS[value]
 
 
+_PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
+    PairedSetting.STRATEGY: {
+        "ddp": "DDP",
+        "zero1": "ZeRO-1",
+        "zero2": "ZeRO-2",
+        "zero3": "ZeRO-3",
+        "zero2-offload": "ZeRO-2 with the optimizer offloaded",
+        "zero3-offload-optimizer": "ZeRO-3 with the optimizer offloaded",
+        "zero3-offload": "ZeRO-3 with everything offloaded",
+    },
+    PairedSetting.ACCUMULATION: {
+        "1": "no accumulation",
+        "2": "2 to 7 micro-steps",
+        "8": "8 or more micro-steps",
+    },
+    PairedSetting.CHECKPOINTING: {"on": "gradient checkpointing", "off": "no checkpointing"},
+    PairedSetting.METHOD: {"full": "full training", "lora": "LoRA", "qlora": "QLoRA"},
+    PairedSetting.GPUS: {"1": "one GPU", "2": "several GPUs"},
+}
+
+
+def never_together(pair: Pair) -> str:
+    """Two settings that no measured run had at once."""
+    one, other = (_PAIRED.get(name, {}).get(value, value) for name, value in pair)
+    return f"{one} and {other}"
+
+
 def interval(strategy: Strategy, value: Interval) -> str:
     """The expected peak, its bounds and what they rest on."""
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
     said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
     assumed = ", ".join(map(assumption, value.assumptions))
     besides = ", ".join(map(uncounted, value.uncounted))
-    parts = (said, assumed and f"assumes {assumed}", besides and f"not counted: {besides}")
+    apart = ", ".join(map(never_together, value.never_together))
+    parts = (
+        said,
+        assumed and f"assumes {assumed}",
+        besides and f"not counted: {besides}",
+        apart and f"never measured together: {apart}",
+    )
     return "; ".join(part for part in parts if part)
 
 

@@ -44,6 +44,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
+from zerowiz.probe.model.measured_runs import read_measured_pairs
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -198,6 +199,7 @@ def make_request(
         nvme_path=None if options.nvme_path is None else str(options.nvme_path),
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
+        measured_pairs=read_measured_pairs(),
     )
     if not options.ignore_oom and has_histories(environ):
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.decision.measured_together import Pair
 from zerowiz.core.decision.oom_history import RanOut, job_key
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
@@ -52,6 +53,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     """The runs that ran out of memory here before."""
     script_uncounted: tuple[Uncounted, ...] = ()
     """What the script was seen to hold besides."""
+    measured_pairs: frozenset[Pair] = frozenset()
+    """The settings that measured runs had together; empty asks nothing of them."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
