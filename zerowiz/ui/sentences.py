@@ -138,8 +138,10 @@ def source(machine: Machine) -> str:
 
 def links(machine: Machine) -> str:
     """Every link that a job crosses: inside a node, and between nodes when there are several."""
-    inside = link(machine.interconnect)
-    return inside if machine.nodes == 1 else f"{inside}; between nodes {network(machine.network)}"
+    inside, between = link(machine.interconnect), network(machine.network)
+    if machine.network.kind is NetworkKind.UNKNOWN:
+        between = "an unknown network, taken as slow"
+    return inside if machine.nodes == 1 else f"{inside}; between nodes {between}"
 
 
 def answer(decision: Decision, value: Answer) -> str:
