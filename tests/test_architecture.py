@@ -119,7 +119,7 @@ COUNTS = {
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
-    *("transformers_version", "eager_since", "fused_bias_since"),
+    *("transformers_version", "trl_version", "eager_since", "fused_bias_since"),
     # of a lock: a process; its inode, and when it was made
     *("holder_pid", "made"),
     # of a text

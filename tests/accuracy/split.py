@@ -54,9 +54,11 @@ _SIDES = 3
 
 def deal(row: Row) -> Split:
     """A third is set aside, by a hash of model and workload: repeats land on one side."""
-    key = json.dumps(
-        {name: row[name] for name in _MODEL_AND_WORKLOAD}, sort_keys=True, separators=(",", ":")
-    )
+    said = {name: row[name] for name in _MODEL_AND_WORKLOAD}
+    trainer = row.get("trainer", "sft")
+    if trainer != "sft":
+        said["trainer"] = trainer
+    key = json.dumps(said, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(key.encode()).digest()
     return Split.FITTED if int.from_bytes(digest) % _SIDES else Split.SET_ASIDE
 

@@ -23,7 +23,9 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
+    Reference,
     StateDtype,
+    Trainer,
     Workload,
 )
 from zerowiz.errors import UsageError
@@ -137,10 +139,25 @@ def has_bf16_states(row: Row) -> bool:
     return bool((row["bf16"] or {}).get("bf16_optimizer_states"))
 
 
-def _transformers_version(row: Row) -> tuple[int, int]:
-    """Major and minor of what ran the model."""
-    major, minor, *_ = row["versions"]["transformers"].split(".")
+def _version(row: Row, library: str) -> tuple[int, int]:
+    """Major and minor of a library that ran."""
+    major, minor, *_ = row["versions"][library].split(".")
     return int(major), int(minor)
+
+
+def _of_trainer(row: Row) -> dict[str, Any]:
+    """What a run of another trainer than SFT says besides."""
+    trainer = Trainer(row.get("trainer", "sft"))
+    if trainer is Trainer.SFT:
+        return {}
+    reference = Reference(row["reference"])
+    return {
+        "trainer": trainer,
+        "reference": reference if trainer.compares else None,
+        "completion_tokens": row["completion_tokens"],
+        "generation_batch": row["generation_batch"],
+        "trl_version": _version(row, "trl"),
+    }
 
 
 def _method(row: Row) -> Method:
@@ -168,7 +185,8 @@ def workload_of(row: Row) -> Workload:
         packing=row.get("packing", False),
         lora_rank=row["lora_rank"] if adapters else Workload().lora_rank,
         lora_target_modules=tuple(row.get("lora_target_modules", ())),
-        transformers_version=_transformers_version(row),
+        transformers_version=_version(row, "transformers"),
+        **_of_trainer(row),
         zero_init=row.get("zero_init") is not False,
     )
 

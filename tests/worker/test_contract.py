@@ -69,7 +69,10 @@ SAME = {
     "the note beside it": (rank.LOCK_NOTE, facts.LOCK_NOTE),
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (KILL_REASONS, {*row._ENDED, measure.KILLED_FOR_PEER}),
-    "the phases": ({*get_args(batch_files.Phase)}, {phase.value for phase in Phase}),
+    "the phases": (
+        {*get_args(batch_files.Phase)},
+        {phase.value for phase in Phase} - {Phase.GENERATE},
+    ),
     "the names of the phases": (
         {
             *("model", "init"),

@@ -13,6 +13,7 @@ from zerowiz.errors import UsageError
 FP32_BYTES = 4
 # What is taken where none is installed.
 NEWEST_TRANSFORMERS = (5, 23)
+NEWEST_TRL = (1, 16)
 # peft/utils/constants.py, INCLUDE_LINEAR_LAYERS_SHORTHAND.
 ALL_LINEAR = "all-linear"
 
@@ -265,6 +266,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     ] = Loss.PLAIN
     transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
     """Major and minor: what runs the model decides what its attention keeps."""
+    trl_version: tuple[Count, Count] = NEWEST_TRL
+    """Major and minor: how its trainers make log-probabilities."""
     packing: Annotated[
         bool,
         SettingRow(
@@ -408,9 +411,22 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.generation_batch or self.micro_batch * self.accumulation_steps
 
     @property
+    def rows(self) -> int:
+        """Sequences in one forward pass: of a pair, chosen and rejected run together.
+
+        trl 1.16, DataCollatorForPreference of dpo_trainer.py and reward_trainer.py.
+        """
+        return self.micro_batch * (2 if self.trainer in {Trainer.DPO, Trainer.REWARD} else 1)
+
+    @property
     def tokens(self) -> int:
         """Tokens of one micro-step on one rank."""
-        return self.micro_batch * self.sequence_tokens
+        return self.rows * self.sequence_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of a sequence before what is generated."""
+        return max(0, self.sequence_tokens - self.completion_tokens)
 
     def changed(self) -> dict[str, object]:
         """The settings that differ from their defaults, by the field's name.

@@ -138,10 +138,8 @@ def source(machine: Machine) -> str:
 
 def links(machine: Machine) -> str:
     """Every link that a job crosses: inside a node, and between nodes when there are several."""
-    inside, between = link(machine.interconnect), network(machine.network)
-    if machine.network.kind is NetworkKind.UNKNOWN:
-        between = "an unknown network, taken as slow"
-    return inside if machine.nodes == 1 else f"{inside}; between nodes {between}"
+    inside = link(machine.interconnect)
+    return inside if machine.nodes == 1 else f"{inside}; between nodes {network(machine.network)}"
 
 
 def answer(decision: Decision, value: Answer) -> str:
@@ -288,6 +286,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.AUTOCAST: "torch's autocast, measured a few times",
     Assumption.EAGER: "eager attention, measured a few times",
     Assumption.OTHER_LOSS: "a loss that was measured a few times",
+    Assumption.OTHER_TRAINER: "another trainer than SFT, measured a few times",
     Assumption.OFFLOADED: "offload, measured a few times",
     Assumption.OFFLOADED_ACCUMULATION: "everything offloaded, with accumulation: six runs",
     Assumption.GATHERED: "as much gathered as on the measured machines",
@@ -301,6 +300,8 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
 
 _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.WRAPPED_MODEL: "what the model has beside its language model",
+    Uncounted.TRAINER_OF_ANOTHER_MODEL: "what this trainer adds to this model",
+    Uncounted.PPO_ROLLOUT: "the logits that PPO keeps while it generates",
 }
 
 

@@ -151,15 +151,6 @@ def test_stating_what_is_known_changes_nothing(text: str) -> None:
     assert MEASURED == with_interconnect(MEASURED, text)
 
 
-def test_rings_that_go_around_pairs_are_nvlink_too() -> None:
-    ring = Interconnect(link_class=LinkClass.NVLINK_RING, bytes_per_s=150_000_000_000)
-    cube = replace(MEASURED, interconnect=ring)
-    assert cube == with_interconnect(cube, "nvlink")
-    stated = with_interconnect(cube, "nvlink:100GB/s").interconnect
-    assert (LinkClass.NVLINK_RING, 100_000_000_000) == (stated.link_class, stated.bytes_per_s)
-    assert LinkClass.PCIE is with_interconnect(cube, "pcie").interconnect.link_class
-
-
 @given(machines, inside)
 def test_a_link_inside_says_nothing_of_the_network(machine: Machine, text: str) -> None:
     stated = with_interconnect(machine, text)

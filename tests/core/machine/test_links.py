@@ -150,10 +150,6 @@ BOTH_SOCKETS = "X NV2 SYS SYS / NV2 X SYS SYS / SYS SYS X NV2 / SYS SYS NV2 X"
 # NCCL made 6 rings of it: https://github.com/NVIDIA/nccl/issues/713, server A.
 FOUR_V100 = "X NV2 NV2 NV2 / NV2 X NV2 NV2 / NV2 NV2 X NV2 / NV2 NV2 NV2 X"
 FOUR_A100 = FOUR_V100.replace("NV2", "NV4")
-_ISLAND = [row.strip() for row in FOUR_V100.split("/")]
-TWO_ISLANDS = "/".join(
-    [*(f"{row} SYS SYS SYS SYS" for row in _ISLAND), *(f"SYS SYS SYS SYS {row}" for row in _ISLAND)]
-)
 # nccl-tests made 208 GB/s of 2 GPUs and 20 GB/s of 3: .../nccl-tests/issues/178.
 BRIDGED = BOTH_SOCKETS.replace("NV2", "NV12").replace("SYS", "NODE")
 
@@ -187,8 +183,6 @@ def read_matrix(text: str, gpus: str) -> tuple[list[PairLink], dict[int, int]]:
         (FOUR_A100, "0 1 2 3", LinkClass.NVLINK_ALL, 12),
         (FOUR_V100.replace("NV2", "NV1"), "0 1 2 3", LinkClass.NVLINK_ALL, 3),
         (BOTH_SOCKETS, "0 1 2 3", LinkClass.NVLINK_PARTIAL, None),
-        (TWO_ISLANDS, "0 1 2 3 4 5 6 7", LinkClass.NVLINK_PARTIAL, None),
-        (TWO_ISLANDS, "4 5 6 7", LinkClass.NVLINK_ALL, 6),
         (BRIDGED, "0 1", LinkClass.NVLINK_ALL, 12),
         (BRIDGED, "0 1 2", LinkClass.NVLINK_PARTIAL, None),
     ],

@@ -124,15 +124,12 @@ def test_the_cpu_keeps_from_bf16_the_ranks_that_it_computes_for(
         (1, 1, LinkClass.NONE, INFINIBAND, False),
         (4, 1, LinkClass.NVLINK_ALL, Network(), True),
         (4, 1, LinkClass.NVLINK_ALL, ETHERNET, True),
-        (4, 1, LinkClass.NVLINK_RING, Network(), True),
         (4, 1, LinkClass.NVLINK_PARTIAL, INFINIBAND, False),
         (4, 1, LinkClass.PCIE, INFINIBAND, False),
         (4, 1, LinkClass.UNKNOWN, INFINIBAND, False),
         (4, 2, LinkClass.NVLINK_ALL, INFINIBAND, True),
         (4, 2, LinkClass.NVLINK_ALL, Network(kind=NetworkKind.NVLINK), True),
         (4, 2, LinkClass.NVLINK_ALL, Network(), False),
-        (4, 2, LinkClass.NVLINK_RING, INFINIBAND, True),
-        (4, 2, LinkClass.NVLINK_RING, Network(), False),
         (4, 2, LinkClass.NVLINK_ALL, ETHERNET, False),
         (4, 2, LinkClass.NVLINK_ALL, SLOW_ROCE, False),
         (4, 2, LinkClass.PCIE, INFINIBAND, False),
@@ -212,13 +209,6 @@ def test_slices_cross_a_link_that_nobody_knows() -> None:
 def test_where_only_the_class_is_known_it_stands_for_fewer_gpus() -> None:
     told = machine(*(gpu(index) for index in range(8)))
     assert NVLINK == pick_gpus(told, told.gpus[:4]).interconnect
-
-
-def test_where_rings_go_around_pairs_that_are_not_known_fewer_gpus_may_have_none() -> None:
-    ring = Interconnect(link_class=LinkClass.NVLINK_RING, bytes_per_s=150_000_000_000)
-    told = replace(machine(*(gpu(index) for index in range(8))), interconnect=ring)
-    assert LinkClass.UNKNOWN is pick_gpus(told, told.gpus[:4]).interconnect.link_class
-    assert ring == pick_gpus(told, told.gpus[::-1]).interconnect
 
 
 def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:

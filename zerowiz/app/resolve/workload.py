@@ -14,7 +14,7 @@ from zerowiz.core.script import ScriptSettings, Setting, Settled
 from zerowiz.core.units import solve_accumulation
 from zerowiz.core.workload import SETTINGS, Loss, Workload, parse_modules
 from zerowiz.errors import UsageError
-from zerowiz.probe.model.libraries import read_transformers_release
+from zerowiz.probe.model.libraries import read_transformers_release, read_trl_release
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):
@@ -75,9 +75,12 @@ def resolve_workload(
         known["lora_target_modules"] = parse_modules(str(known["lora_target_modules"]))
     if "precision" not in known:
         known["precision"] = native_precision(machine, options.torch_autocast)
-    release = read_transformers_release()
     # The names are those of the class, the values of its types: options and scripts have the same.
-    workload = Workload(**known, transformers_version=release)  # type: ignore[arg-type]
+    workload = Workload(
+        **known,  # type: ignore[arg-type]
+        transformers_version=read_transformers_release(),
+        trl_version=read_trl_release(),
+    )
     return ResolvedWorkload(
         workload=workload,
         said=frozenset(n for n, v in said.items() if v is not None),

@@ -24,6 +24,10 @@ class Uncounted(StrEnum):
 
     WRAPPED_MODEL = "wrapped_model_alone"
     """The towers of a multimodal model whose language model alone is counted."""
+    TRAINER_OF_ANOTHER_MODEL = "trainer_of_another_model"
+    """What a trainer of preferences or rewards adds to a model that is no known causal one."""
+    PPO_ROLLOUT = "ppo_rollout"
+    """The logits of all completions that PPO keeps while it samples them."""
 
 
 class PlanInput(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from zerowiz.core.workload import (
     Loss,
     Method,
     Optimizer,
+    Trainer,
 )
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]
@@ -55,6 +56,7 @@ class Assumption(StrEnum):
     AUTOCAST = "torch_autocast"
     EAGER = "eager_attention"
     OTHER_LOSS = "another_loss"
+    OTHER_TRAINER = "another_trainer"
     OFFLOADED = "offload"
     OFFLOADED_ACCUMULATION = "offloaded_parameters_with_accumulation"
     NEVER_TOGETHER = "never_measured_together"
@@ -246,6 +248,12 @@ DOUBTS: Sequence[Doubt] = (
         holds=lambda job, _: job.workload.loss is not Loss.PLAIN,
         rate=0.01,
     ),
+    # No run yet.
+    Doubt(
+        what=Assumption.OTHER_TRAINER,
+        holds=lambda job, _: job.workload.trainer is not Trainer.SFT,
+        rate=0.1,
+    ),
     # i1-038: 5.28 %, of which ZeRO-3 is a part; h1-033: 4.69 %; i1-039: 1.10 %; the others 0.6 %.
     Doubt(
         what=Assumption.OFFLOADED,
@@ -383,8 +391,20 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
 # Rule: what no formula counts is named here; such a job never `fits`. What a script alone shows is
 # in `PlanInput.script_uncounted`, which is added to it.
 UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = MappingProxyType(
-    {Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped}
+    {
+        Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped,
+        Uncounted.TRAINER_OF_ANOTHER_MODEL: lambda job, _: (
+            job.workload.trainer is not Trainer.SFT and not _is_counted_decoder(job)
+        ),
+        Uncounted.PPO_ROLLOUT: lambda job, _: job.workload.trainer is Trainer.PPO,
+    }
 )
+
+
+def _is_counted_decoder(job: PlanInput) -> bool:
+    """Whether formulas, and no trace, count a causal model."""
+    family = FAMILIES.get(job.model.architecture.family)
+    return family is not None and family.causal and job.own_trace is None
 
 
 def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:

@@ -111,13 +111,10 @@ def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
         raise UsageError(f"`{FLAG} {link.word}`: CPU ranks have no link inside their node")
     if len(machine.gpus) == 1:
         raise UsageError(f"`{FLAG} {link.word}`: a lone GPU has no link inside its node", *_HINTS)
-    known = machine.interconnect
-    agrees = known.link_class in _AGREES[link.word]
-    if agrees and link.bytes_per_s in (None, known.bytes_per_s):
+    known, link_class = machine.interconnect, _INSIDE[link.word]
+    if known.link_class in _AGREES[link.word] and link.bytes_per_s in (None, known.bytes_per_s):
         return machine
     interconnect = Interconnect(
-        link_class=known.link_class if agrees else _INSIDE[link.word],
-        bytes_per_s=link.bytes_per_s,
-        weakest_pair=known.weakest_pair,
+        link_class=link_class, bytes_per_s=link.bytes_per_s, weakest_pair=known.weakest_pair
     )
     return replace(machine, interconnect=interconnect, links=())

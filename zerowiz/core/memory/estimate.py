@@ -15,6 +15,7 @@ from zerowiz.core.memory.ledger import (
     moment_bytes,
 )
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow
+from zerowiz.core.memory.trainers import host_allocations, with_frozen_models, with_generation
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES
@@ -25,7 +26,7 @@ _CUBLAS = Allocation(AllocationKind.CUBLAS_WORKSPACES, 64 * 2**20, "2 x 32 MiB")
 # In the first iteration backward opens with the loss, and its thread has multiplied nothing yet.
 _SINGLE = Allocation(AllocationKind.CUBLAS_WORKSPACE, 32 * 2**20, "32 MiB")
 _BEFORE_BACKWARD = {(Phase.FORWARD, 0), (Phase.BACKWARD, 0)}
-_WITH_MATMULS = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+_WITH_MATMULS = (Phase.GENERATE, Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -59,7 +60,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
     def phase_bytes(self, memory: MemoryKind = MemoryKind.GPU) -> Mapping[Phase, int]:
         """Bytes held at the peak of each phase."""
         peaks = _peaks_bytes(self.moments if memory is MemoryKind.GPU else self.host)
-        return {phase: peaks.get(phase, 0) for phase in Phase}
+        absent = () if Phase.GENERATE in peaks else (Phase.GENERATE,)
+        return {phase: peaks.get(phase, 0) for phase in Phase if phase not in absent}
 
     @property
     def first_iteration_bytes(self) -> Mapping[Phase, int]:
@@ -130,10 +132,14 @@ def estimate(
     """What this rank holds; `rank` holds the strategy, whose row has the formulas."""
     steady = rank.strategy.moments(rank)
     first = _first_iteration(rank, steady)
+    steady, first = (
+        with_generation(with_frozen_models(moments, model, rank), model, rank)
+        for moments in (steady, first)
+    )
     if accelerator is Accelerator.CUDA:
         steady = _with_workspaces(steady, ())
         first = _with_workspaces(first, () if rank.accumulating else _BEFORE_BACKWARD)
-    host = rank.strategy.host_allocations(model, rank)
+    host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
     return Estimate(
         rank=rank,
         moments=steady,

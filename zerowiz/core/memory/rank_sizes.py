@@ -24,7 +24,14 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import FP32_BYTES, Method, Optimizer, StateDtype, Workload
+from zerowiz.core.workload import (
+    FP32_BYTES,
+    Method,
+    Optimizer,
+    StateDtype,
+    Trainer,
+    Workload,
+)
 
 # Bytes of optimizer state per trainable parameter, without the master weights.
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
@@ -46,6 +53,9 @@ _STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
 # bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: a fp32 scale a block and moment. The
 # fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
 _BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
+
+# model/blocks.py: the head of a language model.
+_HEAD = "lm_head"
 
 # bitsandbytes/functional.py, quantize_4bit, compress_statistics: two weights a byte, one byte of
 # scale for 64 weights, and one in fp32 for 256 of those.
@@ -166,8 +176,29 @@ def _untied(a: Architecture) -> int:
     return times * a.vocab_size * a.hidden_size
 
 
+def with_trainer_heads(model: Model, workload: Workload) -> Model:
+    """The model as its trainer builds it: with a score for a head, or with a second model.
+
+    trl 1.16, RewardTrainer: AutoModelForSequenceClassification with one label. trl 0.24,
+    PPOTrainer, PolicyAndValueWrapper: the value model trains beside the policy.
+    """
+    if workload.trainer is Trainer.PPO:
+        tensors = tuple(replace(tensor, copies=2 * tensor.copies) for tensor in model.tensors)
+        return replace(model, params=2 * model.params, tensors=tensors)
+    if workload.trainer is not Trainer.REWARD:
+        return model
+    heads = [tensor for tensor in model.tensors if tensor.name == _HEAD]
+    scored = model.params - sum(head.numel * head.copies for head in heads)
+    return replace(
+        model,
+        params=scored + model.architecture.hidden_size,
+        tensors=tuple(tensor for tensor in model.tensors if tensor.name != _HEAD),
+    )
+
+
 def trainable_params(model: Model, workload: Workload) -> int:
     """The parameters that this method trains: all, or the adapters alone."""
+    model = with_trainer_heads(model, workload)
     full = workload.method is Method.FULL
     rank, modules = workload.lora_rank, workload.lora_target_modules
     return model.params if full else model.lora_params(rank, modules)
@@ -261,6 +292,12 @@ def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bo
     """One micro-step, from the trace where there is one."""
     if traced is not None:
         return traced.activations(workload)
+    if workload.trainer is Trainer.PPO:
+        # The policy and the value model run forward, then both backward.
+        alone = _run(
+            model, replace(workload, trainer=Trainer.SFT, reference=None), None, sharded=sharded
+        )
+        return replace(alone, saved_bytes=2 * alone.saved_bytes)
     if workload.torch_autocast is not None:
         halved = replace(workload, precision=workload.torch_autocast, torch_autocast=None)
         whole = replace(workload, torch_autocast=None)
@@ -323,10 +360,13 @@ def rank_sizes(
     traced: Traced | None = None,
 ) -> RankSizes:
     """Compute the sizes of one rank of this job."""
+    trainable = trainable_params(model, workload)
+    model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
+    tied = architecture.tied_embeddings and workload.trainer is not Trainer.REWARD
     adapters = workload.method is not Method.FULL
     sharded = Part.PARAMETERS in strategy.sharded
-    trainable, experts = trainable_params(model, workload), _experts(model)
+    experts = _experts(model)
     largest, block_largest = _largest(model, workload)
     # A checkpoint keeps no slices of them.
     kept = () if workload.gradient_checkpointing else experts
@@ -352,8 +392,8 @@ def rank_sizes(
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
-        tied=architecture.tied_embeddings,
-        untied_head_bytes=weight_bytes * _untied(architecture),
+        tied=tied,
+        untied_head_bytes=weight_bytes * _untied(architecture) if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],
         state_bytes=_state_bytes(stepping, strategy, dtype),
         state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,

@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from zerowiz.core.workload import NEWEST_TRANSFORMERS
+from zerowiz.core.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
 
 _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 
@@ -43,6 +43,11 @@ def _read_metadata(package: str) -> str | None:
 def read_transformers_release() -> tuple[int, int]:
     """Major and minor release of the installed transformers; the newest if there is none."""
     return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
+
+
+def read_trl_release() -> tuple[int, int]:
+    """Major and minor release of the installed TRL; the newest if there is none."""
+    return parse_release(read_version("trl")) or NEWEST_TRL
 
 
 def parse_release(text: str | None) -> tuple[int, int] | None:

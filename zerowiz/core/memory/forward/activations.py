@@ -38,7 +38,7 @@ from zerowiz.core.model.family import Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Reference, Trainer, Workload
 
 
 class Activations(Struct, frozen=True, kw_only=True):
@@ -56,6 +56,8 @@ class Activations(Struct, frozen=True, kw_only=True):
     """Held for a moment as backward opens: two gradients of the logits."""
     block_bytes: Count
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
+    pass_bytes: Count = 0
+    """Held while one block runs forward and nothing is kept for backward."""
 
 
 # Added to an architecture's switches where Liger's kernels replace its own norms and MLPs.
@@ -337,6 +339,21 @@ def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:
     return max(of_mlp, of_softmax)
 
 
+def _pass_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, of a pass without gradients, in the MLP of a block: it is released after it."""
+    a, w = architecture, workload.precision.size_bytes
+    # The activation, what it is multiplied with, and the product.
+    wides = 3 if holds(a, FAMILIES[a.family].gated) else 2
+    wide = max(a.intermediate_size * max(1, a.experts_per_token), a.dense_intermediate_size)
+    return w * (wides * wide + 2 * a.hidden_size)
+
+
+def _runs_reference(workload: Workload) -> bool:
+    """Whether forward runs once more without gradients, beside what the first one keeps."""
+    compares = workload.trainer in {Trainer.DPO, Trainer.KTO}
+    return compares and workload.resolved_reference is not Reference.PRECOMPUTED
+
+
 def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
     """The model with Liger's kernels in it, where the loss is theirs."""
     if workload.loss is not Loss.LIGER:
@@ -345,9 +362,9 @@ def _with_kernels(architecture: Architecture, workload: Workload) -> Architectur
 
 
 def _in_one_row(workload: Workload) -> Workload:
-    """Packed sequences are one; it stays packed, as its attention needs a mask."""
+    """The sequences of a pass; packed ones are one, and stay packed for their attention's mask."""
     if not workload.packing:
-        return workload
+        return replace(workload, micro_batch=workload.rows)
     return replace(workload, micro_batch=1, sequence_tokens=workload.tokens)
 
 
@@ -385,12 +402,15 @@ def activations(
         recomputed = 0
     ends = _ends_bytes(a, workload, adapters)
     loss = loss_bytes(a, workload, tokens)
+    passing_bytes = _pass_bytes(a, workload) * tokens
+    again_bytes = passing_bytes if _runs_reference(workload) else 0
     return Activations(
         saved_bytes=saved,
         saved_formula=f"{a.layers} layers x {name} x t",
         head_bytes=loss.kept_bytes + ends * tokens,
         head_formula=f"{loss.kept_formula}{ends} t",
-        loss_forward_bytes=loss.forward_bytes,
+        loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,
         block_bytes=recomputed + _temporary_bytes(a, workload) * tokens,
+        pass_bytes=passing_bytes,
     )

@@ -20,7 +20,7 @@ from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.tensors import list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
-from zerowiz.core.workload import FP32_BYTES, Method, Workload
+from zerowiz.core.workload import FP32_BYTES, Method, Trainer, Workload
 
 
 class Input(StrEnum):
@@ -111,9 +111,11 @@ def value_bytes(workload: Workload, *, sharded: bool) -> int:
     """Of one value of a weight that trains, once the engine has it.
 
     peft makes adapters in fp32 (tuners_utils.py, cast_adapter_dtype) and DeepSpeed casts them
-    (runtime/engine.py, _cast_module_mixed_precision), but no model that zero.Init built (f3-006).
+    (runtime/engine.py, _cast_module_mixed_precision), but no model that zero.Init built (f3-006);
+    for that TRL's trainers make them in the model's format (trl 1.16, dpo_trainer.py, __init__).
     """
     kept = sharded and workload.zero_init and workload.method is not Method.FULL
+    kept = kept and workload.trainer is Trainer.SFT
     return FP32_BYTES if kept else workload.precision.size_bytes
 
 

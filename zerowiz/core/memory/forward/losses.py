@@ -5,7 +5,10 @@ three times (w + 4 + 4 bytes each), log-softmax is kept, and backward opens with
 the loss' gradient. The masked and the encoder-decoder models do not upcast.
 In chunks, the logits of a few tokens exist at a time and are computed again in backward. Liger's
 kernel takes the gradients of hidden states and head while it computes the loss, and keeps those.
-Held against h1-008 to h1-018 of tests/measured/2026-11-h200.jsonl.
+TRL's trainers of preferences and rewards want the log-probability of each token alone. Its fused
+head makes the logits in tiles, again in backward, and sums the gradients in fp32; before 1.15 the
+log-softmax of all logits was kept.
+Held against h1-008 to h1-018 of tests/measured/2026-11-h200.jsonl, and 2026-11-trl.jsonl.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,10 +17,15 @@ from msgspec import Struct
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
-from zerowiz.core.workload import FP32_BYTES, Loss, Method, Workload
+from zerowiz.core.workload import FP32_BYTES, Loss, Method, Trainer, Workload
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/losses.py measures it.
 _CHUNK_TOKENS = 256
+# trl 1.16, kernels/chunked_logprob.py and trainer/utils.py: tokens and words of a tile of logits.
+_TILE_TOKENS, _TILE_WORDS = 4096, 32768
+_FUSED_SINCE = (1, 15)
+# Of a token: seven sums in fp32 while the head runs; its label, its place and two sums after it.
+_SUMS_BYTES, _KEPT_SUMS_BYTES = 28, 32
 
 
 class LossBytes(Struct, frozen=True, kw_only=True):
@@ -86,6 +94,57 @@ _BY_LOSS: Mapping[Loss, Callable[[Architecture, Workload, int], LossBytes]] = {
 }
 
 
+def _scored(workload: Workload, tokens: int) -> int:
+    """The tokens whose log-probability is wanted: all, unless what was generated is known."""
+    if not workload.trainer.generates:
+        return tokens
+    generated = min(workload.completion_tokens, workload.sequence_tokens)
+    return tokens * generated // workload.sequence_tokens
+
+
+def _fused(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
+    w, scored = workload.precision.size_bytes, _scored(workload, tokens)
+    tile_bytes = w * min(scored, _TILE_TOKENS) * _TILE_WORDS
+    # trl 1.16, trainer/utils.py, add_fused_lm_head: the head reads a copy of the scored states.
+    copied_bytes = (w * a.hidden_size + _KEPT_SUMS_BYTES) * scored
+    read_bytes = w * a.hidden_size * tokens
+    # ChunkedLogProbFunction.backward: both gradients in fp32, then in w beside that.
+    cast = 0 if w == FP32_BYTES else w
+    head = a.vocab_size * a.hidden_size if workload.method is Method.FULL else 0
+    gradients_bytes = (FP32_BYTES + cast) * (a.hidden_size * scored + head)
+    return LossBytes(
+        kept_bytes=copied_bytes - read_bytes,
+        kept_formula="w h (scored - t) + ",
+        forward_bytes=tile_bytes + _SUMS_BYTES * scored + read_bytes,
+        backward_bytes=tile_bytes + gradients_bytes,
+    )
+
+
+def _whole(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
+    """The log-softmax of each row is kept (trl 1.14, trainer/utils.py, selective_log_softmax)."""
+    w, scored = workload.precision.size_bytes, _scored(workload, tokens)
+    logits_bytes = w * a.vocab_size * scored
+    # The logits, and those of the reference or over the temperature; the gradients of the rows,
+    # then of all of them.
+    return LossBytes(
+        kept_bytes=logits_bytes,
+        kept_formula="w V scored + ",
+        forward_bytes=2 * logits_bytes,
+        backward_bytes=2 * logits_bytes,
+    )
+
+
+def _one_value(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
+    """A reward is one value a token: backward makes the gradient of the last hidden states."""
+    hidden_bytes = workload.precision.size_bytes * a.hidden_size * tokens
+    return LossBytes(kept_bytes=0, kept_formula="", forward_bytes=0, backward_bytes=hidden_bytes)
+
+
 def loss_bytes(architecture: Architecture, workload: Workload, tokens: int) -> LossBytes:
     """What head and loss hold for this many tokens."""
+    if workload.trainer is Trainer.REWARD:
+        return _one_value(architecture, workload, tokens)
+    if workload.trainer not in {Trainer.SFT, Trainer.PPO}:
+        scores = _fused if workload.trl_version >= _FUSED_SINCE else _whole
+        return scores(architecture, workload, tokens)
     return _BY_LOSS[workload.loss](architecture, workload, tokens)
