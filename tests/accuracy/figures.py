@@ -10,6 +10,7 @@ from accuracy.records import (
     Record,
     decode_record,
     encode_record,
+    errors_by_kind,
     errors_by_part,
     errors_of,
     group,
@@ -86,7 +87,8 @@ def _errors(records: Sequence[Record], others: Sequence[Record]) -> dict[tuple[s
     for key, members in group(records).items():
         peaks = errors_of(members, "zerowiz")
         errors |= {key: peaks} if peaks else {}
-    return errors | dict(errors_by_part(_with_parts_of(records, others)))
+    shared = _with_parts_of(records, others)
+    return errors | dict(errors_by_part(shared)) | dict(errors_by_kind(shared))
 
 
 def _grown(ours: Errors, theirs: Errors) -> Iterator[str]:

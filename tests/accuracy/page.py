@@ -3,17 +3,21 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from accuracy.grid import IMPOSSIBLE, SETTINGS, Pair, all_pairs, missing_pairs
 from accuracy.outcomes import Outcome
 from accuracy.records import (
     APART,
     HOST,
     KEPT_TOGETHER,
+    KINDS,
+    PEAKS,
     TOGETHER,
     TOOLS,
     Errors,
     Record,
     difference_of,
     error_of,
+    errors_by_kind,
     errors_by_part,
     errors_of,
     group,
@@ -59,6 +63,18 @@ The peak of each phase on rank 0, of runs that ended well. In the first iteratio
 steps (stage 0 in 16 bits makes them at init), ZeRO-3 gathers nothing early, and the backward's thread opens its
 cuBLAS handle late. No first iteration was larger than the steady one, so the peak is that of the steady state.
 These rows were looked at, on both sides, when the formulas of `model`, `init` and the first iteration were written.
+"""
+
+_KINDS_INTRO = """\
+A run can be of several kinds. `rank 0` is the peak that the other tables compare. `other ranks` are those of the same
+runs whose peak was recorded: shares are cut through tensors, so ranks differ. `first iteration` is the largest peak of its
+three phases on rank 0.
+"""
+
+_HOLES_INTRO = """\
+The settings that runs were chosen for, in pairs: {settings}. A pair that is missing is a hole: what its two settings do
+to each other is unknown, and `plan` says so (`never measured together`). Of accumulation, 2 stands for 2 to 7 micro-steps and
+8 for more; 2 GPUs stand for several.
 """
 
 _HOST_INTRO = """\
@@ -145,7 +161,28 @@ def headline(records: Sequence[Record]) -> str:
         ]
         for split, errors in said.items()
     )
-    return _table(["mean error", *TOOLS], lines)
+    return _table(["mean error", *TOOLS], lines) + "\n" + _headline_by_kind(records)
+
+
+# What the README says apart.
+_IN_SHORT = (
+    *("all", "2 to 7 micro-steps", "8 or more micro-steps", "LoRA", "QLoRA", "offloaded"),
+    *("a plain loop", "the Trainer", "H100", "H200"),
+)
+
+
+def _headline_by_kind(records: Sequence[Record]) -> str:
+    """The runs that were set aside, by kind, on every rank and in the first iteration."""
+    errors = errors_by_kind(records)
+
+    def said(kind: str, peak: str) -> str:
+        found = errors.get((Split.SET_ASIDE.value, kind, peak))
+        if found is None:
+            return ""
+        return f"{100 * found.mean:.2f} %, worst {_percent(found.worst)} ({len(found.each)})"
+
+    lines = ([kind, *(said(kind, peak) for peak in PEAKS)] for kind in _IN_SHORT)
+    return _table(["set aside", *PEAKS], lines)
 
 
 def with_headline(readme: str, records: Sequence[Record]) -> str:
@@ -298,20 +335,35 @@ def _every_run(records: Sequence[Record]) -> str:
     )
 
 
-def _other_ranks(records: Sequence[Record]) -> str:
-    errors = [
-        record.predicted_bytes / size_bytes - 1
-        for record in records
-        if record.predicted_bytes is not None
-        for size_bytes in record.others_bytes
-    ]
-    if not errors:
-        return ""
-    worst = max(errors, key=abs)
-    return (
-        f"\nShares are cut through tensors, so ranks differ: on the {len(errors)} other ranks whose peak was"
-        f" recorded, the worst error is {_percent(worst)}.\n"
+def by_kind(records: Sequence[Record]) -> str:
+    """The errors of each kind of run: of rank 0, of the other ranks, of the first iteration."""
+    errors = errors_by_kind(records)
+    lines = (
+        [split.value, kind]
+        + [cell for peak in PEAKS for cell in _cells(errors.get((split.value, kind, peak)))]
+        for split in Split
+        for kind in KINDS
+        if any((split.value, kind, peak) in errors for peak in PEAKS)
     )
+    counted = {"rank 0": "runs", "other ranks": "ranks", "first iteration": "runs"}
+    peaks = [c for peak in PEAKS for c in (f"{peak}: {counted[peak]}", "mean", "worst")]
+    return _table(["", "runs that are", *peaks], lines)
+
+
+def _in_words(pair: Pair) -> list[str]:
+    return [f"{name} {value}" for name, value in pair]
+
+
+def holes(records: Sequence[Record]) -> str:
+    """The pairs of settings that no run had, and those that no run can have."""
+    points = [record.point for record in records if record.point]
+    missing = missing_pairs(points)
+    possible = len(all_pairs()) - len(IMPOSSIBLE)
+    unknown = "None is missing.\n" if not missing else _table(["", "and"], map(_in_words, missing))
+    never = _table(
+        ["", "and", "cannot be, as"], ([*_in_words(pair), why] for pair, why in IMPOSSIBLE.items())
+    )
+    return f"{len(missing)} of {possible} possible pairs were in no run.\n\n{unknown}\n{never}"
 
 
 def counts(records: Sequence[Record]) -> str:
@@ -333,7 +385,13 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         _RIVALS.format(**versions),
         counts(records),
         "## By rung\n",
-        summary(records, "rung") + _other_ranks(records),
+        summary(records, "rung"),
+        "## By kind of run\n",
+        _KINDS_INTRO,
+        by_kind(records),
+        "## Never measured together\n",
+        _HOLES_INTRO.format(settings=", ".join(SETTINGS)),
+        holes(records),
         "## By family\n",
         summary(records, "family"),
         "## Architectures without formulas\n",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from accuracy.grid import is_measured, point_of
 from accuracy.outcomes import Outcome, outcome_of, verdict_of
 from accuracy.split import split_of
 from measured.rows import (
@@ -53,6 +54,7 @@ class Record(Struct, frozen=True, kw_only=True):
     file: str
     id: str
     kind: str
+    gpu: str
     split: str
     model: str
     family: str | None
@@ -63,11 +65,15 @@ class Record(Struct, frozen=True, kw_only=True):
     measured_bytes: int | None
     others_bytes: tuple[int, ...] = ()
     """The peaks of the other ranks."""
+    others_predicted_bytes: tuple[int, ...] = ()
+    """What is said of each of them."""
     predicted_bytes: int | None
     unpredicted: str | None
     """Why there is no prediction."""
     verdict: str | None
     outcome: str | None
+    point: Mapping[str, str] = field(default_factory=dict)
+    """Its values of the settings that `grid.py` compares; none of a run without DeepSpeed."""
     parts: Mapping[str, Sizes] = field(default_factory=dict)
     """Each phase of a run that ended well, and the host memory of one that offloads."""
     traced_bytes: int | None = None
@@ -202,10 +208,13 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
     # A run with such an optimizer is weighed as AdamW, so that its verdict can be judged.
     judged = _engine(row) and reason in {None, _UNKNOWN_OPTIMIZER}
     peaks: list[int | None] = [rank["peak_bytes"] for rank in row.get("rank_peaks") or ()][1:]
+    others = tuple(peak for peak in peaks if peak is not None) if row["ok"] else ()
+    said_bytes = _predicted_bytes(row) if reason is None else None
     return Record(
         file=row["file"],
         id=row["id"],
         kind=row["kind"],
+        gpu=row["gpu"],
         split=split_of(row, family).value,
         model=row["model"],
         family=family,
@@ -214,9 +223,11 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         workload=_workload(row),
         capped=row["memory_cap_bytes"] is not None,
         measured_bytes=row["peak_bytes"],
-        others_bytes=tuple(peak for peak in peaks if peak is not None) if row["ok"] else (),
-        predicted_bytes=_predicted_bytes(row) if reason is None else None,
+        others_bytes=others,
+        others_predicted_bytes=() if said_bytes is None else (said_bytes,) * len(others),
+        predicted_bytes=said_bytes,
         unpredicted=_reason_with_error(row) if reason == _UNKNOWN_OPTIMIZER else reason,
+        point=dict(point_of(row)) if is_measured(row) else {},
         parts=_parts(row) if reason is None else {},
         traced_bytes=by_trace.peak_bytes if by_trace else None,
         kept=kept_two_ways(row),
@@ -242,6 +253,7 @@ def decode_record(values: Mapping[str, Any]) -> Record:
     known = {field.name: values[field.name] for field in fields(Record)}
     pairs = {
         "others_bytes": tuple(known["others_bytes"]),
+        "others_predicted_bytes": tuple(known["others_predicted_bytes"]),
         "parts": {name: (said, was) for name, (said, was) in known["parts"].items()},
         "kept": known["kept"] and tuple(known["kept"]),
     }
@@ -331,3 +343,60 @@ def errors_by_part(records: Iterable[Record]) -> dict[tuple[str, str], Errors]:
         for name, (predicted, measured) in record.parts.items():
             each.setdefault((record.split, name), []).append(predicted / measured - 1)
     return {key: Errors(each=tuple(errors)) for key, errors in each.items()}
+
+
+# Rule: the kinds of runs whose errors are published apart.
+KINDS: Mapping[str, Callable[[Record], object]] = {
+    "all": lambda _: True,
+    "one micro-step": lambda r: r.point.get("accumulation") == "1",
+    "2 to 7 micro-steps": lambda r: r.point.get("accumulation") == "2",
+    "8 or more micro-steps": lambda r: r.point.get("accumulation") == "8",
+    "checkpointed": lambda r: r.point.get("checkpointing") == "on",
+    "LoRA": lambda r: r.point.get("method") == "lora",
+    "QLoRA": lambda r: r.point.get("method") == "qlora",
+    "offloaded": lambda r: "offload" in r.point.get("strategy", ""),
+    "a plain loop": lambda r: r.point.get("loop") == "engine",
+    "the Trainer": lambda r: r.point.get("loop") == "trainer",
+    "started by `zerowiz launch`": lambda r: r.kind == "launch",
+    "one GPU": lambda r: r.point.get("gpus") == "1",
+    "several GPUs": lambda r: r.point.get("gpus") == "2",
+    "H100": lambda r: "H100" in r.gpu,
+    "H200": lambda r: "H200" in r.gpu,
+}
+
+
+def _rank_0(record: Record) -> list[Sizes]:
+    if not record.predicted_bytes or not record.measured_bytes:
+        return []
+    return [(record.predicted_bytes, record.measured_bytes)]
+
+
+def _other_ranks(record: Record) -> list[Sizes]:
+    if not record.predicted_bytes:
+        return []
+    return list(zip(record.others_predicted_bytes, record.others_bytes, strict=True))
+
+
+def _first_iteration(record: Record) -> list[Sizes]:
+    """The largest of its phases."""
+    sizes = [size for name, size in record.parts.items() if name.startswith("first_")]
+    return [(max(said for said, _ in sizes), max(was for _, was in sizes))] if sizes else []
+
+
+# What of a run an error can be of.
+PEAKS: Mapping[str, Callable[[Record], list[Sizes]]] = {
+    "rank 0": _rank_0,
+    "other ranks": _other_ranks,
+    "first iteration": _first_iteration,
+}
+
+
+def errors_by_kind(records: Iterable[Record]) -> dict[tuple[str, str, str], Errors]:
+    """Of each kind of run on each side of the split: of rank 0, the others, the first iteration."""
+    each: dict[tuple[str, str, str], list[float]] = {}
+    for record in (record for record in records if record.compared):
+        for kind, holds in KINDS.items():
+            for peak, sizes_of in PEAKS.items() if holds(record) else ():
+                errors = [said / was - 1 for said, was in sizes_of(record)]
+                each.setdefault((record.split, kind, peak), []).extend(errors)
+    return {key: Errors(each=tuple(errors)) for key, errors in each.items() if errors}

@@ -21,14 +21,7 @@ from accuracy.figures import (  # noqa: E402
     read_figures,
     worse,
 )
-from accuracy.grid import (  # noqa: E402
-    IMPOSSIBLE,
-    all_pairs,
-    encode_measured_runs,
-    measured_points,
-    measured_runs,
-    missing_pairs,
-)
+from accuracy.grid import encode_measured_runs, measured_runs  # noqa: E402
 from accuracy.records import make_records  # noqa: E402
 from accuracy.rivals import rivals_versions, with_rivals  # noqa: E402
 from measured.rows import read_every_row  # noqa: E402
@@ -54,21 +47,14 @@ def _show(figures: Figures) -> None:
         page.summary(records, "rung"),
     )
     _say("# by phase", "", page.phases(records), "# host memory", "", page.host(records))
-    _say(page.counts(records), "")
-    _show_holes()
+    _say("# by kind of run", "", page.by_kind(records))
+    _say("# never measured together", "", page.holes(records))
+    _say(page.counts(records))
 
 
 def _runs() -> str:
     """What `plan` is told of the runs."""
     return encode_measured_runs(measured_runs(read_every_row()))
-
-
-def _show_holes() -> None:
-    missing = missing_pairs(measured_points(read_every_row()))
-    _say("# never measured together", "")
-    _say(*(f"- {one[0]} {one[1]}, {other[0]} {other[1]}" for one, other in missing))
-    possible = len(all_pairs()) - len(IMPOSSIBLE)
-    _say("", f"{len(missing)} of {possible} possible pairs of settings", "")
 
 
 def _write(figures: Figures) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from accuracy.figures import PAGE, README, read_figures, take_rivals, worse
+from accuracy.grid import IMPOSSIBLE, missing_pairs
 from accuracy.outcomes import Outcome, outcome_of
 from accuracy.page import (
+    by_kind,
     headline,
+    holes,
     host,
     phases,
     render,
@@ -23,12 +26,15 @@ from accuracy.records import (
     APART,
     HOST,
     KEPT_TOGETHER,
+    KINDS,
+    PEAKS,
     TOGETHER,
     Record,
     decode_record,
     difference_of,
     encode_record,
     error_of,
+    errors_by_kind,
     errors_by_part,
     errors_of,
     group,
@@ -157,7 +163,17 @@ def test_a_worse_prediction_is_named_by_its_group() -> None:
     lines = worse(moved, NOW)
     assert [True] * len(lines) == [line.startswith("fitted ") for line in lines]
     named = {line.partition(":")[0] for line in lines}
-    assert {"fitted all", "fitted rung zero3", "fitted family qwen3"} == named
+    kinds = {f"fitted {kind} rank 0" for kind, holds in KINDS.items() if holds(one)}
+    assert {"fitted all", "fitted rung zero3", "fitted family qwen3", *kinds} == named
+
+
+def test_a_worse_rank_is_named_though_rank_0_is_as_it_was() -> None:
+    one = next(r for r in NOW if r.compared and r.others_bytes and r.split == "fitted")
+    moved = replace(one, others_predicted_bytes=tuple(3 * size for size in one.others_bytes))
+    lines = worse([moved if r is one else r for r in NOW], NOW)
+    assert {f"fitted {kind} other ranks" for kind, holds in KINDS.items() if holds(one)} == {
+        line.partition(":")[0] for line in lines
+    }
 
 
 @pytest.mark.parametrize("name", ["first_step", "host"])
@@ -165,7 +181,9 @@ def test_a_worse_phase_or_host_memory_is_named_by_itself(name: str) -> None:
     one = next(r for r in NOW if r.compared and name in r.parts and r.split == "fitted")
     parts = {**one.parts, name: (3 * one.parts[name][1], one.parts[name][1])}
     lines = worse([replace(r, parts=parts) if r is one else r for r in NOW], NOW)
-    assert {f"fitted {name}"} == {line.partition(":")[0] for line in lines}
+    named = {line.partition(":")[0] for line in lines}
+    assert {f"fitted {name}"} == {each for each in named if not each.endswith("first iteration")}
+    assert (name == "first_step") is ("fitted all first iteration" in named)
 
 
 def test_a_phase_that_only_one_side_knows_blames_nobody() -> None:
@@ -213,6 +231,26 @@ def test_the_page_shows_every_run_and_every_verdict() -> None:
     assert verdicts(NOW) in page
     assert strangers(NOW) in page
     assert two_ways(NOW) in page
+    assert by_kind(NOW) in page
+    assert holes(NOW) in page
+
+
+def test_every_kind_of_run_is_published_on_both_sides_and_of_every_rank() -> None:
+    errors = errors_by_kind(NOW)
+    sides = {(split, kind) for split, kind, _ in errors}
+    launched = "started by `zerowiz launch`"
+    assert {(s.value, kind) for s in Split for kind in KINDS} - {("fitted", launched)} == sides
+    of_all = {peak: errors[("set aside", "all", peak)] for peak in PEAKS}
+    compared = [r for r in NOW if r.compared and r.split == "set aside"]
+    assert len(compared) == len(of_all["rank 0"].each)
+    assert sum(len(r.others_bytes) for r in compared) == len(of_all["other ranks"].each)
+
+
+def test_the_page_names_every_hole_and_why_some_pairs_are_none() -> None:
+    said = holes(NOW)
+    for one, other in missing_pairs([record.point for record in NOW]):
+        assert f"| {one[0]} {one[1]} | {other[0]} {other[1]} |" in said
+    assert [] == [why for why in IMPOSSIBLE.values() if why not in said]
 
 
 STRANGERS = [record for record in NOW if record.guessed_bytes is not None]

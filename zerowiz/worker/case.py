@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,14 @@ _OK, _FAILED, _OUT_OF_MEMORY = 0, 1, 3
 
 
 def preload(cases: Iterable[Case]) -> None:
-    """Load the modules of the cases' models and loops, so that the forked processes share them."""
+    """Load the modules of the cases' models and loops, so that the forked processes share them.
+
+    The Trainer loads peft, which loads bitsandbytes where it is installed, which opens CUDA: then
+    each process loads them by itself, as CUDA does not survive a fork.
+    """
     cases = tuple(cases)
-    if any(case["kind"] == "trainer" for case in cases):
+    by_trainer = any(case["kind"] == "trainer" for case in cases)
+    if by_trainer and find_spec("bitsandbytes") is None:
         import zerowiz.worker.loops.trainer  # noqa: F401, PLC0415 - takes seconds
     named = {name for case in cases for name in case["config"].get("architectures") or ()}
     for name in named:
