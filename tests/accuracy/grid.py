@@ -158,8 +158,9 @@ def point_of(row: Row) -> Point:
 
 
 def is_measured(row: Row) -> bool:
-    """Whether the run trained with DeepSpeed on a GPU, to its end."""
+    """Whether the run trained with DeepSpeed on a GPU, by the loss of one sequence, to its end."""
     trained = row["kind"] != "forward_backward" and row["stage"] is not None
+    trained = trained and row.get("trainer", "sft") == "sft"
     return bool(trained and row["ok"] and row.get("accelerator") != "cpu")
 
 

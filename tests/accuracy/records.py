@@ -154,6 +154,7 @@ def _workload(row: Row) -> str:
     unusual = {
         "checkpointed": row["gradient_checkpointing"],
         row["attention"]: row["attention"] != "sdpa",
+        str(row.get("trainer")): row.get("trainer", "sft") != "sft",
         "bf16 states": has_bf16_states(row),
         f"{row['accumulation_steps']} micro-steps": row["accumulation_steps"] > 1,
         f"LoRA {row['lora_rank']}": row["lora_rank"] is not None,

@@ -46,7 +46,9 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
+    Reference,
     StateDtype,
+    Trainer,
     Workload,
 )
 from zerowiz.errors import UsageError
@@ -358,6 +360,26 @@ def test_a_larger_micro_batch_never_needs_less(
     larger = replace(workload, micro_batch=workload.micro_batch + 1)
     before, after = (predict(model, w, ranks, strategy).peak_bytes for w in (workload, larger))
     assert before <= after
+
+
+@given(
+    step=steps(),
+    ranks=WORLDS,
+    trainer=st.sampled_from([trainer for trainer in Trainer if trainer.compares]),
+)
+def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_it(
+    step: tuple[Model, Workload], ranks: int, trainer: Trainer
+) -> None:
+    model, workload = step
+    for strategy in STRATEGIES:
+        before, none, held = (
+            predict(model, compared, ranks, strategy).peak_bytes
+            for compared in (
+                replace(workload, trainer=trainer, reference=each)
+                for each in (Reference.PRECOMPUTED, Reference.NONE, Reference.MODEL)
+            )
+        )
+        assert before <= none <= held
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())

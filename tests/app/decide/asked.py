@@ -9,6 +9,8 @@ from accuracy.records import why_unpredicted
 from measured.rows import Row, read_every_row, strategy_of, workload_of
 from paths import TESTS
 
+from zerowiz.core.workload import Trainer
+
 STEPS: Mapping[bool, str] = {
     True: "--gradient-checkpointing",
     False: "--no-gradient-checkpointing",
@@ -56,6 +58,10 @@ def words_of(row: Row, folder: Path) -> list[str]:
     if row["lora_rank"] is not None:
         words += ["--lora-rank", str(row["lora_rank"])]
         words += ["--lora-target-modules", workload.lora_targets]
+    if workload.trainer is not Trainer.SFT:
+        words += ["--trainer", workload.trainer.value]
+        words += ["--reference", workload.reference.value] if workload.reference else []
+        words += ["--completion-tokens", str(workload.completion_tokens)]
     config = folder / f"{row['id']}.json"
     config.write_text(json.dumps(config_of(row)), encoding="utf-8")
     return [*words, "--config", str(config)]

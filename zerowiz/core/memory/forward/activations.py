@@ -400,8 +400,10 @@ def activations(
         blocks = _blocks_saved_bytes(a, workload, adapters)
         saved, name = blocks * tokens + a.expert_layers * stack, f"{blocks // a.layers}"
         recomputed = 0
-    ends = _ends_bytes(a, workload, adapters)
     loss = loss_bytes(a, workload, tokens)
+    ends = _ends_bytes(a, workload, adapters)
+    if not loss.keeps_input and (adapters is None or adapters.head_kept):
+        ends -= w * a.hidden_size
     passing_bytes = _pass_bytes(a, workload) * tokens
     again_bytes = passing_bytes if _runs_reference(workload) else 0
     return Activations(

@@ -38,6 +38,8 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     """Held for a moment while the loss is computed."""
     backward_bytes: int
     """Held for a moment as backward opens."""
+    keeps_input: bool = True
+    """Whether the head keeps the last hidden states, as any linear layer does."""
 
 
 def _plain(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
@@ -113,10 +115,11 @@ def _fused(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     head = a.vocab_size * a.hidden_size if workload.method is Method.FULL else 0
     gradients_bytes = (FP32_BYTES + cast) * (a.hidden_size * scored + head)
     return LossBytes(
-        kept_bytes=copied_bytes - read_bytes,
-        kept_formula="w h (scored - t) + ",
+        kept_bytes=copied_bytes,
+        kept_formula="w h scored + ",
         forward_bytes=tile_bytes + _SUMS_BYTES * scored + read_bytes,
         backward_bytes=tile_bytes + gradients_bytes,
+        keeps_input=False,
     )
 
 
