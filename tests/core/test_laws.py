@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import evaluate, evaluate_all
+from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_all
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
@@ -20,6 +20,7 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import fit_buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.memory.ledger import MemoryKind, Phase
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.families import FAMILIES
@@ -36,7 +37,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Part
+from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Accounting,
@@ -451,12 +452,53 @@ def test_unknown_free_memory_never_looks_better_than_any_known_amount(
     assert evaluate(unknown, strategy).runs <= evaluate(worst, strategy).runs
 
 
-@given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_unknown_host_memory_never_looks_better_than_any_known_amount(
+OFFLOADING = [each for each in STRATEGIES if each.offload is not Offload.NONE]
+STAYING = [each for each in STRATEGIES if each.offload is Offload.NONE]
+
+
+@given(job=roomy_jobs(), strategy=st.sampled_from(OFFLOADING))
+def test_unknown_host_memory_never_looks_better_to_offload_than_any_known_amount(
     job: PlanInput, strategy: StrategyRow
 ) -> None:
     unknown, worst = (evaluate(hosted(job, size), strategy).runs for size in (None, 0))
     assert unknown <= worst
+
+
+@given(job=roomy_jobs(), strategy=st.sampled_from(STAYING))
+def test_a_host_that_is_unknown_stands_in_the_way_of_nothing_but_offload(
+    job: PlanInput, strategy: StrategyRow
+) -> None:
+    """Every machine has a host that starts jobs; the plan says how much of it one takes."""
+    unknown, ample = (evaluate(hosted(job, size), strategy) for size in (None, 10**18))
+    assert ample.verdict is unknown.verdict
+    assert (unknown.host_bytes > 0) is (job.accounting is Accounting.REAL)
+
+
+VERDICTS_FROM_THE_WORST = (
+    Verdict.DOES_NOT_FIT,
+    Verdict.UNCERTAIN,
+    Verdict.TIGHT,
+    Verdict.FITS,
+)
+
+
+@given(
+    job=roomy_jobs(),
+    strategy=st.sampled_from(STRATEGIES),
+    sizes=st.tuples(st.integers(0, 3000 * GB), st.integers(0, 3000 * GB)),
+    use=st.builds(
+        HostUse,
+        saving=st.sampled_from(Saving),
+        builds_on_host=st.booleans(),
+        workers=st.integers(0, 32),
+    ),
+)
+def test_more_host_memory_never_worsens_a_verdict(
+    job: PlanInput, strategy: StrategyRow, sizes: tuple[int, int], use: HostUse
+) -> None:
+    job = replace(job, host_use=use)
+    less, more = (evaluate(hosted(job, size), strategy).verdict for size in sorted(sizes))
+    assert VERDICTS_FROM_THE_WORST.index(less) <= VERDICTS_FROM_THE_WORST.index(more)
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)

@@ -228,7 +228,7 @@ def is_offloaded(row: Row) -> bool:
 
 
 @cache
-def _resident_bytes(family: str | None, precision: str) -> int | None:
+def resident_bytes(family: str | None, precision: str) -> int | None:
     """What a process takes with its libraries and kernels: the median of a family at stage 0.
 
     Runs of one family agree within 0.1 GB, families do not. Stages 1 and 2 take 0.1 GB more, for
@@ -250,7 +250,7 @@ def host_base_bytes(row: Row) -> int | None:
     """The part of an offload run's resident set that no estimate counts; None for other runs."""
     if not is_offloaded(row) or row.get("host_peak_rss_bytes") is None:
         return None
-    return _resident_bytes(family_of(row), row["precision"])
+    return resident_bytes(family_of(row), row["precision"])
 
 
 def predict_forward_backward(row: Row) -> int:

@@ -56,6 +56,28 @@ def _interval(found: Interval | None) -> dict[str, object] | None:
     }
 
 
+def _host(evaluated: StrategyEstimate) -> dict[str, object]:
+    """Of all ranks of one node together."""
+    host = evaluated.host
+    return {
+        "peak_bytes": host.peak_bytes,
+        "budget_bytes": evaluated.host_budget_bytes,
+        "peak_phase": host.peak_phase.value,
+        "phases": {phase.value: size for phase, size in host.phase_bytes.items()},
+        "lines": [
+            {
+                "part": allocation.kind.value,
+                "phase": phase.value,
+                "bytes": allocation.size_bytes,
+                "formula": allocation.formula,
+            }
+            for phase, moment in host.phases.items()
+            for allocation in moment
+            if allocation.size_bytes
+        ],
+    }
+
+
 def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
     estimate = evaluated.estimate
     return {
@@ -92,7 +114,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             {"key": cost.key.value, "value": cost.value, "bytes": cost.size_bytes}
             for cost in buffer_costs(job, evaluated)
         ],
-        "host": {"peak_bytes": evaluated.host_bytes, "budget_bytes": evaluated.host_budget_bytes},
+        "host": _host(evaluated),
         # Time is not predicted yet, and unknown is null.
         "step_seconds": None,
         "tokens_per_s": None,

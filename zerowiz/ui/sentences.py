@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
 from zerowiz.core.decision.measured_together import Pair, PairedSetting
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval
 from zerowiz.core.flags import flags
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.strategy import Offload, Strategy
@@ -165,7 +166,7 @@ def _died(decision: Decision, value: Answer) -> str:
 def _whose(decision: Decision, value: Answer) -> str:
     """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
     evaluated = next(w for w in decision.evaluated if w.strategy.name == value.strategy)
-    on_host = value.need_bytes == evaluated.host_bytes != evaluated.device_bytes
+    on_host = value.need_bytes == evaluated.host.running_bytes != evaluated.device_bytes
     return " host RAM" if on_host else ""
 
 
@@ -197,6 +198,28 @@ def _if_true(value: Remedy) -> str:
     return "if your nodes are linked by InfiniBand with 400 Gb/s, say so: "
 
 
+_WHEN: Mapping[HostPhase, str] = {
+    HostPhase.LOAD: "while each rank builds the model",
+    HostPhase.INIT: "while DeepSpeed starts",
+    HostPhase.TRAINING: "while it trains",
+    HostPhase.SAVING: "while a checkpoint is saved",
+}
+
+
+def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
+    """What all ranks of a node hold of its memory, and when that is most."""
+    need, room_bytes = evaluated.host, evaluated.host_budget_bytes
+    said = f"{evaluated.strategy.name}: {gib(need.peak_bytes)} on each node"
+    said += f", most of it {_WHEN[need.peak_phase]}"
+    if not job.host_use.is_seen:
+        said += " (taken to be the Trainer's)" if need.peak_phase is HostPhase.SAVING else ""
+    if room_bytes is None:
+        return f"{said}; how much there is is unknown, `--host-memory` says it"
+    if evaluated.lacks_to_save:
+        return f"{said}; there is {gib(room_bytes)}, so the job may be killed then"
+    return f"{said}; there is {gib(room_bytes)}"
+
+
 def lack(evaluated: StrategyEstimate) -> str:
     """What the closest strategy lacks."""
     room, host_room = evaluated.headroom_bytes, evaluated.host_headroom_bytes
@@ -205,11 +228,12 @@ def lack(evaluated: StrategyEstimate) -> str:
     if room is None:
         return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
     lacks = [f"lacks {small(-room)} on each GPU"] if room < 0 else []
-    if host_room is None:
-        needs = f"needs {gib(evaluated.host_bytes)} of host memory, and how much is free is unknown"
-        lacks.append(needs)
-    elif host_room < 0:
-        lacks.append(f"lacks {small(-host_room)} of host memory")
+    when = _WHEN[evaluated.host.running_phase]
+    if host_room is None and evaluated.needs_known_host:
+        needs = f"needs {gib(evaluated.host.running_bytes)} of host memory"
+        lacks.append(f"{needs}, and how much is free is unknown (`--host-memory` says it)")
+    elif host_room is not None and host_room < 0:
+        lacks.append(f"lacks {small(-host_room)} of host memory {when}")
     return ", and ".join(lacks) or "fits"
 
 
@@ -363,7 +387,8 @@ def verdict(evaluated: StrategyEstimate) -> str:
     room = evaluated.headroom_bytes
     if evaluated.ran_out is not None:
         return "ran out"
-    if room is not None and room >= 0 and evaluated.host_headroom_bytes is None:
+    unknown = evaluated.host_headroom_bytes is None and evaluated.needs_known_host
+    if room is not None and room >= 0 and unknown:
         return "host?"
     return VERDICTS[evaluated.verdict]
 

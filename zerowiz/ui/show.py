@@ -145,6 +145,13 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
         say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 
+def _say_host(decision: Decision, stream: TextIO) -> None:
+    """What the chosen strategy takes of its nodes' memory."""
+    if decision.chosen is not None:
+        words = sentences.host(decision.job, decision.chosen)
+        say(stream, f"Host     {words}", hang=_LABEL_COLUMNS)
+
+
 def _say_buffers(decision: Decision, stream: TextIO) -> None:
     """What the sizes that the config gets cost each GPU."""
     costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
@@ -166,6 +173,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
     if not by_rule_of_thumb:
+        _say_host(decision, stream)
         _say_buffers(decision, stream)
     if remedies:
         stream.write("\nWhat would help:\n")

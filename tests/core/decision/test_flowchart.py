@@ -24,6 +24,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.host_phases import HostNeed, HostPhase
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_size import model_from_size
@@ -58,6 +59,11 @@ def job_on(machine: Machine) -> PlanInput:
     return PlanInput(machine=machine, model=SEVEN, workload=Workload())
 
 
+def held_on_host(size_bytes: int) -> HostNeed:
+    held = Allocation(AllocationKind.MASTER_WEIGHTS, size_bytes, "")
+    return HostNeed(phases={HostPhase.TRAINING: (held,)})
+
+
 def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
     """A rung with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict]
@@ -74,7 +80,7 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
         verdict=verdict,
         device_bytes=need,
         budget_bytes=BUDGET_BYTES,
-        host_bytes=host,
+        host=held_on_host(host),
         host_budget_bytes=host,
         wire_bytes_per_step=0,
     )
@@ -300,7 +306,9 @@ def test_a_rung_that_fails_on_the_host_alone_is_answered_with_the_hosts_numbers(
     """Also when it fills the GPU to the last byte."""
     rungs = [evaluated(strategy, NO) for strategy in STRATEGIES]
     at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
-    rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES, host_bytes=7, host_budget_bytes=5)
+    rungs[at] = replace(
+        rungs[at], device_bytes=BUDGET_BYTES, host=held_on_host(7), host_budget_bytes=5
+    )
     answers = follow_flowchart(rungs, job_on(ONE), Constraints()).answers
     answer = next(a for a in answers if a.strategy == "zero2-offload")
     assert (7, 5) == (answer.need_bytes, answer.have_bytes)

@@ -26,6 +26,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
+from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import (
     DDP,
@@ -125,7 +126,7 @@ TCP = Network(kind=NetworkKind.ETHERNET, bytes_per_s=1_250_000_000)
 INFINIBAND = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=50_000_000_000)
 TWO_NODES = replace(JOB, machine=replace(machine("8xA100-80GB"), nodes=2, network=TCP))
 EXPERTS = replace(JOB, model=read_model("mixtral-8x7b"), machine=machine("8xH200"))
-SMALL_HOST = replace(JOB, machine=machine("4xA100-80GB", 8 * GIB))
+SMALL_HOST = replace(JOB, machine=machine("4xA100-80GB", 20 * GIB))
 
 
 def with_transformers(job: PlanInput, *version: int) -> PlanInput:
@@ -380,13 +381,15 @@ def test_experts_that_are_modules_are_gathered_together(job: PlanInput, block: s
 
 
 WEIGHTS_BYTES = 2 * JOB.model.params
+# The interpreters of the ranks, with their libraries.
+RANKS_BYTES = evaluate(JOB, ZERO3).host.phase_bytes[HostPhase.TRAINING]
 
 
 @pytest.mark.parametrize(
     ("strategy", "host_bytes", "gathers"),
     [
-        (ZERO3, WEIGHTS_BYTES, True),
-        (ZERO3, WEIGHTS_BYTES - 1, False),
+        (ZERO3, RANKS_BYTES + WEIGHTS_BYTES, True),
+        (ZERO3, RANKS_BYTES + WEIGHTS_BYTES - 1, False),
         (ZERO3, None, True),
         (ZERO3_OFFLOAD, WEIGHTS_BYTES, False),
         (ZERO3_OFFLOAD, 1024 * GIB, True),

@@ -52,27 +52,6 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
     ) == seen.shadowing
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("m = AutoModel.from_pretrained('x', device_map={'': 0})\n", False),
-        ("with torch.device(0):\n    m = AutoModel.from_config(c)\n", False),
-        ("torch.set_default_device('cuda')\nm = AutoModel.from_config(c)\n", False),
-        ("with args.device:\n    m = AutoModelForCausalLM.from_config(c)\n", False),
-        ("m = build_model()\n", False),
-        ("t = AutoTokenizer.from_pretrained('x')\nm = build_model()\n", False),
-        ("m = LlamaForCausalLM.from_pretrained('x')\n", True),
-        ("m = AutoModel.from_pretrained('x')\n", True),
-    ],
-)
-def test_a_script_that_builds_its_model_in_host_memory_is_seen(
-    tmp_path: Path, text: str, expected: bool
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    assert expected is read_script_text(script, lambda _: True, script.parent).builds_on_host
-
-
 def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:
     assert () == read_script_text(tmp_path / "none.py", lambda _: False, tmp_path).missing
 

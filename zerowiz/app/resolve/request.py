@@ -19,6 +19,7 @@ from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import expands_segments
 from zerowiz.core.memory.forward.attention import runs_eager
+from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import parse_size
 from zerowiz.core.model.types import Model, ModelSource
@@ -200,6 +201,7 @@ def make_request(
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
         measured_pairs=read_measured_pairs(),
+        host_use=_host_use(facts, settings),
     )
     if not options.ignore_oom and has_histories(environ):
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
@@ -215,6 +217,20 @@ def make_request(
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,
+    )
+
+
+def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:
+    """What the script does with the memory of its nodes; without one, what the Trainer does."""
+    if facts is None or facts.integration is None:
+        return HostUse()
+    saving = Saving.ENGINE if facts.integration is Integration.DEEPSPEED else Saving.TRAINER
+    workers = settings.loader_workers
+    return HostUse(
+        saving=Saving.PORTABLE if facts.saves_portably else saving,
+        builds_on_host=facts.builds_on_host,
+        workers=0 if workers is None else workers.value,
+        is_seen=True,
     )
 
 

@@ -1,22 +1,29 @@
 """Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 
 from zerowiz.core.decision.oom_history import RanOut
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import Interval, find_interval
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.host_phases import (
+    HostNeed,
+    HostPhase,
+    predict_host,
+    training_alone,
+)
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Part
+from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting
 
@@ -40,8 +47,8 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
     budget_bytes: int | None
-    host_bytes: int
-    """All ranks of one node together, beyond their interpreters."""
+    host: HostNeed
+    """Of all ranks of one node together."""
     host_budget_bytes: int | None
     wire_bytes_per_step: int
     ran_out: RanOut | None = None
@@ -68,29 +75,50 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
         return None if self.budget_bytes is None else self.budget_bytes - self.device_bytes
 
     @property
+    def host_bytes(self) -> int:
+        """The most that all ranks of one node ever hold."""
+        return self.host.peak_bytes
+
+    @property
+    def needs_known_host(self) -> bool:
+        """Whether a host that nobody knows could be too small: offload lives there."""
+        return self.strategy.offload is not Offload.NONE
+
+    @property
     def host_headroom_bytes(self) -> int | None:
-        """Left in host memory; negative when it lacks, None when that is unknown."""
-        if self.host_bytes == 0:
+        """Left in host memory; negative when it lacks, None when that is unknown.
+
+        Saving is left out: a job can do without, and is uncertain where it lacks that alone.
+        """
+        if self.host.running_bytes == 0:
             return 0
-        return None if self.host_budget_bytes is None else self.host_budget_bytes - self.host_bytes
+        budget_bytes = self.host_budget_bytes
+        return None if budget_bytes is None else budget_bytes - self.host.running_bytes
+
+    @property
+    def lacks_to_save(self) -> bool:
+        """Whether saving takes more than the host has."""
+        budget_bytes = self.host_budget_bytes
+        return budget_bytes is not None and self.host_bytes > budget_bytes
 
     @property
     def lacking_bytes(self) -> int:
         """How much is missing, on the GPU or on the host; 0 when nothing is.
 
-        A host that is unknown has nothing free, as everywhere.
+        A host that is unknown has nothing free for what is offloaded.
         """
         on_gpu, on_host = self.headroom_bytes, self.host_headroom_bytes
+        unknown_bytes = self.host.running_bytes if self.needs_known_host else 0
         return max(
             0 if self.ran_out is None else 1,
             0 if on_gpu is None else -on_gpu,
-            self.host_bytes if on_host is None else -on_host,
+            unknown_bytes if on_host is None else -on_host,
         )
 
     def load_bytes(self, job: PlanInput) -> int:
-        """What the ranks of a node hold of its memory in all: to build the model, then to train.
+        """What the ranks of a node may hold of its memory in all.
 
-        Below stage 3 every rank builds the whole model there; at stage 3 none does (zero.Init).
+        Below stage 3 every rank may build the whole model there; at stage 3 none does (zero.Init).
         """
         if Part.PARAMETERS in self.strategy.sharded:
             return self.host_bytes
@@ -141,24 +169,53 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         slack_bytes = int(near.slack_fraction * peak_bytes)
         device_bytes = peak_bytes + slack_bytes + outside_bytes(machine, buffers)
         margin_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
-    host_bytes = predicted.host_peak_bytes * len(machine.gpus)
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
+    host = _host_need(job, predicted, host_budget_bytes)
     interval = find_interval(job, predicted)
     verdict = _verdict(device_bytes, margin_bytes, budget_bytes)
     if verdict is not Verdict.DOES_NOT_FIT and interval is not None and interval.uncounted:
         verdict = Verdict.UNCERTAIN
-    if host_bytes and _verdict(host_bytes, 0, host_budget_bytes) is Verdict.DOES_NOT_FIT:
-        verdict = Verdict.DOES_NOT_FIT
+    verdict = _with_host(verdict, host, host_budget_bytes, strategy)
     return StrategyEstimate(
         estimate=predicted,
         interval=interval,
         verdict=verdict,
         device_bytes=device_bytes,
         budget_bytes=budget_bytes,
-        host_bytes=host_bytes,
+        host=host,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(rank),
     )
+
+
+def _host_need(job: PlanInput, predicted: Estimate, budget_bytes: int | None) -> HostNeed:
+    """Of a node; stage 3 collects its weights to save them where the host has the room for it."""
+    held, ranks = predicted.host_peak, len(job.machine.gpus)
+    if job.accounting is Accounting.TEXTBOOK:
+        return training_alone(held, ranks)
+    on_cuda = job.machine.accelerator is Accelerator.CUDA
+    of = partial(predict_host, job.model, predicted.rank, held, ranks, job.host_use)
+    need = of(on_cuda=on_cuda)
+    saving_bytes = need.phase_bytes[HostPhase.SAVING]
+    has_room = budget_bytes is None or saving_bytes <= budget_bytes
+    return need if has_room or not need.gathers else of(on_cuda=on_cuda, gathers=False)
+
+
+def _with_host(
+    verdict: Verdict, host: HostNeed, budget_bytes: int | None, strategy: StrategyRow
+) -> Verdict:
+    """The verdict on the GPU, unless the host has a worse one.
+
+    A host that is unknown has nothing free for what is offloaded; for the rest it counts as large
+    enough, for every machine has some, and the plan says how much it takes.
+    """
+    if budget_bytes is None:
+        lives_there = strategy.offload is not Offload.NONE and host.running_bytes
+        return Verdict.DOES_NOT_FIT if lives_there else verdict
+    if host.running_bytes > budget_bytes:
+        return Verdict.DOES_NOT_FIT
+    lacks = host.peak_bytes > budget_bytes and verdict is not Verdict.DOES_NOT_FIT
+    return Verdict.UNCERTAIN if lacks else verdict
 
 
 def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:

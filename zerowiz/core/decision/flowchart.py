@@ -145,7 +145,7 @@ class _Flowchart:
                 question=question,
                 answer=evaluated.runs,
                 strategy=strategy.name,
-                need_bytes=evaluated.host_bytes if on_host else evaluated.device_bytes,
+                need_bytes=evaluated.host.running_bytes if on_host else evaluated.device_bytes,
                 have_bytes=evaluated.host_budget_bytes if on_host else evaluated.budget_bytes,
             )
         )

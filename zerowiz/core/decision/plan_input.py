@@ -9,6 +9,7 @@ from zerowiz.core.decision.oom_history import RanOut, job_key
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.host_phases import HostUse
 from zerowiz.core.memory.nvme import fit_sub_group
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
@@ -53,6 +54,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     """Whether each node keeps a copy of the weights (stage 3); None decides by the network."""
     quantized_weights: bool = False
     """Whether stage 3 gathers the weights in int8."""
+    host_use: HostUse = HostUse()
+    """What the script does with the memory of its nodes, or is assumed to do."""
     ran_out: tuple[RanOut, ...] = ()
     """The runs that ran out of memory here before."""
     script_uncounted: tuple[Uncounted, ...] = ()

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
@@ -117,10 +118,11 @@ def _expert_block(job: PlanInput) -> str | None:
 
 
 def _gathers_on_save(w: _Writing) -> bool:
-    """Whether rank 0's host can hold the weights whole, besides what is offloaded there."""
-    room_bytes = w.job.machine.host.available_bytes
-    weights_bytes = w.job.workload.precision.size_bytes * w.job.model.params
-    return room_bytes is None or weights_bytes + w.evaluated.host_bytes <= room_bytes
+    """Whether the first rank's host can hold the weights whole, besides what trains there."""
+    room_bytes, rank = w.evaluated.host_budget_bytes, w.evaluated.estimate.rank
+    need_bytes = w.evaluated.host.phase_bytes[HostPhase.TRAINING]
+    need_bytes += rank.trained_bytes * rank.trainable
+    return room_bytes is None or need_bytes <= room_bytes
 
 
 def _overlaps(w: _Writing) -> bool:

@@ -80,9 +80,15 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return max(_peaks_bytes(self.moments).values())
 
     @property
+    def host_peak(self) -> Moment:
+        """What one rank holds in host memory beyond its interpreter, where that is most."""
+        moments = [moment for competing in self.host.values() for moment in competing]
+        return max(moments, key=moment_bytes)
+
+    @property
     def host_peak_bytes(self) -> int:
-        """Host memory of one rank beyond its interpreter."""
-        return max(_peaks_bytes(self.host).values())
+        """The sum of it."""
+        return moment_bytes(self.host_peak)
 
 
 def _peaks_bytes(moments: Moments) -> Mapping[Phase, int]:

@@ -104,6 +104,12 @@ class AllocationKind(StrEnum):
     PARAMETERS_IN_FLIGHT_LOCKED = "parameters on their way, locked"
     STEPPED_PARAMETERS_LOCKED = "stepped parameters, locked"
     SMALL_PARAMETERS = "small parameters"
+    PROCESSES = "interpreters, libraries and kernels"
+    LOADER_WORKERS = "data loader workers"
+    MODEL_BUILT = "model as it is built"
+    SHARES_MOVED = "shares of the weights, moved through the host"
+    WEIGHTS_COLLECTED = "weights collected to be saved"
+    STORAGE_WRITTEN = "largest storage that is written"
 
 
 class Allocation(NamedTuple):

@@ -18,6 +18,7 @@ _TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
     "optim": (Reads.STR, "adamw_torch_fused"),
     "deepspeed": (Reads.STR, None),
     "use_cpu": (Reads.TRUTH, False),
+    "dataloader_num_workers": (Reads.INT, 0),
     "use_liger_kernel": (Reads.TRUTH, False),
     "output_dir": (Reads.STR, "trainer_output"),
     # It stands here for DeepSpeed's launcher, which adds the word.

@@ -148,6 +148,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Where it builds torch's Adam without `fused=True`, which holds more than is counted."""
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
+    builds_on_host: bool = False
+    """Whether it makes a model from a config, and shows no other place than host memory for it."""
     args_file: str | None = None
     """For `train.py` the file `train.args`, which HfArgumentParser reads before the words."""
     args_file_words: tuple[str, ...] = ()
@@ -179,6 +181,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """`fsdp` of TrainingArguments."""
     use_cpu: Binding = UNSEEN
     """`use_cpu` of TrainingArguments."""
+    loader_workers: Binding = UNSEEN
+    """`dataloader_num_workers` of TrainingArguments, or `num_workers` of a DataLoader."""
     adapters: Binding = UNSEEN
     """The condition under which it trains adapters of LoRA."""
     quantized: Binding = UNSEEN

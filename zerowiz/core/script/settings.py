@@ -46,6 +46,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     packing: Setting[bool] | None = None
     model: Setting[str] | None = None
     use_cpu: Setting[bool] | None = None
+    loader_workers: Setting[int] | None = None
+    """Of each rank; None where there are none as well."""
     method: Setting[Method] | None = None
     lora_rank: Setting[int] | None = None
     lora_target_modules: Setting[str] | None = None
@@ -104,6 +106,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         packing=either(run.setting(facts.packing), run.setting(facts.padding_free)),
         model=as_text(run.setting(facts.model)),
         use_cpu=as_truth(run.setting(facts.use_cpu)),
+        loader_workers=as_count(run.setting(facts.loader_workers)),
         method=_method(run),
         lora_rank=as_count(run.setting(facts.lora_rank)),
         lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,

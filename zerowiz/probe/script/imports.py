@@ -2,7 +2,6 @@
 
 import ast
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +10,6 @@ from zerowiz.core.launch.doctor.facts import Import, Script
 
 # Libraries that a file in the script's folder must not shadow.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
-
-# Calls that build a model in host memory, and texts by which a script builds it elsewhere.
-_BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*\._?from_(pretrained|config)\(")
-_PLACES = re.compile(
-    r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
-    r"|[\"']meta[\"']"
-)
 
 
 def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder: Path) -> Script:
@@ -41,7 +33,6 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
         missing=missing,
         shadowing=tuple(_list_shadowing(folder)),
         relative=_find_relative(tree) if folder == path.parent else None,
-        builds_on_host=bool(_BUILDS.search(text)) and not _PLACES.search(text),
     )
 
 

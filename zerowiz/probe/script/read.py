@@ -3,6 +3,7 @@
 import ast
 import difflib
 import io
+import re
 import shlex
 import tokenize
 import warnings
@@ -25,6 +26,14 @@ from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source
 from zerowiz.probe.script.training import with_training
 from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
+
+# Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
+# memory. What `from_pretrained` reads stays mapped from its file.
+_BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*\._?from_config\(")
+_PLACES = re.compile(
+    r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
+    r"|[\"']meta[\"']"
+)
 
 
 def parse_script(
@@ -54,7 +63,10 @@ def parse_script(
     if facts.integration is None:
         return facts
     facts = replace(
-        facts, args_file=_args_file(source, path_name), saves_portably=_saves_portably(source)
+        facts,
+        args_file=_args_file(source, path_name),
+        saves_portably=_saves_portably(source),
+        builds_on_host=bool(_BUILDS.search(text)) and not _PLACES.search(text),
     )
     for add in (with_training, with_config_keys, with_model, with_checkpointing, with_adapters):
         facts = add(facts, read)

@@ -41,6 +41,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     facts = replace(
         facts,
         micro_batch=_loader_batch(read),
+        loader_workers=agree(_loader_workers(read)),
         # One that is built under a condition may not be the one that steps.
         optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(own),
         own_optimizers=tuple(dict.fromkeys(str(each.value) for each in own if each.value)),
@@ -111,6 +112,7 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         gradient_checkpointing=field("gradient_checkpointing"),
         optimizer=field("optim"),
         use_cpu=field("use_cpu"),
+        loader_workers=field("dataloader_num_workers"),
         fsdp=field("fsdp"),
         sequence_tokens=field("max_length"),
         liger=field("use_liger_kernel"),
@@ -175,6 +177,16 @@ def _loader_batch(read: Reader) -> Binding:
     named = read.named(_MICRO_BATCH_NAMES)
     asks = any(call.method == _MICRO_BATCH_OF_ENGINE for call in read.source.calls)
     return Binding(from_config=True) if asks and not named.seen else named
+
+
+def _loader_workers(read: Reader) -> Iterator[Binding]:
+    """`num_workers=` of each DataLoader that may be the training one."""
+    for call in read.source.calls:
+        workers = call.keyword("num_workers")
+        if call.method == "DataLoader" and workers is not None:
+            about = f"{call.target} {ast.unparse(call.node)}".lower()
+            if not _OTHER_LOADER.search(about):
+                yield read.bind(workers, call, "num_workers")
 
 
 def _takes_loader(initialize: FunctionCall) -> bool:

@@ -25,6 +25,7 @@ from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_M
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
+from zerowiz.core.memory.host_phases import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.script import (
@@ -79,9 +80,14 @@ def plan(
     workload: Workload | None = None,
     nvme_path: str | None = None,
     integration: Integration = Integration.DEEPSPEED,
+    host_use: HostUse | None = None,
 ) -> PlannedJob:
     job = PlanInput(
-        machine=machine, model=SEVEN, workload=workload or Workload(), nvme_path=nvme_path
+        machine=machine,
+        model=SEVEN,
+        workload=workload or Workload(),
+        nvme_path=nvme_path,
+        host_use=host_use or HostUse(),
     )
     return PlannedJob(job=job, evaluated=evaluate(job, strategy), integration=integration, ops=ops)
 
@@ -104,7 +110,7 @@ def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
 INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
 
 
-PLAIN = Script(path="train.py", builds_on_host=True)
+PLAIN = Script(path="train.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,7 @@ from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_M
 from zerowiz.core.launch.doctor.report import encode_findings
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.rule import Severity, errors_of, rules_of
 from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
@@ -607,30 +608,43 @@ def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
     assert () == errors_of(look(H200, facts, plan()))
 
 
+BUILDS = HostUse(saving=Saving.PORTABLE, builds_on_host=True, is_seen=True)
+
+
 @pytest.mark.parametrize(
-    ("machine", "script", "expected"),
+    ("machine", "use", "expected"),
     [
-        (with_host(100 * GIB, 50 * GIB), PLAIN, "warning"),
-        (with_host(40 * GIB, 30 * GIB), PLAIN, "error"),
-        (with_host(40 * GIB, 30 * GIB), replace(PLAIN, builds_on_host=False), "warning"),
-        (with_host(40 * GIB, 30 * GIB), None, "warning"),
-        (with_host(None, 30 * GIB), PLAIN, "warning"),
-        (with_host(100 * GIB, None), PLAIN, None),
-        (with_host(100 * GIB, 60 * GIB), PLAIN, None),
+        (with_host(100 * GIB, 50 * GIB), BUILDS, "warning"),
+        (with_host(40 * GIB, 30 * GIB), BUILDS, "error"),
+        (with_host(40 * GIB, 30 * GIB), replace(BUILDS, builds_on_host=False), None),
+        (with_host(None, 30 * GIB), BUILDS, "warning"),
+        (with_host(100 * GIB, None), BUILDS, None),
+        (with_host(100 * GIB, 60 * GIB), BUILDS, None),
+        # The Trainer's ranks each clone the weights to save them, which no job has to do.
+        (with_host(100 * GIB, 50 * GIB), HostUse(), "warning"),
+        (with_host(40 * GIB, 30 * GIB), HostUse(), "warning"),
+        (with_host(100 * GIB, 62 * GIB), HostUse(), None),
+        (with_host(40 * GIB, 30 * GIB), HostUse(saving=Saving.PORTABLE), None),
     ],
 )
-def test_the_host_must_hold_the_model_once_for_each_rank(
-    machine: Machine, script: Script | None, expected: str | None
+def test_the_host_must_hold_what_its_ranks_build_and_save(
+    machine: Machine, use: HostUse, expected: str | None
 ) -> None:
-    found = [f.severity.value for f in look(machine, PreflightFacts(script=script), plan(machine))]
+    planned = plan(machine, host_use=use)
+    found = [f.severity.value for f in look(machine, PreflightFacts(script=PLAIN), planned)]
     assert ([] if expected is None else [expected]) == found
 
 
 @pytest.mark.parametrize(
     "planned",
     [
-        plan(with_host(40 * GIB, 30 * GIB), ZERO3),
-        plan(with_host(40 * GIB, 30 * GIB), DDP, workload=Workload(method=Method.QLORA)),
+        plan(with_host(40 * GIB, 30 * GIB), ZERO3, host_use=BUILDS),
+        plan(
+            with_host(40 * GIB, 30 * GIB),
+            DDP,
+            workload=Workload(method=Method.QLORA),
+            host_use=BUILDS,
+        ),
     ],
 )
 def test_a_model_that_is_built_in_shards_or_on_the_gpu_needs_no_host_memory(

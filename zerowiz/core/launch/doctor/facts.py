@@ -119,8 +119,6 @@ class Script(Struct, frozen=True, kw_only=True):
     """Files in its folder that have a library's name."""
     relative: Import | None = None
     """The first import from its own package, where it is started by its path."""
-    builds_on_host: bool = False
-    """It shows how its model is built, and no word of another place than host memory."""
 
 
 class PreflightFacts(Struct, frozen=True, kw_only=True):

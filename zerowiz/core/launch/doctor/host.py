@@ -1,11 +1,12 @@
 """Check the memory, the limits and the disks of the host."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found, size
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.network import NetworkKind
+from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Method
@@ -172,40 +173,53 @@ HOST_MEMORY = Rule(
     code="PF506",
     name="host-memory",
     severity=Severity.WARNING,
-    why="below stage 3 every rank builds the whole model in host memory before the GPU gets it",
+    why="a rank whose host has no memory left is killed, and the job with it",
     when=(
-        "below stage 3 each rank builds the model in host memory; an error where the script"
-        " shows it and all of it would not do"
+        "the ranks of a node build, start, train or save with more memory than its host has free;"
+        " an error where they cannot even start with all of it"
     ),
 )
 
+# What is done, and how to do with less.
+_PHASES: Mapping[HostPhase, tuple[str, tuple[str, ...]]] = {
+    HostPhase.LOAD: (
+        "build the model at once",
+        (
+            "`$stage 3` builds it in shards",
+            "build it on the GPU: `with torch.device(local_rank): ...`",
+        ),
+    ),
+    HostPhase.INIT: ("move their shares of the weights through the host", ()),
+    HostPhase.TRAINING: ("keep what is offloaded there", ("`$offload none` keeps it on the GPUs",)),
+    HostPhase.SAVING: (
+        "collect the weights to save them",
+        ("`$stage 3` collects them on one rank", "the Trainer: `--save_strategy no` saves nothing"),
+    ),
+}
 
-def _load(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+
+def _host_memory(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     planned, machine = inputs.planned, inputs.machine
     if planned is None or machine is None or machine.lives_on_host:
         return
-    load_bytes = planned.evaluated.load_bytes(planned.job)
-    host = machine.host
-    # The plan counts what offload takes; 4-bit weights are made on the GPU.
-    if load_bytes <= planned.evaluated.host_bytes or planned.job.workload.method is Method.QLORA:
-        return
+    need, host = planned.evaluated.host, machine.host
     free_bytes, all_bytes = host.available_bytes, host.total_bytes
-    if free_bytes is None or load_bytes <= free_bytes:
+    if free_bytes is None or need.peak_bytes <= free_bytes:
         return
-    on_host = inputs.facts.script is not None and inputs.facts.script.builds_on_host
-    never = all_bytes is not None and load_bytes > all_bytes and on_host
+    never = all_bytes is not None and need.running_bytes > all_bytes
+    phase = need.running_phase if never else need.peak_phase
+    done, hints = _PHASES[phase]
     yield found(
         HOST_MEMORY,
-        f"{len(machine.gpus)} ranks build the model at once: {size(load_bytes)} of host memory, of"
+        f"{len(machine.gpus)} ranks {done}: {size(need.phase_bytes[phase])} of host memory, of"
         f" which {size(all_bytes if never and all_bytes else free_bytes)}"
         f" {'is all there is' if never else 'is free'}",
-        "`$stage 3` builds it in shards",
-        "build it on the GPU: `with torch.device(local_rank): ...`",
+        *hints,
         severity=Severity.ERROR if never else Severity.WARNING,
     )
 
 
 def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Disks, shared memory, locked memory and host memory."""
-    for each in (_nvme, _shm, _memlock, _checkpoints, _load):
+    for each in (_nvme, _shm, _memlock, _checkpoints, _host_memory):
         yield from each(inputs)
