@@ -115,7 +115,7 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
-    "generation_batch",
+    *("generation_batch", "workers", "loader_workers"),
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release

@@ -13,6 +13,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, momen
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.values import Count
 from zerowiz.core.workload import FP32_BYTES, Method
 
 
@@ -45,7 +46,7 @@ class HostUse(Struct, frozen=True, kw_only=True):
     saving: Saving = Saving.TRAINER
     builds_on_host: bool = False
     """Whether each rank makes its model there, with new weights: `from_config`."""
-    workers: int = 0
+    workers: Count = 0
     """Of each rank's data loader."""
     is_seen: bool = False
     """Whether a script shows it; otherwise it is assumed."""
