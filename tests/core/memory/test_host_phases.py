@@ -1,6 +1,9 @@
 """What the ranks of a node hold of its memory, from their start to their checkpoints."""
 
-from functools import partial
+import json
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from measured.rows import (
@@ -40,6 +43,7 @@ from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
+ROOT = Path(__file__).parents[3]
 RANKS = 4
 SEVEN = model_from_size("7b", 7_000_000_000)
 WEIGHTS_BYTES = 2 * SEVEN.params
@@ -90,6 +94,72 @@ def test_the_host_memory_of_a_run_at_stage_3_is_that_of_its_init_or_of_its_steps
     assert row["host_peak_rss_bytes"] == pytest.approx(predicted, rel=0.03, abs=200 * MIB)
 
 
+@cache
+def saved_runs() -> list[dict[str, Any]]:
+    """Every rank of runs of the Trainer on two GPUs, by phase: the memory that is its own."""
+    path = ROOT / "tests/measured/2026-11-host.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+each_saved_run = pytest.mark.parametrize(
+    "row", saved_runs(), ids=lambda row: f"{row['case']}-{row['rank']}"
+)
+
+
+def saving_rank(row: dict[str, Any], saving: Saving) -> HostNeed:
+    """One of its ranks alone."""
+    model = read_model(row["model"])
+    strategy = {0: DDP, 2: ZERO2, 3: ZERO3}[row["stage"]]
+    rank = rank_sizes(model, Workload(), row["gpus"], strategy, DEEPSPEED_DEFAULTS)
+    return predict_host(model, rank, (), 1, HostUse(saving=saving), on_cuda=True)
+
+
+def grown_bytes(row: dict[str, Any], phase: str) -> int:
+    reading = row["phases"][phase]
+    grown: int = reading["peak_bytes"] - reading["begin_bytes"]
+    return grown
+
+
+@each_saved_run
+def test_what_a_rank_of_the_trainer_collects_is_what_was_measured(row: dict[str, Any]) -> None:
+    held = saving_rank(row, Saving.TRAINER)
+    predicted = part_bytes(held, HostPhase.SAVING, AllocationKind.WEIGHTS_COLLECTED)
+    is_first = row["rank"] == 0
+    expected = predicted if is_first or row["stage"] != ZERO3.stage else 0
+    assert grown_bytes(row, "save_model") == pytest.approx(expected, rel=0.002, abs=2 * MIB)
+
+
+@each_saved_run
+def test_what_a_rank_writes_is_what_was_measured(row: dict[str, Any]) -> None:
+    held = saving_rank(row, Saving.ENGINE)
+    predicted = part_bytes(held, HostPhase.SAVING, AllocationKind.STORAGE_WRITTEN)
+    expected = 0 if row["stage"] == DDP.stage and row["rank"] > 0 else predicted
+    assert grown_bytes(row, "save_checkpoint") == pytest.approx(expected, rel=0.002, abs=2 * MIB)
+
+
+@each_saved_run
+def test_a_process_takes_what_was_measured(row: dict[str, Any]) -> None:
+    """Its own memory, and the libraries that all processes share."""
+    trained = row["phases"]["train"]
+    taken = trained["peak_bytes"] + trained["mapped_peak_bytes"]
+    held = saving_rank(row, Saving.PORTABLE)
+    assert taken == pytest.approx(held.phase_bytes[HostPhase.TRAINING], abs=250 * MIB)
+
+
+@each_saved_run
+def test_a_model_that_from_pretrained_maps_is_no_memory_of_the_process(row: dict[str, Any]) -> None:
+    # zero.Init brings code of its own.
+    allowed_bytes = 150 * MIB if row["stage"] == ZERO3.stage else 10 * MIB
+    assert grown_bytes(row, "load") < allowed_bytes < 2 * row["params"] // 5
+
+
+def test_a_worker_takes_less_than_is_counted() -> None:
+    private = [size for row in saved_runs() for size in row["worker_private_bytes"]]
+    assert private
+    assert all(size < 13_000_000 for size in private)
+
+
 @pytest.mark.parametrize("strategy", [ZERO3, ZERO3_OFFLOAD_OPTIMIZER])
 def test_at_stage_3_the_shares_of_all_ranks_are_the_weights_once(strategy: StrategyRow) -> None:
     moved = part_bytes(need(strategy), HostPhase.INIT, AllocationKind.SHARES_MOVED)
@@ -125,7 +195,7 @@ def test_each_rank_writes_its_states_by_storages() -> None:
         part_bytes(need(strategy, engine), HostPhase.SAVING, AllocationKind.STORAGE_WRITTEN)
         for strategy in (DDP, ZERO2, ZERO2_OFFLOAD)
     ]
-    assert [0, 2 * WEIGHTS_BYTES, 0] == written
+    assert [4 * SEVEN.largest_param, 2 * WEIGHTS_BYTES, 0] == written
     sharded = need(ZERO3, engine)
     group = part_bytes(sharded, HostPhase.SAVING, AllocationKind.STORAGE_WRITTEN)
     assert group == pytest.approx(RANKS * 4 * SMALL_GROUPS.sub_group_size, rel=0.1)

@@ -1,7 +1,7 @@
 """Predict what all ranks of a node hold in its memory, from their start to their checkpoints.
 
-Symbols are those of `rank_sizes.py`. What is offloaded and what stage 3 takes at init were measured
-on GPUs (tests/measured); how checkpoints are saved was read in the sources, and tried on CPU ranks.
+Symbols are those of `rank_sizes.py`. What is offloaded, what stage 3 takes at init and how the
+Trainer saves were measured on GPUs (tests/measured); the rest was read in the sources.
 """
 
 from collections.abc import Mapping
@@ -97,9 +97,9 @@ _PROCESS_BYTES, _STARTING_BYTES = 1_830_000_000, 1_250_000_000
 # Private memory of a forked worker of torch's DataLoader, over 20 000 batches: 13 MB. A dataset
 # of Python objects comes to be copied too (360 of 400 MB), as reading an object writes to it.
 _WORKER_BYTES = 13_000_000
-# What is held of the model where its file is mapped: transformers 5.23, modeling_utils.py,
-# _load_pretrained_model: safe_open(backend="mmap"). Its pages are the file's, all ranks share them,
-# and the kernel drops them (5 MB of a model of 517 MB were the process's own).
+# A model that `from_pretrained` reads is nothing of a rank's own (3 of 988 MB, 2026-11-host.json):
+# transformers 5.17 and 5.23, modeling_utils.py, _load_pretrained_model, safe_open(backend="mmap").
+# Its pages are the file's, all ranks share them, and the kernel drops them.
 
 
 def training_alone(held: Moment, ranks: int) -> HostNeed:
@@ -202,10 +202,11 @@ def _written(r: RankSizes, ranks: int) -> Moment:
     """engine.py, save_checkpoint: torch.save copies one storage at a time off the GPU.
 
     The moments and the master of stages 1 and 2 are one flat storage each, those of stage 3 one a
-    sub-group (torch/serialization.py, _save).
+    sub-group; at stage 0 the first rank alone writes them, by tensors (torch/serialization.py,
+    _save).
     """
     if r.offloaded:
         return ()
     value_bytes = r.master_bytes or FP32_BYTES
-    flat = {0: 0, 3: r.sub_group}.get(r.strategy.stage, r.share)
-    return (Allocation(AllocationKind.STORAGE_WRITTEN, ranks * value_bytes * flat, "4 P or 4 G"),)
+    elements = {0: r.largest, 3: ranks * r.sub_group}.get(r.strategy.stage, ranks * r.share)
+    return (Allocation(AllocationKind.STORAGE_WRITTEN, value_bytes * elements, "4 M, 4 P or 4 G"),)
