@@ -20,6 +20,7 @@ _BATCHED = replace(_PLAIN, micro_batch=2)
 _ADAPTERS = replace(_PLAIN, method=Method.LORA)
 _PAIRS = replace(_PLAIN, trainer=Trainer.DPO)
 _GENERATED = replace(_PLAIN, trainer=Trainer.GRPO, completion_tokens=128)
+_WITH_VLLM = replace(_GENERATED, vllm_memory_fraction=0.3)
 _IN_FP32 = replace(_PLAIN, precision=Precision.FP32)
 
 CHANGED: Mapping[str, tuple[Workload, Workload]] = {
@@ -42,5 +43,6 @@ CHANGED: Mapping[str, tuple[Workload, Workload]] = {
     "completion_tokens": (_GENERATED, replace(_GENERATED, completion_tokens=64)),
     "generation_batch": (_GENERATED, replace(_GENERATED, generation_batch=64)),
     "vllm_memory_fraction": (_GENERATED, replace(_GENERATED, vllm_memory_fraction=0.3)),
+    "vllm_sleeps": (_WITH_VLLM, replace(_WITH_VLLM, vllm_sleeps=True)),
 }
 """By the setting: a step, and the same one with another value of it."""

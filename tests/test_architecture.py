@@ -115,7 +115,7 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     # of a job
-    *("generation_batch", "workers", "loader_workers"),
+    *("generation_batch", "workers", "loader_workers", "steps_per_generation", "whole_generation"),
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
@@ -123,7 +123,7 @@ COUNTS = {
     # of a lock: a process; its inode, and when it was made
     *("holder_pid", "made"),
     # of a text
-    *("line", "config_line", "unfused_adam_line", "column", "start", "end"),
+    *("line", "config_line", "unfused_adam_line", "changed_line", "column", "start", "end"),
 }
 
 

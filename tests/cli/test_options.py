@@ -22,7 +22,7 @@ SHARED = {
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
     "--module",
     *("--trainer", "--reference", "--completion-tokens", "--generation-batch"),
-    "--vllm-memory-fraction",
+    *("--vllm-memory-fraction", "--vllm-sleeps", "--no-vllm-sleeps"),
 }
 # A value for each that this job bears; `None` is a switch.
 VALUES: dict[str, str | None] = {
@@ -62,6 +62,7 @@ VALUES: dict[str, str | None] = {
     "--completion-tokens": "32",
     "--generation-batch": "8",
     "--vllm-memory-fraction": "0.3",
+    "--vllm-sleeps": None,
 }
 # What some of them need beside them.
 BESIDE: dict[str, list[str]] = {
@@ -71,6 +72,7 @@ BESIDE: dict[str, list[str]] = {
     "--nvme-path": ["--stage", "3", "--offload", "all", "--force"],
     "--reference": ["--trainer", "dpo"],
     "--vllm-memory-fraction": ["--trainer", "grpo"],
+    "--vllm-sleeps": ["--trainer", "grpo", "--vllm-memory-fraction", "0.3"],
 }
 ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")

@@ -73,6 +73,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
                 "never_measured_together": [],
             },
             "device_bytes": "int",
+            "vllm_bytes": "NoneType",
             "budget_bytes": "int",
             "headroom_bytes": "int",
             "peak_phase": "str",
@@ -118,6 +119,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "completion_tokens": "NoneType",
             "generation_batch": "NoneType",
             "vllm_memory_fraction": "NoneType",
+            "vllm_sleeps": "NoneType",
             "accounting": "str",
         },
         "flowchart": [

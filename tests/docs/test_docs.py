@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.script.trainers import TRAINERS, TrainerRow
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.errors import ExitCode
@@ -133,3 +134,15 @@ def test_every_path_that_the_documents_name_exists() -> None:
         if not (ROOT / path).exists() and not (ROOT / "zerowiz" / path).exists()
     ]
     assert [] == missing
+
+
+def trainer_row(name: str, row: TrainerRow) -> str:
+    has_reference = row.trainer.compares and row.refers
+    cells = (f"`{name}`", row.trainer, "by its settings" if has_reference else "none")
+    return f"| {' | '.join(cells)} | {row.uncounted or '-'} |\n"
+
+
+def test_every_trainer_has_its_row(golden_block: Callable[[Path, str, str], None]) -> None:
+    head = "| class | counted as | reference | not counted |\n|---|---|---|---|\n"
+    rows = "".join(trainer_row(name, row) for name, row in TRAINERS.items())
+    golden_block(ROOT / "docs" / "guides" / "trainers.md", "trainers", head + rows)

@@ -71,6 +71,7 @@ class Options(Struct, frozen=True, kw_only=True):
     completion_tokens: Annotated[int | None, SETTINGS["completion_tokens"]] = None
     generation_batch: Annotated[int | None, SETTINGS["generation_batch"]] = None
     vllm_memory_fraction: Annotated[float | None, SETTINGS["vllm_memory_fraction"]] = None
+    vllm_sleeps: Annotated[bool | None, SETTINGS["vllm_sleeps"]] = None
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
     nvme_path: Annotated[Path | None, settings.NVME_PATH] = None

@@ -90,6 +90,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             "peak_bytes": estimate.peak_bytes,
             "interval": _interval(evaluated.interval),
             "device_bytes": evaluated.device_bytes,
+            "vllm_bytes": None if evaluated.vllm is None else evaluated.vllm.share_bytes,
             "budget_bytes": evaluated.budget_bytes,
             "headroom_bytes": evaluated.headroom_bytes,
             "peak_phase": estimate.peak_phase.value,

@@ -294,6 +294,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--reference",
             help="Reference of DPO, KTO, GRPO ...: a copy, none, computed before",
             panel=Panel.JOB,
+            assumed="reference {value}",
             shown="reference {value}",
             measurable=False,
         ),
@@ -305,6 +306,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--completion-tokens",
             help="Of a sequence, generated at most (GRPO, RLOO, PPO)",
             panel=Panel.JOB,
+            assumed="{value} tokens generated",
             shown="{value} tokens generated",
             measurable=False,
             of_generation=True,
@@ -327,14 +329,26 @@ class Workload(Struct, frozen=True, kw_only=True):
         float | None,
         SettingRow(
             flag="--vllm-memory-fraction",
-            help="Of each GPU, taken by a vLLM that generates in it",
+            help="Of each GPU, taken by a vLLM that generates in it; 0: it has GPUs of its own",
             panel=Panel.JOB,
             shown="vLLM in {value} of each GPU",
             measurable=False,
             of_generation=True,
         ),
     ] = None
-    """None: no vLLM runs in the GPUs that train."""
+    """None: no vLLM generates. 0: one does, on GPUs that do not train."""
+    vllm_sleeps: Annotated[
+        bool,
+        SettingRow(
+            flag="--vllm-sleeps/--no-vllm-sleeps",
+            help="vLLM frees its part while the step trains (sleep mode)",
+            panel=Panel.JOB,
+            shown="vLLM asleep while it trains",
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = False
+    """`vllm_enable_sleep_mode` of trl."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
@@ -377,7 +391,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         fraction = self.vllm_memory_fraction
         if fraction is None:
             return
-        if not 0 < fraction <= 1:
+        if not 0 <= fraction <= 1:
             raise UsageError(f"`$vllm_memory_fraction {fraction}` is no part of a GPU's memory")
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
             raise UsageError(

@@ -15,9 +15,10 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.ledger import MemoryKind
+from zerowiz.core.memory.vllm import VllmShare
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload import Accounting, Workload
 from zerowiz.ui.text.units import bare_gib, decimal_size_of, gib, gpus, size_of, small
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
@@ -326,7 +327,27 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.WRAPPED_MODEL: "what the model has beside its language model",
     Uncounted.TRAINER_OF_ANOTHER_MODEL: "what this trainer adds to this model",
     Uncounted.PPO_ROLLOUT: "the logits that PPO keeps while it generates",
+    Uncounted.TRAINER: "what its trainer holds besides",
+    Uncounted.OWN_LOSS: "the loss that the script computes itself",
+    Uncounted.JUDGE: "the model that judges completions",
+    Uncounted.ENGINE: "what generates completions",
+    Uncounted.VLLM: "what vLLM holds beyond its fraction",
 }
+
+
+VLLM_ELSEWHERE = "vLLM is a server, on GPUs that do not train; they are not among these"
+
+
+def vllm(workload: Workload, share: VllmShare) -> str:
+    """What a vLLM takes of the same GPUs, and when."""
+    taken = f"{gib(share.share_bytes)} of each GPU ({workload.vllm_memory_fraction:g} of it)"
+    if share.sleeps:
+        resting = gib(share.resting_bytes)
+        return (
+            f"{taken} while it generates, beside {resting} that training keeps; asleep while the"
+            " step trains; never measured"
+        )
+    return f"{taken}, beside the peak all the time; never measured"
 
 
 def uncounted(value: Uncounted) -> str:

@@ -152,6 +152,14 @@ def _say_host(decision: Decision, stream: TextIO) -> None:
         say(stream, f"Host     {words}", hang=_LABEL_COLUMNS)
 
 
+def _say_vllm(decision: Decision, stream: TextIO) -> None:
+    """What a vLLM takes of the same GPUs."""
+    chosen = decision.chosen
+    if chosen is not None and chosen.vllm is not None:
+        words = sentences.vllm(decision.job.workload, chosen.vllm)
+        say(stream, f"vLLM     {words}", hang=_LABEL_COLUMNS)
+
+
 def _say_buffers(decision: Decision, stream: TextIO) -> None:
     """What the sizes that the config gets cost each GPU."""
     costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
@@ -172,6 +180,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     print_table(table(decision, stream), stream)
     say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
+    _say_vllm(decision, stream)
     if not by_rule_of_thumb:
         _say_host(decision, stream)
         _say_buffers(decision, stream)

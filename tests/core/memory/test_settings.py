@@ -27,7 +27,11 @@ def test_each_setting_has_a_step_that_changes_it_alone() -> None:
         assert [name] == differ
 
 
-@pytest.mark.parametrize("name", CHANGED)
+# When vLLM has its part, which is none of torch's, stands beside the peak (test_vllm.py).
+_BESIDE = {"vllm_sleeps"}
+
+
+@pytest.mark.parametrize("name", sorted(CHANGED.keys() - _BESIDE))
 def test_a_setting_changes_what_a_rank_holds(name: str) -> None:
     before, after = CHANGED[name]
     assert peaks(before) != peaks(after)

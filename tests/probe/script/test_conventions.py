@@ -59,6 +59,13 @@ CONVENTIONS = {
     "raw_positional": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
     "raw_two_batches": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
     "raw_two_configs": (Convention.UNKNOWN, RAW),
+    "trl_dpo_in_code": (Convention.HF_IN_CODE, HF),
+    "trl_dpo_parser": (Convention.HF_PARSER, HF),
+    "trl_grpo_parser": (Convention.HF_PARSER, HF),
+    "trl_grpo_vllm": (Convention.HF_IN_CODE, HF),
+    "trl_kto_optional_reference": (Convention.HF_PARSER, HF),
+    "trl_own_loss": (Convention.HF_IN_CODE, HF),
+    "trl_reward": (Convention.HF_IN_CODE, HF),
 }
 
 

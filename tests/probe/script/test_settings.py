@@ -6,7 +6,7 @@ from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.core.script import Convention, Setting, settle
-from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
 from zerowiz.probe.script import parse_script, read_script
 
 
@@ -18,6 +18,7 @@ def values(name: str, *words: str) -> dict[str, object]:
 
 ALL_DEFAULT: dict[str, object] = {
     "use_cpu": False,
+    "trainer": Trainer.SFT,
     "loss": Loss.PLAIN,
     "micro_batch": 8,
     "accumulation_steps": 1,
@@ -53,6 +54,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_parser_trl",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "packing": False,
                 "micro_batch": 8,
@@ -67,6 +69,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_in_code",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "micro_batch": 4,
                 "accumulation_steps": 4,
@@ -82,6 +85,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_in_code_trl",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "packing": False,
                 "micro_batch": 2,
@@ -96,6 +100,7 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_in_code_packed",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.LIGER,
                 "packing": True,
                 "micro_batch": 4,
@@ -115,12 +120,13 @@ ALL_DEFAULT: dict[str, object] = {
                 "gradient_checkpointing": True,
             },
         ),
-        ("hf_hidden", {"micro_batch": 2}),
-        ("hf_arguments_elsewhere", {}),
+        ("hf_hidden", {"trainer": Trainer.SFT, "micro_batch": 2}),
+        ("hf_arguments_elsewhere", {"trainer": Trainer.SFT}),
         (
             "hf_two_arguments",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "accumulation_steps": 1,
                 "precision": Precision.BF16,
@@ -189,6 +195,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_fire",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "micro_batch": 4,
                 "precision": Precision.FP16,
@@ -216,6 +223,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_qlora_tutorial",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "micro_batch": 1,
                 "accumulation_steps": 4,
@@ -245,6 +253,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_recipe_parser",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "micro_batch": 2,
                 "accumulation_steps": 4,
@@ -275,6 +284,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_trl_parser",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "packing": False,
                 "micro_batch": 8,
@@ -290,6 +300,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_trl_sft",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "packing": True,
                 "micro_batch": 2,
@@ -308,6 +319,7 @@ ALL_DEFAULT: dict[str, object] = {
             "lora_yaml",
             {
                 "use_cpu": False,
+                "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
                 "accumulation_steps": 1,
                 "precision": Precision.BF16,

@@ -176,6 +176,8 @@ def note_basis(plan: Plan, reporter: Reporter) -> None:
     size = request.size_only
     stated = (sentences.size_only(plan.options.model, size),) if size else ()
     uncounted = (f"`{plan.options.config}`: {keys} not counted",) if keys else ()
+    server = request.elsewhere
+    elsewhere = (f"{server}: {sentences.VLLM_ELSEWHERE}",) if server else ()
     for note in (
         *request.job.machine.notes,
         *request.traced,
@@ -184,6 +186,8 @@ def note_basis(plan: Plan, reporter: Reporter) -> None:
         *unfused,
         *eager,
         *uncounted,
+        *request.not_counted,
+        *elsewhere,
     ):
         reporter.note(note)
 

@@ -23,6 +23,7 @@ from zerowiz.core.launch.plan import (
     sees_one_rank,
 )
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.allocator import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.outcome.resume import Resume
 from zerowiz.core.script import (
     Delivery,
@@ -132,6 +133,8 @@ def deliver_plan(
     folder = str(options.output_dir or "")
     is_own = options.config is not None
     delivery = deliver(facts, words, config_file(options, strategy), folder, is_own=is_own)
+    if shares_with_sleeping_vllm(plan.request.job.workload):
+        delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.config is None or plan.request.handover.integration is Integration.DEEPSPEED:
         return delivery
     from zerowiz.app.resolve.yaml_config import read_yaml_config  # noqa: PLC0415 - takes long to load

@@ -17,7 +17,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.memory.allocator import expands_segments
+from zerowiz.core.memory.allocator import expands_segments, shares_with_sleeping_vllm
 from zerowiz.core.memory.forward.attention import runs_eager
 from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.model.families import FAMILIES
@@ -64,6 +64,10 @@ class Request(Struct, frozen=True, kw_only=True):
     """What a trace was made of, one sentence each."""
     uncounted: tuple[str, ...]
     """Keys of the person's own config that the ledger does not know."""
+    not_counted: tuple[str, ...] = ()
+    """What the script was seen to hold besides, one sentence each."""
+    elsewhere: str | None = None
+    """What says that vLLM generates on other GPUs."""
     settled: tuple[Settled, ...] = ()
     """What the script leaves open, and the words that are added after it."""
     copied: str | None = None
@@ -184,6 +188,8 @@ def make_request(
     lacking = _lacks_layers(options, read.model, workload)
     if lacking:
         workload = replace(workload, lora_target_modules=())
+    named_trainer = options.trainer is not None
+    not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
     budget = options.memory_budget
     flag, said = "optimizer_state_dtype", options.optimizer_state_dtype
     state_dtype = by_config(flag, options.config, said, own.state_dtype)
@@ -196,12 +202,13 @@ def make_request(
         budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
         own_buffers=own.buffers,
         traced=read.traced,
-        expandable_segments=expands_segments(environ),
+        expandable_segments=expands_segments(environ) and not shares_with_sleeping_vllm(workload),
         nvme_path=None if options.nvme_path is None else str(options.nvme_path),
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
         measured_pairs=read_measured_pairs(),
         host_use=_host_use(facts, settings),
+        script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
     )
     if not options.ignore_oom and has_histories(environ):
         job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
@@ -214,6 +221,8 @@ def make_request(
         falls_back=_falls_back(job),
         traced=read.notes,
         uncounted=own.uncounted,
+        not_counted=tuple(each.text for each in not_counted),
+        elsewhere=settings.vllm_server,
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,

@@ -10,9 +10,17 @@ from zerowiz.app.resolve.conflicts import by_config
 from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptSettings, Setting, Settled
+from zerowiz.core.script import ScriptSettings, Setting, Settled, State
 from zerowiz.core.units import solve_accumulation
-from zerowiz.core.workload import SETTINGS, Loss, Workload, parse_modules
+from zerowiz.core.workload import (
+    SETTINGS,
+    Loss,
+    Method,
+    Reference,
+    Trainer,
+    Workload,
+    parse_modules,
+)
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.libraries import read_transformers_release, read_trl_release
 
@@ -71,6 +79,7 @@ def resolve_workload(
     said["precision"] = said["precision"] or own.fallback_precision
     said["accumulation_steps"] = _accumulation(options, said, settings, steps, machine.world_size)
     known = {name: value for name, value in said.items() if value is not None}
+    known |= _of_trainer(known, settings, machine.world_size)
     if "lora_target_modules" in known:
         known["lora_target_modules"] = parse_modules(str(known["lora_target_modules"]))
     if "precision" not in known:
@@ -86,6 +95,45 @@ def resolve_workload(
         said=frozenset(n for n, v in said.items() if v is not None),
         settled=tuple(_settled(said, settings)),
     )
+
+
+# What trl cut prompts to, while it did (trl 0.14 to 0.27, trainer/grpo_config.py).
+_PROMPT_TOKENS = 512
+
+
+def _of_trainer(
+    known: Mapping[str, object], settings: ScriptSettings, ranks: int
+) -> dict[str, object]:
+    """What follows from what is known of a trainer, where nobody says it."""
+    found: dict[str, object] = {}
+    trainer = known.get("trainer", Workload().trainer)
+    reference = known.get("reference")
+    by_default = settings.reference is not None and settings.reference.state is State.OPEN
+    adapts = known.get("method", Method.FULL) is not Method.FULL
+    if "reference" in settings.unseen and reference is None and not adapts:
+        found["reference"] = Reference.MODEL
+    elif by_default and reference is Reference.MODEL and adapts:
+        found["reference"] = Reference.NONE
+    if not (isinstance(trainer, Trainer) and trainer.generates):
+        return found
+    if "sequence_tokens" not in known:
+        completion = known.get("completion_tokens", Workload().completion_tokens)
+        found["sequence_tokens"] = cast("int", completion) + _PROMPT_TOKENS
+    batch = _generation_batch(known, settings, ranks)
+    if "generation_batch" not in known and batch is not None:
+        found["generation_batch"] = batch
+    return found
+
+
+def _generation_batch(
+    known: Mapping[str, object], settings: ScriptSettings, ranks: int
+) -> int | None:
+    """The completions that a GPU generates at a time, where the script says so."""
+    whole, steps = settings.whole_generation, settings.steps_per_generation
+    if whole is not None:
+        return max(1, whole.value // ranks)
+    micro_batch = cast("int", known.get("micro_batch", Workload().micro_batch))
+    return None if steps is None else micro_batch * steps.value
 
 
 def _settled(said: Mapping[str, object], settings: ScriptSettings) -> Iterator[Settled]:

@@ -21,6 +21,7 @@ from zerowiz.core.memory.host_phases import (
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
+from zerowiz.core.memory.vllm import VllmShare, vllm_share
 from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Part
@@ -51,6 +52,8 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """Of all ranks of one node together."""
     host_budget_bytes: int | None
     wire_bytes_per_step: int
+    vllm: VllmShare | None = None
+    """What a vLLM takes of the same GPU; `device_bytes` has it."""
     ran_out: RanOut | None = None
     """The run that showed it not to fit, whatever is predicted."""
 
@@ -161,13 +164,17 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     rank = rank_sizes(job.model, step, ranks, strategy, buffers, job.own_trace)
     if job.accounting is Accounting.TEXTBOOK:
         predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
-        device_bytes, margin_bytes = predicted.peak_bytes, 0
+        device_bytes, margin_bytes, vllm = predicted.peak_bytes, 0, None
     else:
         predicted = estimate(job.model, rank, machine.accelerator)
         peak_bytes = predicted.peak_bytes
         near = margin(expandable_segments=job.expandable_segments)
         slack_bytes = int(near.slack_fraction * peak_bytes)
-        device_bytes = peak_bytes + slack_bytes + outside_bytes(machine, buffers)
+        device_bytes = peak_bytes + slack_bytes
+        vllm = vllm_share(machine, step, predicted)
+        if vllm is not None:
+            device_bytes = vllm.with_training(device_bytes)
+        device_bytes += outside_bytes(machine, buffers)
         margin_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
     host = _host_need(job, predicted, host_budget_bytes)
@@ -185,6 +192,7 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         host=host,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(rank),
+        vllm=vllm,
     )
 
 

@@ -29,6 +29,16 @@ class Uncounted(StrEnum):
     """What a trainer of preferences or rewards adds to a model that is no known causal one."""
     PPO_ROLLOUT = "ppo_rollout"
     """The logits of all completions that PPO keeps while it samples them."""
+    TRAINER = "trainer"
+    """What the script's trainer holds that the trainer it is counted as does not."""
+    OWN_LOSS = "own_loss"
+    """A loss that the script computes itself."""
+    JUDGE = "reward_model"
+    """A model that judges what is generated."""
+    ENGINE = "generation_engine"
+    """What generates, where it is not seen whether it runs in the same GPUs."""
+    VLLM = "vllm_in_the_same_gpus"
+    """vLLM's part of each GPU, which is counted by its fraction and was never measured."""
 
 
 class PlanInput(Struct, frozen=True, kw_only=True):

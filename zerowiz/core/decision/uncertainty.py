@@ -397,6 +397,7 @@ UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = Mapping
             job.workload.trainer is not Trainer.SFT and not _is_counted_decoder(job)
         ),
         Uncounted.PPO_ROLLOUT: lambda job, _: job.workload.trainer is Trainer.PPO,
+        Uncounted.VLLM: lambda job, _: job.workload.vllm_memory_fraction,
     }
 )
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.memory.allocator import ALLOCATOR
 from zerowiz.errors import UsageError
 
 
@@ -133,9 +134,8 @@ def launch_env(
         # NVML's indices are in PCI order; CUDA's are only with this variable.
         env |= _unless_set(environ, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         # Runs b4-009 and d4-013: reserved memory 64.0 GB without it, 50.6 GB with it.
-        if "PYTORCH_ALLOC_CONF" not in environ:
-            alloc = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-            env |= _unless_set(environ, alloc)
+        if not {"PYTORCH_ALLOC_CONF", ALLOCATOR} & {*environ, *delivery}:
+            env[ALLOCATOR] = "expandable_segments:True"
         if _lacks_peer_to_peer(machine):
             env |= _unless_set(environ, {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
     if machine.host.cores is not None:

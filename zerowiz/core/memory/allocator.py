@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.workload import Workload
 
 
 class Margin(Struct, frozen=True, kw_only=True):
@@ -54,11 +55,31 @@ def outside_bytes(machine: Machine, buffers: Buffers) -> int:
     return _OUTSIDE_BYTES + (_HPZ_GROUPS_BYTES if buffers.hpz_partition_size > 1 else 0)
 
 
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""The variable of torch's allocator on CUDA, by the name that every release reads."""
+
+
+def shares_with_sleeping_vllm(workload: Workload) -> bool:
+    """Whether a vLLM that sleeps while the step trains is in the same process."""
+    return bool(workload.vllm_memory_fraction) and workload.vllm_sleeps
+
+
+def without_expansion(environ: Mapping[str, str]) -> dict[str, str]:
+    """What keeps expandable_segments off, where the caller's environment does not say.
+
+    vLLM's sleep mode has a memory pool that refuses to start with them (vLLM 0.8 to 0.20,
+    device_allocator/cumem.py; later releases switch them off for that pool).
+    """
+    if "PYTORCH_ALLOC_CONF" in environ or ALLOCATOR in environ:
+        return {}
+    return {ALLOCATOR: "expandable_segments:False"}
+
+
 def expands_segments(environ: Mapping[str, str]) -> bool:
     """Whether a job started here gets expandable_segments: the launch sets it unless the user did.
 
     Source: torch's notes on CUDA semantics; `PYTORCH_ALLOC_CONF` wins where both are set.
     """
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    names = ("PYTORCH_ALLOC_CONF", ALLOCATOR)
     setting = next((environ[name] for name in names if name in environ), None)
     return setting is None or "expandable_segments:true" in setting.replace(" ", "").lower()

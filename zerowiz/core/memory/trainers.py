@@ -14,7 +14,7 @@ from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.workload import FP32_BYTES, Reference, Trainer
 
 # Of a micro-step: not there while completions are sampled.
-_OF_A_MICRO_STEP = frozenset(
+OF_A_MICRO_STEP = frozenset(
     {
         AllocationKind.ACTIVATIONS,
         AllocationKind.LOSS_SAVED,
@@ -140,7 +140,7 @@ def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     if not r.workload.trainer.generates:
         return moments
     first = moments[Phase.FORWARD][0]
-    base = tuple(each for each in first if each.kind not in _OF_A_MICRO_STEP)
+    base = tuple(each for each in first if each.kind not in OF_A_MICRO_STEP)
     here = r.workload.vllm_memory_fraction is None
     sampled = _generating(base, model.architecture, r) if here else ()
     return {**moments, Phase.GENERATE: (*sampled, _scoring(base, r))}

@@ -5,6 +5,7 @@ from zerowiz.core.script.arguments import (
     BY_ARCHITECTURE,
     FIELD_ALIASES,
     TRAINING_CLASSES,
+    Release,
     field_options,
 )
 from zerowiz.core.script.bindings import Bindings, Setting, State, Words
@@ -19,6 +20,8 @@ from zerowiz.core.script.facts import (
     Pipeline,
     Placement,
     ScriptFacts,
+    TrainerFacts,
+    TrainerUse,
 )
 from zerowiz.core.script.options import (
     LOCAL_RANK_FLAG,
@@ -67,6 +70,7 @@ __all__ = [
     "Pipeline",
     "Placement",
     "Reads",
+    "Release",
     "Scalar",
     "ScriptFacts",
     "ScriptParser",
@@ -77,6 +81,8 @@ __all__ = [
     "Settled",
     "State",
     "Takes",
+    "TrainerFacts",
+    "TrainerUse",
     "Words",
     "add_settled",
     "add_words",

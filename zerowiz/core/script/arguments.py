@@ -1,46 +1,81 @@
 """The libraries' arguments classes, and the options that HfArgumentParser makes of their fields."""
 
 from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 from zerowiz.core.script.options import Option, Reads, Scalar, Takes
+
+Release: TypeAlias = tuple[int, int]
 
 # peft 0.21, tuners/lora/config.py, `target_modules=None`: peft chooses by the model's type.
 BY_ARCHITECTURE = "by-architecture"
 
+
+class Field(NamedTuple):
+    """A field of an arguments class."""
+
+    reads: Reads
+    default: Scalar
+    """In the newest release; None for one that is not known."""
+    older: tuple[tuple[Release, Scalar], ...] = ()
+    """The defaults before some releases of trl, the oldest first."""
+
+    def default_in(self, trl: Release) -> Scalar:
+        """The default in a release of trl."""
+        return next((value for before, value in self.older if trl < before), self.default)
+
+
 # The fields of TrainingArguments that matter here, with their defaults; None is one that is not
 # known. transformers 5.23, training_args.py, class TrainingArguments.
-_TRAINING_ARGUMENTS: Mapping[str, tuple[Reads, Scalar]] = {
-    "per_device_train_batch_size": (Reads.INT, 8),
-    "gradient_accumulation_steps": (Reads.INT, 1),
-    "bf16": (Reads.TRUTH, False),
-    "fp16": (Reads.TRUTH, False),
-    "gradient_checkpointing": (Reads.TRUTH, False),
-    "optim": (Reads.STR, "adamw_torch_fused"),
-    "deepspeed": (Reads.STR, None),
-    "use_cpu": (Reads.TRUTH, False),
-    "dataloader_num_workers": (Reads.INT, 0),
-    "use_liger_kernel": (Reads.TRUTH, False),
-    "output_dir": (Reads.STR, "trainer_output"),
+_TRAINING_ARGUMENTS: Mapping[str, Field] = {
+    "per_device_train_batch_size": Field(Reads.INT, 8),
+    "gradient_accumulation_steps": Field(Reads.INT, 1),
+    "bf16": Field(Reads.TRUTH, default=False),
+    "fp16": Field(Reads.TRUTH, default=False),
+    "gradient_checkpointing": Field(Reads.TRUTH, default=False),
+    "optim": Field(Reads.STR, "adamw_torch_fused"),
+    "deepspeed": Field(Reads.STR, None),
+    "use_cpu": Field(Reads.TRUTH, default=False),
+    "dataloader_num_workers": Field(Reads.INT, 0),
+    "use_liger_kernel": Field(Reads.TRUTH, default=False),
+    "output_dir": Field(Reads.STR, "trainer_output"),
     # It stands here for DeepSpeed's launcher, which adds the word.
-    "local_rank": (Reads.INT, -1),
-    "resume_from_checkpoint": (Reads.STR, None),
-    "fsdp": (Reads.STR, None),
+    "local_rank": Field(Reads.INT, -1),
+    "resume_from_checkpoint": Field(Reads.STR, None),
+    "fsdp": Field(Reads.STR, None),
 }
-# trl 1.x, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
+# trl 1.16, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
 # releases both were false, so the default is not known.
-_TRL_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
+_TRL_CONFIG: Mapping[str, Field] = {
     **_TRAINING_ARGUMENTS,
-    "bf16": (Reads.TRUTH, None),
-    "gradient_checkpointing": (Reads.TRUTH, True),
+    "bf16": Field(Reads.TRUTH, default=None),
+    "gradient_checkpointing": Field(Reads.TRUTH, default=True, older=(((0, 22), False),)),
 }
-# The default changed between releases of trl.
-_PREFERENCE_CONFIG: Mapping[str, tuple[Reads, Scalar]] = {
+# trl 1.16, trainer/reward_config.py, dpo_config.py, kto_config.py.
+_PAIRS_CONFIG: Mapping[str, Field] = {
     **_TRL_CONFIG,
-    "max_length": (Reads.INT, None),
+    "max_length": Field(Reads.INT, 1024, (((0, 14), None),)),
+}
+_REFERRING_CONFIG: Mapping[str, Field] = {
+    **_PAIRS_CONFIG,
+    "precompute_ref_log_probs": Field(Reads.TRUTH, default=False),
+}
+# trl 1.16, trainer/grpo_config.py, rloo_config.py; a prompt is cut in releases before 0.28 alone.
+_GENERATING_CONFIG: Mapping[str, Field] = {
+    **_TRL_CONFIG,
+    "max_prompt_length": Field(Reads.INT, None, (((0, 28), 512),)),
+    "max_completion_length": Field(Reads.INT, 512, (((1, 10), 256),)),
+    "steps_per_generation": Field(Reads.INT, None),
+    "generation_batch_size": Field(Reads.INT, None),
+    "use_vllm": Field(Reads.TRUTH, default=False),
+    # Before 0.18 it ran on a GPU of its own, or was a server: neither takes of those that train.
+    "vllm_mode": Field(Reads.STR, "colocate", (((1, 0), "server"),)),
+    "vllm_gpu_memory_utilization": Field(Reads.FLOAT, 0.3),
+    "vllm_enable_sleep_mode": Field(Reads.TRUTH, default=False),
 }
 
 # An arguments class of a library that has no row here is not understood.
-ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
+ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "TrainingArguments": _TRAINING_ARGUMENTS,
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
     # sentence-transformers 5, training_args.py, and those of its cross and sparse encoders.
@@ -50,29 +85,38 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, tuple[Reads, Scalar]]] = {
     # trl 1.x, trainer/sft_config.py: max_length is 1024.
     "SFTConfig": {
         **_TRL_CONFIG,
-        "max_length": (Reads.INT, 1024),
-        "packing": (Reads.TRUTH, False),
-        "padding_free": (Reads.TRUTH, False),
+        "max_length": Field(Reads.INT, 1024),
+        "packing": Field(Reads.TRUTH, default=False),
+        "padding_free": Field(Reads.TRUTH, default=False),
     },
-    "DPOConfig": _PREFERENCE_CONFIG,
-    "KTOConfig": _PREFERENCE_CONFIG,
-    "RewardConfig": _PREFERENCE_CONFIG,
-    "ORPOConfig": _PREFERENCE_CONFIG,
-    "CPOConfig": _PREFERENCE_CONFIG,
-    # These generate, so they have no single sequence length.
-    "GRPOConfig": _TRL_CONFIG,
-    "RLOOConfig": _TRL_CONFIG,
+    "DPOConfig": _REFERRING_CONFIG,
+    "KTOConfig": _REFERRING_CONFIG,
+    "RewardConfig": _PAIRS_CONFIG,
+    # trl 1.16, experimental/.
+    "BCOConfig": _REFERRING_CONFIG,
+    "ORPOConfig": _PAIRS_CONFIG,
+    "CPOConfig": _PAIRS_CONFIG,
+    # These generate: the length of a sequence is that of its prompt and of its completion.
+    "GRPOConfig": {**_GENERATING_CONFIG, "beta": Field(Reads.FLOAT, 0.0, (((0, 19), 0.04),))},
+    # Before 0.22 it was a class of another kind.
+    "RLOOConfig": {
+        **_GENERATING_CONFIG,
+        "beta": Field(Reads.FLOAT, 0.05),
+        "max_prompt_length": Field(Reads.INT, None, (((0, 27), 512),)),
+    },
+    # trl 1.12, experimental/ppo/ppo_config.py; the class left trl after it.
+    "PPOConfig": {**_TRL_CONFIG, "response_length": Field(Reads.INT, 53)},
     "GKDConfig": _TRL_CONFIG,
     "OnlineDPOConfig": _TRL_CONFIG,
     # trl 1.x, trainer/model_config.py and scripts/utils.py.
     "ModelConfig": {
-        "model_name_or_path": (Reads.STR, None),
-        "attn_implementation": (Reads.STR, None),
-        "use_peft": (Reads.TRUTH, False),
-        "lora_r": (Reads.INT, 16),
-        "lora_target_modules": (Reads.WORDS, BY_ARCHITECTURE),
-        "load_in_4bit": (Reads.TRUTH, False),
-        "load_in_8bit": (Reads.TRUTH, False),
+        "model_name_or_path": Field(Reads.STR, None),
+        "attn_implementation": Field(Reads.STR, None),
+        "use_peft": Field(Reads.TRUTH, default=False),
+        "lora_r": Field(Reads.INT, 16),
+        "lora_target_modules": Field(Reads.WORDS, BY_ARCHITECTURE),
+        "load_in_4bit": Field(Reads.TRUTH, default=False),
+        "load_in_8bit": Field(Reads.TRUTH, default=False),
     },
     "ScriptArguments": {},
 }

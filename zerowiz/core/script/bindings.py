@@ -204,6 +204,13 @@ def as_count(setting: Setting[Scalar] | None) -> Setting[int] | None:
     return cast(setting, setting.value) if setting.value > 0 else None
 
 
+def as_number(setting: Setting[Scalar] | None) -> Setting[float] | None:
+    """The setting, where its value is a number."""
+    if setting is None or isinstance(setting.value, bool | str | None):
+        return None
+    return cast(setting, float(setting.value))
+
+
 def as_truth(setting: Setting[Scalar] | None) -> Setting[bool] | None:
     """The setting, where its value is a boolean."""
     if setting is None or not isinstance(setting.value, bool):

@@ -117,6 +117,43 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     code: str
 
 
+class TrainerUse(Struct, frozen=True, kw_only=True):
+    """A trainer that the script builds."""
+
+    name: str
+    """Of the library's class; of one in another module, its name there."""
+    line: int
+    code: str
+    changed: str | None = None
+    """The method of a class of the script that makes the loss itself: `MyTrainer.compute_loss`."""
+    changed_line: int | None = None
+
+
+class TrainerFacts(Struct, frozen=True, kw_only=True):
+    """What a script shows of its trainer."""
+
+    uses: tuple[TrainerUse, ...] = ()
+    reference: Binding = UNSEEN
+    """Whether it is handed a reference model; unseen where that depends on something."""
+    precomputed: Binding = UNSEEN
+    """`precompute_ref_log_probs`."""
+    beta: Binding = UNSEEN
+    prompt_tokens: Binding = UNSEEN
+    completion_tokens: Binding = UNSEEN
+    """`max_completion_length`, PPO's `response_length`."""
+    steps_per_generation: Binding = UNSEEN
+    whole_generation: Binding = UNSEEN
+    """`generation_batch_size`: the completions of all ranks that are generated at a time."""
+    use_vllm: Binding = UNSEEN
+    vllm_mode: Binding = UNSEEN
+    vllm_fraction: Binding = UNSEEN
+    """`vllm_gpu_memory_utilization`."""
+    vllm_sleep: Binding = UNSEEN
+    """`vllm_enable_sleep_mode`."""
+    models_beside: tuple[Binding, ...] = ()
+    """The models that judge completions."""
+
+
 class ScriptFacts(Struct, frozen=True, kw_only=True):
     """What a training script shows without being run."""
 
@@ -166,6 +203,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     checkpoints_too: Binding | None = None
     """The condition under which a call of the script turns that on as well; None for no call."""
     sequence_tokens: Binding = UNSEEN
+    trainer: TrainerFacts = field(default_factory=TrainerFacts)
     optimizer: Binding = UNSEEN
     """`optim` of TrainingArguments, or the class that the script builds."""
     attention: Binding = UNSEEN

@@ -57,3 +57,5 @@ MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
     "fp16": Precision.FP16,
     "no": Precision.FP32,
 }
+# trl 1.16, trainer/grpo_config.py, `vllm_mode`.
+COLOCATED, SERVER = "colocate", "server"

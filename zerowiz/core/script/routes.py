@@ -4,9 +4,15 @@ from collections.abc import Callable, Mapping
 
 from zerowiz.core.script.bindings import Bindings, Words, as_truth, spell
 from zerowiz.core.script.facts import Binding
-from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
+from zerowiz.core.script.names import (
+    ATTENTIONS,
+    COLOCATED,
+    LOSSES,
+    MIXED_PRECISIONS,
+    OPTIMIZERS,
+)
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.workload import Integration, Method, Precision
+from zerowiz.core.workload import Integration, Method, Precision, Reference
 
 Route = Callable[[Bindings, object], Words | None]
 
@@ -84,6 +90,40 @@ def _method(run: Bindings, value: object) -> Words | None:
     return None if more is None else words + more
 
 
+def _reference(run: Bindings, value: object) -> Words | None:
+    """By `precompute_ref_log_probs`; no word hands a model over, or changes what is trained."""
+    wanted = value is Reference.PRECOMPUTED
+    handed = as_truth(run.setting(run.facts.trainer.reference))
+    if value is Reference.NONE or handed is None or handed.value:
+        return None
+    return run.words_for(run.facts.trainer.precomputed, wanted)
+
+
+def _vllm_fraction(run: Bindings, value: object) -> Words | None:
+    """By the options of trl that start vLLM in the same GPUs, and give it this part of each."""
+    seen = run.facts.trainer
+    words: Words = ()
+    for binding, wanted in ((seen.use_vllm, True), (seen.vllm_mode, COLOCATED)):
+        now = run.setting(binding)
+        known = now is not None and now.value == wanted
+        more = () if known else run.words_for(binding, wanted)
+        if more is None:
+            return None
+        words += more
+    more = run.words_for(seen.vllm_fraction, value)
+    return None if more is None else words + more
+
+
+def _in_trainer(field: str) -> Route:
+    """By the option that decides a setting of the trainer."""
+
+    def route(run: Bindings, value: object) -> Words | None:
+        binding: Binding = getattr(run.facts.trainer, field)
+        return run.words_for(binding, value)
+
+    return route
+
+
 # The settings that a script may have, by their names.
 _ROUTES: Mapping[str, Route] = {
     **{
@@ -98,5 +138,9 @@ _ROUTES: Mapping[str, Route] = {
     "optimizer": _by_option("optimizer", OPTIMIZERS),
     "loss": _by_option("liger", LOSSES),
     "precision": _precision,
+    "reference": _reference,
+    "completion_tokens": _in_trainer("completion_tokens"),
+    "vllm_memory_fraction": _vllm_fraction,
+    "vllm_sleeps": _in_trainer("vllm_sleep"),
     "method": _method,
 }

@@ -22,8 +22,18 @@ from zerowiz.core.script.bindings import (
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
 from zerowiz.core.script.routes import words_for
+from zerowiz.core.script.trainers import NotCounted, settle_trainer
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Integration, Loss, Method, Optimizer, Precision
+from zerowiz.core.workload import (
+    Attention,
+    Integration,
+    Loss,
+    Method,
+    Optimizer,
+    Precision,
+    Reference,
+    Trainer,
+)
 from zerowiz.errors import PreflightError, UsageError
 
 
@@ -48,6 +58,18 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     use_cpu: Setting[bool] | None = None
     loader_workers: Setting[int] | None = None
     """Of each rank; None where there are none as well."""
+    trainer: Setting[Trainer] | None = None
+    reference: Setting[Reference] | None = None
+    completion_tokens: Setting[int] | None = None
+    steps_per_generation: Setting[int] | None = None
+    whole_generation: Setting[int] | None = None
+    """Completions of all ranks that are generated at a time."""
+    vllm_memory_fraction: Setting[float] | None = None
+    vllm_sleeps: Setting[bool] | None = None
+    vllm_server: str | None = None
+    """What says that vLLM generates on GPUs of its own."""
+    not_counted: tuple[NotCounted, ...] = ()
+    """What the script holds, and what no formula counts."""
     method: Setting[Method] | None = None
     lora_rank: Setting[int] | None = None
     lora_target_modules: Setting[str] | None = None
@@ -94,12 +116,14 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     """
     run = Bindings(facts, script_args)
     targets = as_text(run.setting(facts.lora_target_modules))
+    method = _method(run)
+    of_trainer = settle_trainer(run, method)
     settings = ScriptSettings(
         micro_batch=as_count(run.setting(facts.micro_batch)),
         accumulation_steps=as_count(run.setting(facts.accumulation_steps)),
         precision=_precision(run),
         gradient_checkpointing=_checkpointing(run),
-        sequence_tokens=as_count(run.setting(facts.sequence_tokens)),
+        sequence_tokens=of_trainer.sequence_tokens or as_count(run.setting(facts.sequence_tokens)),
         optimizer=as_named(run.setting(facts.optimizer), OPTIMIZERS),
         attention=as_named(run.setting(facts.attention), ATTENTIONS),
         loss=as_named(run.setting(facts.liger), LOSSES),
@@ -107,7 +131,16 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         model=as_text(run.setting(facts.model)),
         use_cpu=as_truth(run.setting(facts.use_cpu)),
         loader_workers=as_count(run.setting(facts.loader_workers)),
-        method=_method(run),
+        trainer=of_trainer.trainer,
+        reference=of_trainer.reference,
+        completion_tokens=of_trainer.completion_tokens,
+        steps_per_generation=of_trainer.steps_per_generation,
+        whole_generation=of_trainer.whole_generation,
+        vllm_memory_fraction=of_trainer.vllm_memory_fraction,
+        vllm_sleeps=of_trainer.vllm_sleeps,
+        vllm_server=of_trainer.on_server,
+        not_counted=of_trainer.not_counted,
+        method=method,
         lora_rank=as_count(run.setting(facts.lora_rank)),
         lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
         targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
@@ -115,7 +148,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     frozen = settings.method is None or settings.method.value is not Method.FULL
     return replace(
         settings,
-        unseen=frozenset(_unseen(facts, settings)),
+        unseen=frozenset(_unseen(facts, settings)) | of_trainer.unseen,
         uncounted=tuple(filter(run.may_hold, facts.uncounted)) if frozen else (),
         words_for=partial(words_for, run),
     )

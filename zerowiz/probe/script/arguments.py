@@ -36,17 +36,20 @@ def find_arguments(
     if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
         return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
     library, name = source.imported(expr)
-    if library in HF_LIBRARIES and name in ARGUMENT_CLASSES:
-        return _library_arguments(name, defaults_seen=True)
+    is_one = name not in _ONCE_NONE or _has_trainer(source, name)
+    if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
+        return _library_arguments(source, name, defaults_seen=True)
     name = source.origin(expr).rpartition(".")[2]
-    if name in TRAINING_CLASSES:
-        return _library_arguments(name, defaults_seen=False)
+    if name in TRAINING_CLASSES and is_one:
+        return _library_arguments(source, name, defaults_seen=False)
     if _HIDDEN_NAME.search(name) or _has_trainer(source, name):
-        hidden = _library_arguments("TrainingArguments", defaults_seen=False)
+        hidden = _library_arguments(source, "TrainingArguments", defaults_seen=False)
         return replace(hidden, name=name)
     return None
 
 
+# Before trl 0.12 it was no TrainingArguments, and its Trainer took it as the first argument.
+_ONCE_NONE = frozenset({"PPOConfig"})
 # What a subclass of another module is called; transformers' examples name the data's arguments
 # DataTrainingArguments.
 _HIDDEN_NAME = re.compile(r"(?<!Data)Training(Arguments|Args)$")
@@ -60,14 +63,15 @@ def _has_trainer(source: Source, name: str) -> bool:
     )
 
 
-def _library_arguments(name: str, *, defaults_seen: bool) -> Arguments:
+def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arguments:
+    release = source.trl_release
     return Arguments(
         name=name,
         is_training=name in TRAINING_CLASSES,
         complete=defaults_seen,
         fields={
-            key: field_options(key, reads, default if defaults_seen else None)
-            for key, (reads, default) in ARGUMENT_CLASSES[name].items()
+            key: field_options(key, row.reads, row.default_in(release) if defaults_seen else None)
+            for key, row in ARGUMENT_CLASSES[name].items()
         },
     )
 

@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from zerowiz.core.launch.shell_script import find_training_command, is_shell_script
-from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.script import Convention, Release, ScriptFacts
 from zerowiz.core.values import replace
+from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.probe.model.libraries import read_trl_release
 from zerowiz.probe.script.adapters import with_adapters
 from zerowiz.probe.script.checkpointing import with_checkpointing
 from zerowiz.probe.script.commandline import command_line
@@ -24,6 +26,7 @@ from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model import with_model
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source
+from zerowiz.probe.script.trainer.trainer import with_trainer
 from zerowiz.probe.script.training import with_training
 from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
 
@@ -37,7 +40,10 @@ _PLACES = re.compile(
 
 
 def parse_script(
-    text: str, path_name: str, read_module: Callable[[str], str | None] = lambda _: None
+    text: str,
+    path_name: str,
+    read_module: Callable[[str], str | None] = lambda _: None,
+    trl_release: Release = NEWEST_TRL,
 ) -> ScriptFacts:
     """The facts of a script, from its text and, where it calls no engine, from its modules'.
 
@@ -45,11 +51,12 @@ def parse_script(
         text: The script.
         path_name: What messages call it.
         read_module: The text of what lies beside the script under a dotted name; None for nothing.
+        trl_release: The release of trl whose defaults count.
 
     Raises:
         ZerowizError: The text is not Python.
     """
-    source = walk(_parse(text, path_name))
+    source = replace(walk(_parse(text, path_name)), trl_release=trl_release)
     read = Reader(source=source, line=command_line(source))
     facts = ScriptFacts(
         path=path_name,
@@ -68,7 +75,14 @@ def parse_script(
         saves_portably=_saves_portably(source),
         builds_on_host=bool(_BUILDS.search(text)) and not _PLACES.search(text),
     )
-    for add in (with_training, with_config_keys, with_model, with_checkpointing, with_adapters):
+    for add in (
+        with_training,
+        with_trainer,
+        with_config_keys,
+        with_model,
+        with_checkpointing,
+        with_adapters,
+    ):
         facts = add(facts, read)
     return facts
 
@@ -167,7 +181,8 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     text = _decode(data, path)
     _refuse_other_languages(text, path)
-    return parse_script(text, str(path), partial(_read_module, import_folder))
+    beside = partial(_read_module, import_folder)
+    return parse_script(text, str(path), beside, read_trl_release())
 
 
 # More than any module that somebody wrote.

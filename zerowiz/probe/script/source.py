@@ -4,7 +4,8 @@ import ast
 
 from msgspec import Struct, field
 
-from zerowiz.core.script import ARGUMENT_CLASSES
+from zerowiz.core.script import ARGUMENT_CLASSES, Release
+from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_none
 
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
@@ -70,6 +71,8 @@ class DictEntry(Struct, frozen=True, kw_only=True):
 class Source(Struct, frozen=True, kw_only=True):
     """The names and calls of a script; `walk` collects them from the syntax tree."""
 
+    trl_release: Release = NEWEST_TRL
+    """Whose defaults the arguments classes have."""
     imports: dict[str, str] = field(default_factory=dict)
     """The dotted origin of each imported name."""
     stars: list[str] = field(default_factory=list)

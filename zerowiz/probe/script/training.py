@@ -102,7 +102,7 @@ def _unfused_adam_line(read: Reader) -> int | None:
 
 def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the settings of a Trainer, which are fields of TrainingArguments and its subclasses."""
-    field = _field_reader(facts, read)
+    field = field_reader(facts, read)
     return replace(
         facts,
         micro_batch=field("per_device_train_batch_size"),
@@ -121,7 +121,7 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
+def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
     """A function that reads a field: filled by a parser, or built in code where all calls agree."""
     arguments = read.line.training
     if facts.convention is Convention.HF_PARSER and arguments is not None:

@@ -1,0 +1,275 @@
+"""The trainers that scripts build: what each trains for, and what of it is counted."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.script.bindings import (
+    Bindings,
+    Setting,
+    State,
+    as_count,
+    as_number,
+    as_text,
+    as_truth,
+    cast,
+)
+from zerowiz.core.script.names import SERVER
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Method, Reference, Trainer
+
+
+class TrainerRow(Struct, frozen=True, kw_only=True):
+    """What is known of a library's trainer."""
+
+    trainer: Trainer = Trainer.SFT
+    """What it is counted as."""
+    refers: bool = True
+    """Whether it has a reference where a trainer of that name has one."""
+    uncounted: str = ""
+    """What it holds beyond that; empty where everything is counted."""
+
+
+def _sft(uncounted: str = "") -> TrainerRow:
+    return TrainerRow(uncounted=uncounted)
+
+
+def _preference(uncounted: str = "", *, refers: bool = False) -> TrainerRow:
+    return TrainerRow(trainer=Trainer.DPO, refers=refers, uncounted=uncounted)
+
+
+_OWN_LOSS = "logits of its own loss"
+_TWO_MODELS = "a teacher model and what it generates"
+
+# By the names of the classes: transformers 5.23, sentence-transformers 5, trl 0.12 to 1.16.
+TRAINERS: Mapping[str, TrainerRow] = {
+    "Trainer": _sft(),
+    "Seq2SeqTrainer": _sft(),
+    "SFTTrainer": _sft(),
+    "IterativeSFTTrainer": _sft(),
+    "CrossEncoderTrainer": _sft(),
+    "SentenceTransformerTrainer": _sft("a forward pass for each text of a row"),
+    "SparseEncoderTrainer": _sft("a forward pass for each text of a row"),
+    "DPOTrainer": _preference(refers=True),
+    # Their loss joins chosen and rejected too; it has no reference.
+    "CPOTrainer": _preference(_OWN_LOSS),
+    "ORPOTrainer": _preference(_OWN_LOSS),
+    "TPOTrainer": _preference("a third sequence of each pair"),
+    "RewardTrainer": TrainerRow(trainer=Trainer.REWARD),
+    "PRMTrainer": _sft("a head that judges each step"),
+    "KTOTrainer": TrainerRow(trainer=Trainer.KTO),
+    "BCOTrainer": TrainerRow(trainer=Trainer.KTO, uncounted=_OWN_LOSS),
+    "GRPOTrainer": TrainerRow(trainer=Trainer.GRPO),
+    "RLOOTrainer": TrainerRow(trainer=Trainer.RLOO),
+    "PPOTrainer": TrainerRow(trainer=Trainer.PPO),
+    "PPOv2Trainer": TrainerRow(trainer=Trainer.PPO),
+    "OnlineDPOTrainer": _preference("a reward model and what it generates", refers=True),
+    "NashMDTrainer": _preference("a reward model and what it generates", refers=True),
+    "XPOTrainer": _preference("a reward model and what it generates", refers=True),
+    "GKDTrainer": _sft(_TWO_MODELS),
+    "GOLDTrainer": _sft(_TWO_MODELS),
+    "MiniLLMTrainer": _sft(_TWO_MODELS),
+    "DistillationTrainer": _sft(_TWO_MODELS),
+}
+
+
+class NotCounted(Struct, frozen=True, kw_only=True):
+    """Something that a script holds, and that no formula counts."""
+
+    what: Uncounted
+    text: str
+    """For a person, with the line."""
+    settled_by_name: bool = False
+    """Whether it is settled by a person who says what is trained: `--trainer`."""
+
+
+class TrainerSettings(Struct, frozen=True, kw_only=True):
+    """What a run shows of its trainer; None where nobody decides, or where it is unknown."""
+
+    trainer: Setting[Trainer] | None = None
+    reference: Setting[Reference] | None = None
+    sequence_tokens: Setting[int] | None = None
+    """Of what is generated: the prompt, where it is cut, and its completion."""
+    completion_tokens: Setting[int] | None = None
+    steps_per_generation: Setting[int] | None = None
+    whole_generation: Setting[int] | None = None
+    vllm_memory_fraction: Setting[float] | None = None
+    vllm_sleeps: Setting[bool] | None = None
+    unseen: frozenset[str] = frozenset()
+    not_counted: tuple[NotCounted, ...] = ()
+    on_server: str | None = None
+    """What says that vLLM generates elsewhere."""
+
+
+def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSettings:
+    """What a run shows of its trainer.
+
+    Args:
+        run: The script, and the words that it is started with.
+        method: Which parameters it trains.
+    """
+    seen = run.facts.trainer
+    trainer, rows = _trainer(run)
+    kind = trainer.value if trainer is not None else Trainer.SFT
+    not_counted = [*_uses_not_counted(run), *_models_beside(run, kind)]
+    found = TrainerSettings(trainer=trainer)
+    if kind.compares and all(row.refers for row in rows):
+        reference = _reference(run, kind, method)
+        unseen = {"reference"} if reference is None else set()
+        found = replace(found, reference=reference, unseen=frozenset(unseen))
+    elif kind.compares and trainer is not None:
+        found = replace(found, reference=cast(trainer, Reference.NONE))
+    if not kind.generates:
+        return replace(found, not_counted=tuple(not_counted))
+    completion = as_count(run.setting(seen.completion_tokens))
+    prompt = as_count(run.setting(seen.prompt_tokens))
+    fraction, server, engine = _vllm(run)
+    return replace(
+        found,
+        sequence_tokens=_whole(prompt, completion),
+        completion_tokens=completion,
+        steps_per_generation=as_count(run.setting(seen.steps_per_generation)),
+        whole_generation=as_count(run.setting(seen.whole_generation)),
+        vllm_memory_fraction=fraction,
+        vllm_sleeps=as_truth(run.setting(seen.vllm_sleep)) if fraction is not None else None,
+        unseen=found.unseen | ({"completion_tokens"} if completion is None else set()),
+        on_server=server,
+        not_counted=(*not_counted, *engine),
+    )
+
+
+def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
+    """What is trained for, where every trainer of the script is known and they are of one kind."""
+    uses = run.facts.trainer.uses
+    rows = [TRAINERS[use.name] for use in uses if use.name in TRAINERS]
+    kinds = {row.trainer for row in rows}
+    hidden = len(rows) < len(uses) or len(kinds) != 1
+    own = any(use.changed for use in uses) and kinds == {Trainer.SFT}
+    if hidden or own:
+        return None, rows
+    where = f"{run.facts.path} line {uses[0].line}"
+    setting = Setting(
+        value=rows[0].trainer,
+        source=f"`{uses[0].code}` in {where}",
+        change=f"edit {where}",
+        state=State.FIXED,
+    )
+    return setting, rows
+
+
+def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
+    """The trainers that no formula counts, or of which one counts a part."""
+    uses, path = run.facts.trainer.uses, run.facts.path
+    for use in uses:
+        row = TRAINERS.get(use.name)
+        where = f"{path} line {use.line}: `{use.code}`"
+        if row is None:
+            yield NotCounted(
+                what=Uncounted.TRAINER,
+                text=f"{where} is no trainer that is known; it is counted as sft unless you say"
+                " what it is like (`$trainer`)",
+                settled_by_name=True,
+            )
+        elif row.uncounted:
+            yield NotCounted(
+                what=Uncounted.TRAINER,
+                text=f"{where} is counted as {row.trainer}; {row.uncounted}: not counted",
+            )
+        if use.changed is not None:
+            kind = Trainer.SFT if row is None else row.trainer
+            yield NotCounted(
+                what=Uncounted.OWN_LOSS,
+                text=f"{path} line {use.changed_line}: `{use.changed}` makes the loss itself, which"
+                f" is counted as that of {kind} unless you say what it is like (`$trainer`)",
+                settled_by_name=True,
+            )
+    kinds = {row.trainer for use in uses if (row := TRAINERS.get(use.name)) is not None}
+    if len(kinds) > 1:
+        built = ", ".join(f"`{use.code}` in line {use.line}" for use in uses)
+        yield NotCounted(
+            what=Uncounted.TRAINER,
+            text=f"{path} builds several trainers: {built}; it is counted as sft unless you say"
+            " which one trains (`$trainer`)",
+            settled_by_name=True,
+        )
+
+
+def _models_beside(run: Bindings, kind: Trainer) -> Iterator[NotCounted]:
+    """The models that judge completions; that of PPO is counted."""
+    judged = () if kind is Trainer.PPO else run.facts.trainer.models_beside
+    for model in judged:
+        if run.may_hold(model):
+            yield NotCounted(
+                what=Uncounted.JUDGE,
+                text=f"{run.facts.path} line {model.line}: `{model.code}` is a model on every GPU,"
+                " which is not counted",
+            )
+
+
+_BETA_TRAINERS = frozenset({Trainer.GRPO, Trainer.RLOO})
+
+
+def _reference(
+    run: Bindings, kind: Trainer, method: Setting[Method] | None
+) -> Setting[Reference] | None:
+    """Where the reference comes from; None where that is not known.
+
+    trl 1.16, dpo_trainer.py, kto_trainer.py, grpo_trainer.py, rloo_trainer.py: where adapters train
+    they are switched off for it. A model that is handed over is held, whatever was computed before.
+    """
+    seen = run.facts.trainer
+    given = as_truth(run.setting(seen.reference))
+    computed = as_truth(run.setting(seen.precomputed))
+    if given is not None and given.value:
+        return cast(given, Reference.MODEL)
+    if computed is not None and computed.value:
+        return cast(computed, Reference.PRECOMPUTED)
+    if method is not None and method.value is not Method.FULL:
+        return cast(method, Reference.NONE)
+    if method is None and run.facts.trains_adapters:
+        return None
+    if kind not in _BETA_TRAINERS:
+        decided = computed or given
+        return None if decided is None else cast(decided, Reference.MODEL)
+    beta = as_number(run.setting(seen.beta))
+    return None if beta is None else cast(beta, _by_beta(beta.value))
+
+
+def _by_beta(beta: float) -> Reference:
+    return Reference.MODEL if beta else Reference.NONE
+
+
+def _whole(prompt: Setting[int] | None, completion: Setting[int] | None) -> Setting[int] | None:
+    """The longest sequence, where prompts are cut."""
+    if prompt is None or completion is None:
+        return None
+    decided = prompt if completion.state is State.OPEN else completion
+    return Setting(
+        value=prompt.value + completion.value,
+        source=f"{prompt.source}, with {completion.source},",
+        change=decided.change,
+        state=decided.state,
+    )
+
+
+def _vllm(
+    run: Bindings,
+) -> tuple[Setting[float] | None, str | None, tuple[NotCounted, ...]]:
+    """Its fraction of each GPU, what says that it is a server, and what of it is not known."""
+    seen = run.facts.trainer
+    used = as_truth(run.setting(seen.use_vllm))
+    mode = as_text(run.setting(seen.vllm_mode))
+    if used is None and seen.use_vllm.code is not None:
+        text = f"{run.facts.path} line {seen.use_vllm.line}: `{seen.use_vllm.code}` may use vLLM"
+        return None, None, (NotCounted(what=Uncounted.ENGINE, text=f"{text}: not counted"),)
+    if used is None or not used.value:
+        return None, None, ()
+    if mode is not None and mode.value == SERVER:
+        return cast(mode, 0.0), mode.source, ()
+    fraction = as_number(run.setting(seen.vllm_fraction))
+    if fraction is None:
+        text = f"{run.facts.path}: how much of each GPU vLLM takes is not seen"
+        hint = "say it by `$vllm_memory_fraction`"
+        return None, None, (NotCounted(what=Uncounted.ENGINE, text=f"{text}; {hint}"),)
+    return cast(fraction, float(fraction.value)), None, ()

@@ -1,0 +1,1 @@
+"""Which trainer a script builds, and which models and sequences it holds."""
