@@ -228,16 +228,18 @@ def is_offloaded(row: Row) -> bool:
 
 
 @cache
-def resident_bytes(family: str | None, precision: str) -> int | None:
+def resident_bytes(family: str | None, precision: str, kind: str = "engine") -> int | None:
     """What a process takes with its libraries and kernels: the median of a family at stage 0.
 
     Runs of one family agree within 0.1 GB, families do not. Stages 1 and 2 take 0.1 GB more, for
-    their own step on the GPU, and a model in 4 bits can pass through the host.
+    their own step on the GPU, and a model in 4 bits can pass through the host. The Trainer and what
+    it loads take 0.4 GB more than a plain loop.
     """
     sizes = [
         row.get("host_peak_rss_bytes")
         for row in read_every_row()
         if row["stage"] == 0
+        and row["kind"] == kind
         and row["precision"] == precision
         and not row.get("quantized")
         and family_of(row) == family
@@ -247,10 +249,15 @@ def resident_bytes(family: str | None, precision: str) -> int | None:
 
 
 def host_base_bytes(row: Row) -> int | None:
-    """The part of an offload run's resident set that no estimate counts; None for other runs."""
-    if not is_offloaded(row) or row.get("host_peak_rss_bytes") is None:
+    """The part of an offload run's resident set that no estimate counts; None for other runs.
+
+    None where adapters train, too: their states are less than what passes through a host while the
+    model is built, so no step decides.
+    """
+    adapters = row["lora_rank"] is not None
+    if not is_offloaded(row) or adapters or row.get("host_peak_rss_bytes") is None:
         return None
-    return resident_bytes(family_of(row), row["precision"])
+    return resident_bytes(family_of(row), row["precision"], row["kind"])
 
 
 def predict_forward_backward(row: Row) -> int:

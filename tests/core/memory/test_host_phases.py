@@ -77,7 +77,7 @@ STARTED_WITH_STAGE_3 = [
     and row["ok"]
     and not row.get("quantized")
     and row.get("host_peak_rss_bytes")
-    and resident_bytes(family_of(row), row["precision"]) is not None
+    and resident_bytes(family_of(row), row["precision"], row["kind"]) is not None
     and strategy_of(row).offload is Offload.NONE
 ]
 
@@ -85,7 +85,8 @@ STARTED_WITH_STAGE_3 = [
 @pytest.mark.parametrize("row", STARTED_WITH_STAGE_3, ids=lambda row: row["id"])
 def test_the_host_memory_of_a_run_at_stage_3_is_that_of_its_init_or_of_its_steps(row: Row) -> None:
     """One rank: its share of the weights passes through the host before its kernels are loaded."""
-    rank, base_bytes = rank_of(row), resident_bytes(family_of(row), row["precision"])
+    rank = rank_of(row)
+    base_bytes = resident_bytes(family_of(row), row["precision"], row["kind"])
     assert base_bytes is not None
     alone = predict_host(
         read_model(row["model"]), rank, predict(row).host_peak, 1, HostUse(), on_cuda=True
