@@ -11,11 +11,12 @@ from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.host_phases import HostPhase, HostUse, predict_host
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategies import DDP, STRATEGIES
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import (
     Attention,
@@ -258,6 +259,21 @@ def host_base_bytes(row: Row) -> int | None:
     if not is_offloaded(row) or adapters or row.get("host_peak_rss_bytes") is None:
         return None
     return resident_bytes(family_of(row), row["precision"], row["kind"])
+
+
+def host_at_stage_3(row: Row) -> tuple[int, int] | None:
+    """Predicted and measured: the resident set of a rank at stage 3 that offloads nothing.
+
+    Its share of the weights passes through the host before its kernels are loaded, which take as
+    much as those of a run at stage 0. None for other runs, and for models in 4 bits.
+    """
+    sharded = row["stage"] == ZERO3.stage and row["ok"] and not row.get("quantized")
+    measured_bytes = row.get("host_peak_rss_bytes")
+    base_bytes = resident_bytes(family_of(row), row["precision"], row["kind"])
+    if not sharded or is_offloaded(row) or measured_bytes is None or base_bytes is None:
+        return None
+    alone = predict_host(read_model(row["model"]), rank_of(row), (), 1, HostUse(), on_cuda=True)
+    return max(alone.phase_bytes[HostPhase.INIT], base_bytes), measured_bytes
 
 
 def predict_forward_backward(row: Row) -> int:

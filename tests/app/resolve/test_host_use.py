@@ -44,9 +44,7 @@ def hosted(here: Run, folder: Path, text: str) -> dict[str, dict[str, int]]:
     return parts
 
 
-@pytest.mark.parametrize(
-    ("model", "is_built"), [(BUILDS, True), (MAPS, False), (ON_DEVICE, False)]
-)
+@pytest.mark.parametrize(("model", "is_built"), [(BUILDS, True), (MAPS, False), (ON_DEVICE, False)])
 @pytest.mark.parametrize("script", [TRAINER, ENGINE], ids=["trainer", "engine"])
 def test_a_model_that_a_script_makes_in_host_memory_is_counted_there(
     here: Run, folder: Path, script: str, model: str, is_built: bool

@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured.rows import (
-    Row,
-    family_of,
-    predict,
-    rank_of,
-    read_every_row,
-    read_model,
-    resident_bytes,
-    strategy_of,
-)
+from measured.rows import Row, host_at_stage_3, read_every_row, read_model
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate
@@ -39,7 +30,6 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
@@ -70,29 +60,13 @@ def part_bytes(held: HostNeed, phase: HostPhase, kind: AllocationKind) -> int:
     return sum(each.size_bytes for each in held.phases[phase] if each.kind is kind)
 
 
-STARTED_WITH_STAGE_3 = [
-    row
-    for row in read_every_row()
-    if row["stage"] == 3
-    and row["ok"]
-    and not row.get("quantized")
-    and row.get("host_peak_rss_bytes")
-    and resident_bytes(family_of(row), row["precision"], row["kind"]) is not None
-    and strategy_of(row).offload is Offload.NONE
-]
+STARTED_WITH_STAGE_3 = [row for row in read_every_row() if host_at_stage_3(row)]
 
 
 @pytest.mark.parametrize("row", STARTED_WITH_STAGE_3, ids=lambda row: row["id"])
 def test_the_host_memory_of_a_run_at_stage_3_is_that_of_its_init_or_of_its_steps(row: Row) -> None:
-    """One rank: its share of the weights passes through the host before its kernels are loaded."""
-    rank = rank_of(row)
-    base_bytes = resident_bytes(family_of(row), row["precision"], row["kind"])
-    assert base_bytes is not None
-    alone = predict_host(
-        read_model(row["model"]), rank, predict(row).host_peak, 1, HostUse(), on_cuda=True
-    )
-    predicted = max(alone.phase_bytes[HostPhase.INIT], base_bytes)
-    assert row["host_peak_rss_bytes"] == pytest.approx(predicted, rel=0.03, abs=200 * MIB)
+    predicted, measured = host_at_stage_3(row) or (0, 0)
+    assert measured == pytest.approx(predicted, rel=0.03, abs=200 * MIB)
 
 
 @cache
