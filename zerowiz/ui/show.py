@@ -12,7 +12,7 @@ from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.workload import SETTINGS, Accounting
+from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
 from zerowiz.ui.text.table import grid, print_table, say
@@ -152,6 +152,13 @@ def _say_host(decision: Decision, stream: TextIO) -> None:
         say(stream, f"Host     {words}", hang=_LABEL_COLUMNS)
 
 
+def _say_trainer(decision: Decision, stream: TextIO) -> None:
+    """What a trainer other than SFT runs and holds besides."""
+    if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
+        words = sentences.trainer(decision.job.workload, decision.chosen)
+        say(stream, f"Trainer  {words}", hang=_LABEL_COLUMNS)
+
+
 def _say_vllm(decision: Decision, stream: TextIO) -> None:
     """What a vLLM takes of the same GPUs."""
     chosen = decision.chosen
@@ -180,6 +187,8 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     print_table(table(decision, stream), stream)
     say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
+    if not by_rule_of_thumb:
+        _say_trainer(decision, stream)
     _say_vllm(decision, stream)
     if not by_rule_of_thumb:
         _say_host(decision, stream)
