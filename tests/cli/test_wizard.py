@@ -44,7 +44,8 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     person.reply("How many tokens per sequence?", ENTER)
     person.reply("will be written; go on?", ENTER)
     assert 0 == person.end()
-    assert "Does it fit on one GPU, replicated?  yes" in person.text
+    # How much of this host is free decides which.
+    assert re.search(r"Does it fit on one GPU, replicated\?  (yes|uncertain)", person.text)
     assert "Chosen   ddp" in person.text
     assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in person.text
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}

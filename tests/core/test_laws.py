@@ -13,6 +13,7 @@ from random_models import models
 from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_all
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -387,10 +388,72 @@ def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_
 def test_more_memory_never_picks_a_more_frugal_rung(
     job: PlanInput, constraints: Constraints, data: st.DataObject
 ) -> None:
-    """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before."""
+    """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before.
+
+    What is uncertain is taken where nothing surely runs, and gives way to what does.
+    """
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
-    with_less, with_more = (frugality(decide(free_set(job, size), constraints)) for size in sizes)
+    before, after = (decide(free_set(job, size), constraints) for size in sizes)
+    assume(after.chosen is None or before.chosen is None or is_sure(before) is is_sure(after))
+    with_less, with_more = frugality(before), frugality(after)
     assert with_less is None or with_more is None or with_more <= with_less
+
+
+def is_sure(decision: Decision) -> bool:
+    return decision.chosen is not None and decision.chosen.is_sure
+
+
+# From the worst.
+VERDICTS = (Verdict.DOES_NOT_FIT, Verdict.UNCERTAIN, Verdict.TIGHT, Verdict.FITS)
+
+
+@given(job=roomy_jobs(), data=st.data())
+def test_more_memory_never_worsens_a_verdict(job: PlanInput, data: st.DataObject) -> None:
+    sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
+    before, after = (evaluate_all(free_set(job, size)) for size in sizes)
+    for with_less, with_more in zip(before, after, strict=True):
+        assert VERDICTS.index(with_less.verdict) <= VERDICTS.index(with_more.verdict)
+
+
+@given(job=roomy_jobs())
+def test_what_surely_runs_has_room_for_its_upper_bound(job: PlanInput) -> None:
+    for each in evaluate_all(job):
+        assert each.device_bytes <= each.high_device_bytes
+        if each.is_sure and each.interval is not None:
+            assert each.budget_bytes is not None
+            assert each.interval.safe_bytes < each.high_device_bytes <= each.budget_bytes
+            assert () == each.interval.uncounted
+
+
+@given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES), rate=st.floats(0, 1))
+def test_a_wider_interval_never_betters_a_verdict(
+    job: PlanInput, strategy: StrategyRow, rate: float
+) -> None:
+    """Nor does it turn what the expected peak fits into what does not fit."""
+    doubt = Doubt(what=Assumption.TRACED, holds=lambda *_: True, rate=rate)
+    narrow = evaluate(job, strategy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zerowiz.core.decision.uncertainty.DOUBTS", (*DOUBTS, doubt))
+        wide = evaluate(job, strategy)
+    assert VERDICTS.index(wide.verdict) <= VERDICTS.index(narrow.verdict)
+    assert narrow.runs <= wide.runs
+
+
+@given(job=roomy_jobs(), constraints=WISHES)
+def test_what_is_uncertain_is_chosen_only_where_nothing_surely_runs(
+    job: PlanInput, constraints: Constraints
+) -> None:
+    """But for what the flowchart never takes: a slow ZeRO-3, and ZeRO-1 over a fast link."""
+    decision = decide(job, constraints)
+    if decision.chosen is None or is_sure(decision):
+        return
+    sure = {each.strategy for each in decision.evaluated if each.is_sure}
+    offloads = {ZERO2_OFFLOAD, ZERO3_OFFLOAD}
+    open_ = {DDP, ZERO2} | (set() if constraints.offload is OffloadChoice.NONE else offloads)
+    if ZERO3 in sure and not job.machine.is_fast and not constraints.allow_slow:
+        # A slow ZeRO-3 that fits is refused, before offload is asked of.
+        open_ -= offloads if constraints.offload is not OffloadChoice.AUTO else set()
+    assert not sure & open_ or job.machine.world_size == 1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)

@@ -63,16 +63,19 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "stage": "int",
         "offload": "str",
         "verdict": "str",
+        "settled_by": "NoneType",
         "ran_out": "NoneType",
         "gpu": {
             "peak_bytes": "int",
             "interval": {
                 **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
                 "assumptions": ["str"],
+                "heaviest_bytes": "int",
                 "uncounted": [],
                 "never_measured_together": [],
             },
             "device_bytes": "int",
+            "high_device_bytes": "int",
             "vllm_bytes": "NoneType",
             "budget_bytes": "int",
             "headroom_bytes": "int",
@@ -134,7 +137,14 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "strategies": [strategy],
         "chosen": "str",
         "reasons": ["str"],
-        "remedies": [],
+        "remedies": [
+            {
+                "change": {"--optimizer-state-dtype": "str"},
+                "strategy": "str",
+                "verdict": "str",
+                "frees_bytes": "int",
+            }
+        ],
         "settled": [],
         "config_path": "NoneType",
         "command": "NoneType",
@@ -182,7 +192,7 @@ def test_the_global_batch_counts_every_rank() -> None:
 
 def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> None:
     assert REFUSED["chosen"] is None
-    expected = {"change": {"--method": "lora"}, "strategy": "ddp", "frees_bytes": 0}
+    expected = {"change": {"--method": "lora"}, "strategy": "ddp", "verdict": "uncertain"}
     (lora,) = [r for r in REFUSED["remedies"] if r["change"] == expected["change"]]
     assert {**expected, "frees_bytes": lora["frees_bytes"]} == lora
     assert lora["frees_bytes"] > 0

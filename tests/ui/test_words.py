@@ -3,12 +3,13 @@
 import io
 
 import pytest
+from measured.rows import read_model
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.decision.questions import QUESTIONS
-from zerowiz.core.decision.uncertainty import Assumption, Interval
+from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.strategies import ZERO2
 from zerowiz.ui import sentences
@@ -31,6 +32,7 @@ def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> No
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
         *map(sentences.assumption, Assumption),
         *map(sentences.uncounted, Uncounted),
+        *map(sentences.settles, SettledBy),
     ]
     assert all(words)
     assert len(words) == len(set(words))
@@ -89,7 +91,7 @@ def test_an_interval_says_its_bounds_and_what_it_assumes(
         assumptions=assumptions,
     )
     bounds = "zero2: 44.0 GiB expected, 43.5 to 45.0 on any rank"
-    assert bounds + assumed == sentences.interval(ZERO2, interval)
+    assert bounds + assumed == sentences.interval(ZERO2, interval, read_model("llama-2-7b"))
 
 
 def test_a_pipe_gets_whole_lines() -> None:

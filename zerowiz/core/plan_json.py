@@ -8,7 +8,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import Remedy
-from zerowiz.core.decision.uncertainty import Interval
+from zerowiz.core.decision.uncertainty import Interval, settled_by
 from zerowiz.core.flags import flags
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
@@ -40,6 +40,12 @@ def _workload(job: PlanInput) -> dict[str, object]:
     }
 
 
+def _settled_by(job: PlanInput, evaluated: StrategyEstimate) -> str | None:
+    """None where the verdict is certain, or where the host lacks memory to save."""
+    doubted = evaluated.doubted
+    return None if doubted is None else settled_by(job, doubted).value
+
+
 def _interval(found: Interval | None) -> dict[str, object] | None:
     """None for the rule of thumb."""
     if found is None:
@@ -49,6 +55,7 @@ def _interval(found: Interval | None) -> dict[str, object] | None:
         "expected_bytes": found.expected_bytes,
         "high_bytes": found.high_bytes,
         "assumptions": [assumption.value for assumption in found.assumptions],
+        "heaviest_bytes": found.heaviest_bytes,
         "uncounted": [each.value for each in found.uncounted],
         "never_measured_together": [
             {name.value: value for name, value in pair} for pair in found.never_together
@@ -85,11 +92,13 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
         "stage": evaluated.strategy.stage,
         "offload": evaluated.strategy.offload.value,
         "verdict": evaluated.verdict.value,
+        "settled_by": _settled_by(job, evaluated),
         "ran_out": None if evaluated.ran_out is None else encode(evaluated.ran_out),
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
             "interval": _interval(evaluated.interval),
             "device_bytes": evaluated.device_bytes,
+            "high_device_bytes": evaluated.high_device_bytes,
             "vllm_bytes": None if evaluated.vllm is None else evaluated.vllm.share_bytes,
             "budget_bytes": evaluated.budget_bytes,
             "headroom_bytes": evaluated.headroom_bytes,
@@ -159,6 +168,7 @@ def encode_decision(
             {
                 "change": {flags()[name]: value for name, value in remedy.change.items()},
                 "strategy": remedy.strategy,
+                "verdict": remedy.verdict.value,
                 "frees_bytes": remedy.frees_bytes,
             }
             for remedy in remedies

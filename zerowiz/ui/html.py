@@ -16,7 +16,7 @@ def plan_table(decision: Decision, remedies: Sequence[Remedy]) -> str:
     """Every strategy in a row, the chosen one in bold; under it why, and what would help."""
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = "".join(_row(each, decision) for each in decision.evaluated)
-    reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
+    reasons = "; ".join(sentences.reasons(decision))
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
     listed = "".join(f"<li>{escape(sentences.remedy(each))}</li>" for each in remedies)
     helps = f"<p>What would help:</p><ul>{listed}</ul>" if listed else ""

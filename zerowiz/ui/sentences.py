@@ -8,7 +8,7 @@ from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion,
 from zerowiz.core.decision.measured_together import Pair, PairedSetting
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.remedies import Remedy
-from zerowiz.core.decision.uncertainty import Assumption, Interval
+from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
 from zerowiz.core.flags import flags
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
@@ -16,10 +16,11 @@ from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.vllm import VllmShare
+from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
-from zerowiz.ui.text.units import bare_gib, decimal_size_of, gib, gpus, size_of, small
+from zerowiz.ui.text.units import bare_gib, count, decimal_size_of, gib, gpus, size_of, small
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
@@ -56,7 +57,8 @@ _REASONS: Mapping[Reason, str] = {
     Reason.ASKED_FOR: "it was asked for, and it fits",
     Reason.FORCED: "it was asked for with `--force`, and it does not fit",
     Reason.TIGHT: "it is tight: expect slower steps near the limit, or an out-of-memory",
-    Reason.UNCERTAIN: "it is uncertain: it may need more than there is",
+    Reason.UNCERTAIN: "it is uncertain, and may run out of memory",
+    Reason.UNCERTAIN_PASSED_OVER: "what is uncertain was passed over",
     Reason.NOTHING_FITS: "no strategy that may be chosen fits",
     Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
 }
@@ -92,6 +94,58 @@ def places(bindings: Sequence[Binding]) -> str:
 def reason(value: Reason) -> str:
     """Why this strategy was chosen, or none."""
     return _REASONS[value]
+
+
+_SETTLED_BY: Mapping[SettledBy, str] = {
+    SettledBy.CONFIG: "the config.json of your model settles it (`--model FOLDER`)",
+    SettledBy.TRACE: "`--trace` settles it, where torch is installed",
+    SettledBy.MEASURE: "`zerowiz measure` on these GPUs settles it",
+    SettledBy.RUN: "some steps of the job itself settle it",
+}
+
+
+def settles(value: SettledBy) -> str:
+    """What would show whether an uncertain strategy fits."""
+    return _SETTLED_BY[value]
+
+
+def reasons(decision: Decision) -> list[str]:
+    """Each reason of a decision, with what would settle what is uncertain.
+
+    Without the sizes, so that a plan says the same while free memory changes a little.
+    """
+    return [reason(each) + _doubt(decision, each) for each in decision.reasons]
+
+
+def _doubt(decision: Decision, value: Reason) -> str:
+    """Which strategies a reason calls uncertain, and how to know."""
+    uncertain = {
+        Reason.UNCERTAIN: [decision.chosen],
+        Reason.UNCERTAIN_PASSED_OVER: _passed_over(decision),
+    }.get(value, [])
+    named = [each.strategy.name for each in uncertain if each and each is not decision.chosen]
+    intervals = [each.doubted for each in uncertain if each and each.doubted]
+    ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
+    return "".join([f": {', '.join(named)}" if named else "", *(f"; {way}" for way in ways)])
+
+
+def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
+    """The uncertain strategies that were asked of, and not taken."""
+    asked = {answer.strategy for answer in decision.answers if not answer.answer}
+    uncertain = (each for each in decision.evaluated if each.verdict is Verdict.UNCERTAIN)
+    return [each for each in uncertain if each.strategy.name in asked]
+
+
+def _limits(evaluated: StrategyEstimate) -> str:
+    """What an uncertain strategy takes, and how much that may be."""
+    said = size_of(evaluated.device_bytes, evaluated.budget_bytes)
+    high_bytes, budget_bytes = evaluated.high_device_bytes, evaluated.budget_bytes
+    if budget_bytes is not None and high_bytes > budget_bytes:
+        said += f", or up to {gib(high_bytes)}"
+    if evaluated.interval is not None and evaluated.interval.uncounted:
+        besides = " and ".join(map(uncounted, evaluated.interval.uncounted))
+        said += f", without {besides}"
+    return f"{said}, and the host lacks memory to save" if evaluated.lacks_to_save else said
 
 
 def question(value: FlowchartQuestion) -> str:
@@ -144,19 +198,46 @@ def links(machine: Machine) -> str:
     return inside if machine.nodes == 1 else f"{inside}; between nodes {network(machine.network)}"
 
 
+def _shape(model: Model) -> str:
+    """What a model is that stands for a size."""
+    a = model.architecture
+    family = a.family.partition("_")[0].capitalize()
+    return f"a {family} of {a.layers} layers x {a.hidden_size}, vocabulary {a.vocab_size}"
+
+
+def model(value: Model) -> str:
+    """A model, its size, and where that is from."""
+    said = f"{value.name}, {count(value.params)} parameters ({value.source})"
+    return f"{said}: {_shape(value)}" if value.source is ModelSource.SIZE else said
+
+
+def answered(decision: Decision, value: Answer) -> str:
+    """Yes or no; an uncertain strategy counts as yes where nothing else surely runs."""
+    uncertain = value.strategy is not None and (_of(decision, value).verdict is Verdict.UNCERTAIN)
+    return "uncertain" if uncertain else "yes" if value.answer else "no"
+
+
+def _of(decision: Decision, value: Answer) -> StrategyEstimate:
+    """The strategy that a question was about."""
+    return next(each for each in decision.evaluated if each.strategy.name == value.strategy)
+
+
 def answer(decision: Decision, value: Answer) -> str:
     """The numbers behind one answer of the flowchart."""
     if value.strategy is None:
         return links(decision.job.machine)
     by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
     of = decimal_size_of if by_rule_of_thumb else size_of
+    evaluated = _of(decision, value)
+    if evaluated.verdict is Verdict.UNCERTAIN:
+        return f"{value.strategy}: {_limits(evaluated)}"
     sizes = of(value.need_bytes, value.have_bytes)
     return f"{value.strategy}: {sizes}{_whose(decision, value)}{_died(decision, value)}"
 
 
 def _died(decision: Decision, value: Answer) -> str:
     """Whatever is predicted: a run of it, or of one that needs less, died here."""
-    evaluated = next(w for w in decision.evaluated if w.strategy.name == value.strategy)
+    evaluated = _of(decision, value)
     seen = evaluated.ran_out
     if seen is None:
         return ""
@@ -166,7 +247,7 @@ def _died(decision: Decision, value: Answer) -> str:
 
 def _whose(decision: Decision, value: Answer) -> str:
     """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
-    evaluated = next(w for w in decision.evaluated if w.strategy.name == value.strategy)
+    evaluated = _of(decision, value)
     on_host = value.need_bytes == evaluated.host.running_bytes != evaluated.device_bytes
     return " host RAM" if on_host else ""
 
@@ -184,7 +265,8 @@ def options(remedy: Remedy) -> str:
 def remedy(value: Remedy) -> str:
     """What to change, and what that leads to."""
     frees = f", frees {small(value.frees_bytes)} on each GPU" if value.frees_bytes else ""
-    return f"{_if_true(value)}`{options(value)}` leads to {value.strategy}{frees}"
+    doubt = ", which is uncertain" if value.verdict is Verdict.UNCERTAIN else ""
+    return f"{_if_true(value)}`{options(value)}` leads to {value.strategy}{doubt}{frees}"
 
 
 def change(value: Remedy) -> str:
@@ -294,7 +376,7 @@ VERDICTS: Mapping[Verdict, str] = {
 
 
 _ASSUMPTIONS: Mapping[Assumption, str] = {
-    Assumption.STAND_IN: "a dense Llama of that size",
+    Assumption.STAND_IN: "the Llama that stands for that size",
     Assumption.GUESSED: "a Llama of the config's sizes",
     Assumption.TRACED: "the model as it was traced",
     Assumption.NEW_FAMILY: "a family that was never measured",
@@ -433,7 +515,7 @@ def never_together(pair: Pair) -> str:
     return f"{one} and {other}"
 
 
-def interval(strategy: Strategy, value: Interval) -> str:
+def interval(strategy: Strategy, value: Interval, of: Model) -> str:
     """The expected peak, its bounds and what they rest on."""
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
     said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
@@ -442,11 +524,16 @@ def interval(strategy: Strategy, value: Interval) -> str:
     apart = ", ".join(map(never_together, value.never_together))
     parts = (
         said,
+        value.heaviest_bytes and of.heaviest and _heaviest(value.heaviest_bytes, of.heaviest),
         assumed and f"assumes {assumed}",
         besides and f"not counted: {besides}",
         apart and f"never measured together: {apart}",
     )
     return "; ".join(part for part in parts if part)
+
+
+def _heaviest(size_bytes: int, of: Model) -> str:
+    return f"another model of that size takes up to {gib(size_bytes)}, such as {_shape(of)}"
 
 
 def verdict(evaluated: StrategyEstimate) -> str:

@@ -16,7 +16,7 @@ from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
 from zerowiz.ui.text.table import grid, print_table, say
-from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, gpus, small
+from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, small
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,7 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
     )
     return (
         f"Machine  {gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}",
-        f"Model    {job.model.name}, {count(job.model.params)} parameters ({job.model.source})",
+        f"Model    {sentences.model(job.model)}",
         f"Step     {', '.join([step, *others])}",
     )
 
@@ -64,7 +64,7 @@ _RULE_OF_THUMB_LEGEND = (
 
 def _answer_lines(decision: Decision) -> Iterator[str]:
     asked = _even([sentences.question(step.question) for step in decision.answers])
-    answered = _even(["yes" if step.answer else "no" for step in decision.answers])
+    answered = _even([sentences.answered(decision, step) for step in decision.answers])
     for step, question, answer in zip(decision.answers, asked, answered, strict=True):
         yield f"{question}  {answer}  {sentences.answer(decision, step)}"
 
@@ -132,7 +132,7 @@ def flowchart(decision: Decision, stream: TextIO) -> None:
     """The job, and the answers of the flowchart."""
     say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
     say(stream, *_answer_lines(decision), hang=_LABEL_COLUMNS)
-    reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
+    reasons = "; ".join(sentences.reasons(decision))
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
     say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
 
@@ -141,7 +141,7 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
     """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
     chosen = decision.chosen
     if chosen is not None and chosen.interval is not None:
-        words = sentences.interval(chosen.strategy, chosen.interval)
+        words = sentences.interval(chosen.strategy, chosen.interval, decision.job.model)
         say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 

@@ -172,12 +172,23 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
 
 @pytest.mark.parametrize(
     ("spare_bytes", "verdict"),
-    [(-1, Verdict.DOES_NOT_FIT), (0, Verdict.TIGHT), (10 * GB, Verdict.FITS)],
+    [(-1, Verdict.DOES_NOT_FIT), (0, Verdict.UNCERTAIN), (10 * GB, Verdict.FITS)],
 )
 def test_a_budget_is_met_to_the_byte(spare_bytes: int, verdict: Verdict) -> None:
     need_bytes = evaluate(job_with(), ZERO2).device_bytes
     evaluated = evaluate(job_with(free_bytes=need_bytes + spare_bytes), ZERO2)
     assert (verdict, spare_bytes) == (evaluated.verdict, evaluated.headroom_bytes)
+
+
+@pytest.mark.parametrize(("spare_bytes", "verdict"), [(-1, Verdict.UNCERTAIN), (0, Verdict.TIGHT)])
+def test_what_is_sure_has_room_for_its_upper_bound_to_the_byte(
+    spare_bytes: int, verdict: Verdict
+) -> None:
+    job = replace(job_with(), model=read_model("llama-2-7b"))
+    job = replace(job, own_buffers=evaluate(job, ZERO2).buffers)
+    high_bytes = evaluate(job, ZERO2).high_device_bytes
+    machine = with_free(job.machine, high_bytes + spare_bytes)
+    assert verdict is evaluate(replace(job, machine=machine), ZERO2).verdict
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,10 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 FITS, TIGHT, NO = Verdict.FITS, Verdict.TIGHT, Verdict.DOES_NOT_FIT
+UNCERTAIN = Verdict.UNCERTAIN
 BUDGET_BYTES = 100
-NEED_BYTES = {FITS: 50, TIGHT: 100, NO: 110}
+NEED_BYTES = {FITS: 50, TIGHT: 100, UNCERTAIN: 90, NO: 110}
+HIGH_BYTES = {**NEED_BYTES, UNCERTAIN: 105}
 
 TABLE = read_gpu_table()
 SEVEN = model_from_size("7b", 7_000_000_000)
@@ -79,6 +81,7 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
         interval=None,
         verdict=verdict,
         device_bytes=need,
+        high_device_bytes=HIGH_BYTES[verdict],
         budget_bytes=BUDGET_BYTES,
         host=held_on_host(host),
         host_budget_bytes=host,
@@ -160,6 +163,97 @@ def test_beside_a_tight_rung_another_tight_one_is_passed_over() -> None:
 def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
     verdicts = {ZERO3: TIGHT, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}
     assert () == find_remedies(walk(verdicts, constraints=Constraints(offload=OffloadChoice.NONE)))
+
+
+@pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
+@pytest.mark.parametrize("strategy", [DDP, ZERO2_OFFLOAD, ZERO3_OFFLOAD])
+def test_an_uncertain_strategy_counts_as_yes_where_nothing_surely_runs(
+    strategy: StrategyRow, machine: Machine
+) -> None:
+    decision = walk({strategy: UNCERTAIN}, machine)
+    assert strategy == chosen(decision)
+    assert Reason.UNCERTAIN is decision.reasons[-1]
+    last = decision.answers[-1]
+    assert (True, NEED_BYTES[UNCERTAIN]) == (last.answer, last.need_bytes)
+
+
+# The truth table: what is uncertain gives way to what surely runs, wherever the flowchart finds it.
+@pytest.mark.parametrize(
+    ("verdicts", "machine", "constraints", "strategy", "reasons"),
+    [
+        ({DDP: UNCERTAIN, ZERO2: FITS}, FAST, None, ZERO2, (Reason.MIDDLE_FITS,)),
+        ({DDP: UNCERTAIN, ZERO2: TIGHT}, FAST, None, ZERO2, (Reason.MIDDLE_FITS,)),
+        ({ZERO2: UNCERTAIN, ZERO3: FITS}, FAST, None, ZERO3, (Reason.FAST_LINK_ZERO3,)),
+        ({ZERO1: UNCERTAIN, ZERO2: FITS}, SLOW, None, ZERO2, (Reason.MIDDLE_FITS,)),
+        (
+            {ZERO2: UNCERTAIN, ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS},
+            FAST,
+            None,
+            ZERO3_OFFLOAD,
+            (Reason.ONLY_OFFLOAD_FITS,),
+        ),
+        (
+            {DDP: UNCERTAIN, ZERO2_OFFLOAD: FITS},
+            ONE,
+            None,
+            ZERO2_OFFLOAD,
+            (Reason.ONLY_OFFLOAD_FITS,),
+        ),
+        (
+            {ZERO2: UNCERTAIN, ZERO3: FITS},
+            SLOW,
+            Constraints(allow_slow=True),
+            ZERO3,
+            (Reason.SLOW_ALLOWED,),
+        ),
+        (
+            {ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS},
+            SLOW,
+            Constraints(stage=3, offload=OffloadChoice.AUTO),
+            ZERO3_OFFLOAD,
+            (Reason.ASKED_FOR,),
+        ),
+    ],
+)
+def test_an_uncertain_strategy_is_passed_over_for_one_that_surely_runs(
+    verdicts: Mapping[StrategyRow, Verdict],
+    machine: Machine,
+    constraints: Constraints | None,
+    strategy: StrategyRow,
+    reasons: tuple[Reason, ...],
+) -> None:
+    decision = walk(verdicts, machine, constraints)
+    assert strategy == chosen(decision)
+    assert (*reasons, Reason.UNCERTAIN_PASSED_OVER) == decision.reasons[: len(reasons) + 1]
+    passed = [a for a in decision.answers if verdicts.get(by_name(a.strategy)) is UNCERTAIN]
+    assert {(False, HIGH_BYTES[UNCERTAIN])} == {(a.answer, a.need_bytes) for a in passed}
+
+
+def by_name(name: str | None) -> StrategyRow:
+    return next((each for each in STRATEGIES if each.name == name), DDP)
+
+
+def test_over_a_slow_link_an_uncertain_zero2_is_taken_before_a_zero3_that_fits() -> None:
+    decision = walk({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW)
+    assert (ZERO2, (Reason.MIDDLE_FITS, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
+    (remedy,) = find_remedies(decision)
+    assert ("zero3", FITS) == (remedy.strategy, remedy.verdict)
+
+
+def test_an_uncertain_stage_that_was_asked_for_is_taken() -> None:
+    decision = walk({ZERO2: UNCERTAIN, ZERO3: FITS}, constraints=Constraints(stage=2))
+    assert (ZERO2, (Reason.ASKED_FOR, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
+
+
+def test_beside_an_uncertain_choice_what_makes_it_fit_is_offered() -> None:
+    """7B of an unknown shape: the Llama fits, and the heaviest model of that size does not."""
+    job = PlanInput(machine=parse_spec("8xA100-40GB", TABLE), model=SEVEN, workload=Workload())
+    decision = decide(job, Constraints())
+    assert decision.chosen is not None
+    assert UNCERTAIN is decision.chosen.verdict
+    remedies = find_remedies(decision)
+    assert {"gradient_checkpointing": True} in [remedy.change for remedy in remedies]
+    assert {remedy.verdict for remedy in remedies} <= {FITS, TIGHT}
 
 
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
@@ -328,7 +422,7 @@ def test_an_unknown_budget_is_named_as_the_reason() -> None:
 
 ANSWERS = tuple(
     dict(zip(FLOWCHART_STRATEGIES, verdicts, strict=True))
-    for verdicts in product((FITS, NO), repeat=len(FLOWCHART_STRATEGIES))
+    for verdicts in product((FITS, UNCERTAIN, NO), repeat=len(FLOWCHART_STRATEGIES))
 )
 WISHES = tuple(
     Constraints(offload=offload, allow_slow=allow_slow)
@@ -344,6 +438,20 @@ def test_no_walk_ends_on_a_rung_that_does_not_fit(
 ) -> None:
     ends = [(verdicts, chosen(walk(verdicts, machine, constraints))) for verdicts in ANSWERS]
     assert [] == [(v, end) for v, end in ends if end is not None and v[end] is NO]
+
+
+@pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
+@pytest.mark.parametrize("constraints", WISHES)
+def test_doubt_changes_no_walk_but_to_one_that_surely_ends(
+    constraints: Constraints, machine: Machine
+) -> None:
+    """Where a walk that takes no for what is uncertain ends, that is the end; else as with yes."""
+    for verdicts in ANSWERS:
+        strictly, kindly = (
+            {s: meant if v is UNCERTAIN else v for s, v in verdicts.items()} for meant in (NO, FITS)
+        )
+        ends = [chosen(walk(v, machine, constraints)) for v in (verdicts, strictly, kindly)]
+        assert ends[0] == (ends[1] or ends[2])
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+from measured.rows import read_model
 from paths import ROOT
 
 from zerowiz.core.codec import decode, encode
@@ -30,7 +31,7 @@ HOST = Host(total_bytes=10**12, available_bytes=10**12)
 FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)
 JOB = PlanInput(
     machine=FOUR,
-    model=model_from_size("1b", 1_000_000_000),
+    model=read_model("llama-3.2-1b"),
     workload=Workload(micro_batch=4, gradient_checkpointing=True),
 )
 DAY = "2026-11-22"

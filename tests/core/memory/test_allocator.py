@@ -1,9 +1,11 @@
 """How near the edge a run may come, and what it takes beside its tensors."""
 
+from itertools import pairwise
+
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass
@@ -78,11 +80,18 @@ def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
         peak_bytes + int(fraction * peak_bytes) + beside_bytes
         for fraction in (near.slack_fraction, near.tight_fraction)
     )
+    assert evaluated.interval is not None
+    high_bytes = evaluated.interval.high_bytes
+    sure_bytes = high_bytes + int(near.sure_fraction * high_bytes) + beside_bytes
+    # Without expandable segments a run that is not sure to live may die at any margin of speed.
+    changes = [enough_bytes, sure_bytes, plenty_bytes] if expandable else [enough_bytes, sure_bytes]
     verdicts = [
         evaluate(replace(job, machine=machine_of(2, free_bytes)), ZERO2).verdict
-        for free_bytes in (enough_bytes - 1, enough_bytes, plenty_bytes - 1, plenty_bytes)
+        for change_bytes in changes
+        for free_bytes in (change_bytes - 1, change_bytes)
     ]
-    assert [Verdict.DOES_NOT_FIT, Verdict.TIGHT, Verdict.TIGHT, Verdict.FITS] == verdicts
+    steps = ["does_not_fit", "uncertain", *(["tight"] if expandable else []), "fits"]
+    assert [step for pair in pairwise(steps) for step in pair] == verdicts
 
 
 def test_a_second_copy_of_the_parameters_opens_groups_of_its_own() -> None:

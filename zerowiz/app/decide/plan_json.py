@@ -19,7 +19,7 @@ def encode_plan(
     return encode_decision(
         decision,
         version=__version__,
-        reasons=[sentences.reason(reason) for reason in decision.reasons],
+        reasons=sentences.reasons(decision),
         remedies=plan.remedies,
         settled=plan.request.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),

@@ -78,7 +78,7 @@ def escalate(
     launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
     check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
-    reasons = "; ".join(sentences.reason(reason) for reason in decision.reasons)
+    reasons = "; ".join(sentences.reasons(decision))
     return replace(
         start,
         plan=plan,

@@ -198,7 +198,7 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
         run=run,
         launch_plan=launch_plan,
         resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
-        why="; ".join(map(sentences.reason, plan.decision.reasons)),
+        why="; ".join(sentences.reasons(plan.decision)),
     )
 
 

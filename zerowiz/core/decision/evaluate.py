@@ -30,11 +30,19 @@ from zerowiz.core.workload import Accounting
 
 
 class Verdict(StrEnum):
-    """Whether a strategy fits on this machine."""
+    """Whether a strategy fits on this machine, the best first.
+
+    Each bound has a margin of its own (`Margin`): the expected peak the slack without which a run
+    dies, its upper bound the one with which none died, and the expected peak, again, that of speed:
+    that a run never flushes is no promise.
+    """
 
     FITS = "fits"
+    """The upper bound fits with its margin, and the expected peak with that of speed."""
     TIGHT = "tight"
+    """The upper bound fits with its margin; near the limit, steps may be slower."""
     UNCERTAIN = "uncertain"
+    """The expected peak fits; its upper bound does not, or something is not counted."""
     DOES_NOT_FIT = "does_not_fit"
 
 
@@ -47,6 +55,8 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     device_bytes: int
     """The predicted peak and what else the job takes on the device."""
+    high_device_bytes: int
+    """The same where the peak is at its upper bound, whatever the model is of a size."""
     budget_bytes: int | None
     host: HostNeed
     """Of all ranks of one node together."""
@@ -69,8 +79,21 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """Whether it can be chosen: a tight one can."""
+        """Whether it can be chosen: a tight one can, and so can an uncertain one."""
         return self.verdict is not Verdict.DOES_NOT_FIT
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it runs, as far as anything was measured."""
+        return self.verdict in {Verdict.FITS, Verdict.TIGHT}
+
+    @property
+    def doubted(self) -> Interval | None:
+        """The interval for which it is uncertain; None where it lacks host memory to save alone."""
+        found = self.interval
+        if self.verdict is not Verdict.UNCERTAIN or found is None or self.budget_bytes is None:
+            return None
+        return found if found.uncounted or self.high_device_bytes > self.budget_bytes else None
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -137,11 +160,47 @@ def _host_budget_bytes(machine: Machine, device_bytes: int) -> int | None:
     return max(0, available_bytes - device_bytes * len(machine.gpus))
 
 
-def _verdict(need_bytes: int, margin_bytes: int, budget_bytes: int | None) -> Verdict:
-    """An unknown budget could be nothing at all."""
-    if budget_bytes is None or need_bytes > budget_bytes:
-        return Verdict.DOES_NOT_FIT
-    return Verdict.FITS if need_bytes + margin_bytes <= budget_bytes else Verdict.TIGHT
+class _DeviceNeed(Struct, frozen=True, kw_only=True):
+    """What a job takes of a device, as it is expected, at most, and with the margin of speed."""
+
+    expected_bytes: int
+    high_bytes: int
+    roomy_bytes: int
+
+    def verdict(self, budget_bytes: int | None, *, all_is_counted: bool) -> Verdict:
+        """An unknown budget could be nothing at all."""
+        if budget_bytes is None or self.expected_bytes > budget_bytes:
+            return Verdict.DOES_NOT_FIT
+        if self.high_bytes > budget_bytes or not all_is_counted:
+            return Verdict.UNCERTAIN
+        return Verdict.FITS if self.roomy_bytes <= budget_bytes else Verdict.TIGHT
+
+
+def _device_need(
+    job: PlanInput,
+    predicted: Estimate,
+    interval: Interval | None,
+    buffers: Buffers,
+    vllm: VllmShare | None,
+) -> _DeviceNeed:
+    """The rule of thumb, which has no interval, knows tensors alone."""
+    peak_bytes = predicted.peak_bytes
+    if interval is None:
+        return _DeviceNeed(expected_bytes=peak_bytes, high_bytes=peak_bytes, roomy_bytes=peak_bytes)
+    near = margin(expandable_segments=job.expandable_segments)
+    beside_bytes = outside_bytes(job.machine, buffers)
+
+    def with_room(tensors_bytes: int, fraction: float) -> int:
+        training_bytes = tensors_bytes + int(fraction * tensors_bytes)
+        if vllm is not None:
+            training_bytes = vllm.with_training(training_bytes)
+        return training_bytes + beside_bytes
+
+    return _DeviceNeed(
+        expected_bytes=with_room(peak_bytes, near.slack_fraction),
+        high_bytes=with_room(interval.safe_bytes, near.sure_fraction),
+        roomy_bytes=with_room(peak_bytes, near.tight_fraction),
+    )
 
 
 def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
@@ -162,32 +221,30 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     machine, budget_bytes = job.machine, job.gpu_budget_bytes
     ranks, step = machine.world_size, job.counted_workload
     rank = rank_sizes(job.model, step, ranks, strategy, buffers, job.own_trace)
+    heaviest = None
     if job.accounting is Accounting.TEXTBOOK:
         predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
-        device_bytes, margin_bytes, vllm = predicted.peak_bytes, 0, None
+        vllm = None
     else:
         predicted = estimate(job.model, rank, machine.accelerator)
-        peak_bytes = predicted.peak_bytes
-        near = margin(expandable_segments=job.expandable_segments)
-        slack_bytes = int(near.slack_fraction * peak_bytes)
-        device_bytes = peak_bytes + slack_bytes
         vllm = vllm_share(machine, step, predicted)
-        if vllm is not None:
-            device_bytes = vllm.with_training(device_bytes)
-        device_bytes += outside_bytes(machine, buffers)
-        margin_bytes = int(near.tight_fraction * peak_bytes) - slack_bytes
+        if (other := job.model.heaviest) is not None:
+            other_rank = rank_sizes(other, step, ranks, strategy, buffers)
+            heaviest = estimate(other, other_rank, machine.accelerator)
+    interval = find_interval(job, predicted, heaviest)
+    need = _device_need(job, predicted, interval, buffers, vllm)
+    device_bytes = need.expected_bytes
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
     host = _host_need(job, predicted, host_budget_bytes)
-    interval = find_interval(job, predicted)
-    verdict = _verdict(device_bytes, margin_bytes, budget_bytes)
-    if verdict is not Verdict.DOES_NOT_FIT and interval is not None and interval.uncounted:
-        verdict = Verdict.UNCERTAIN
+    all_is_counted = interval is None or not interval.uncounted
+    verdict = need.verdict(budget_bytes, all_is_counted=all_is_counted)
     verdict = _with_host(verdict, host, host_budget_bytes, strategy)
     return StrategyEstimate(
         estimate=predicted,
         interval=interval,
         verdict=verdict,
         device_bytes=device_bytes,
+        high_device_bytes=need.high_bytes,
         budget_bytes=budget_bytes,
         host=host,
         host_budget_bytes=host_budget_bytes,

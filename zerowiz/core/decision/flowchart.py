@@ -49,6 +49,7 @@ class Reason(StrEnum):
     FORCED = "forced"
     TIGHT = "tight"
     UNCERTAIN = "uncertain"
+    UNCERTAIN_PASSED_OVER = "uncertain_passed_over"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
 
@@ -130,26 +131,39 @@ def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
 
 
 class _Flowchart:
-    """The answers so far: each question is asked once, in order, and recorded."""
+    """The answers so far: each question is asked once, in order, and recorded.
 
-    def __init__(self, evaluated: Sequence[StrategyEstimate]) -> None:
+    An uncertain strategy counts as yes, or as no while one that surely runs is looked for.
+    """
+
+    def __init__(self, evaluated: Sequence[StrategyEstimate], *, surely: bool) -> None:
         self.by_name = {each.strategy.name: each for each in evaluated}
+        self.surely = surely
         self.answers: list[Answer] = []
 
     def fits(self, question: FlowchartQuestion, strategy: Strategy) -> bool:
         evaluated = self.by_name[strategy.name]
+        fits = evaluated.is_sure if self.surely else evaluated.runs
         room_bytes = evaluated.headroom_bytes
         on_host = not evaluated.runs and room_bytes is not None and room_bytes >= 0
+        passed_over = evaluated.runs and not fits
+        on_gpu_bytes = evaluated.high_device_bytes if passed_over else evaluated.device_bytes
         self.answers.append(
             Answer(
                 question=question,
-                answer=evaluated.runs,
+                answer=fits,
                 strategy=strategy.name,
-                need_bytes=evaluated.host.running_bytes if on_host else evaluated.device_bytes,
+                need_bytes=evaluated.host.running_bytes if on_host else on_gpu_bytes,
                 have_bytes=evaluated.host_budget_bytes if on_host else evaluated.budget_bytes,
             )
         )
-        return evaluated.runs
+        return fits
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether an uncertain strategy was asked of, and counted as no."""
+        asked = [self.by_name[a.strategy] for a in self.answers if a.strategy is not None]
+        return self.surely and any(each.verdict is Verdict.UNCERTAIN for each in asked)
 
     def first_offload(self) -> StrategyEstimate | None:
         strategies = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
@@ -205,16 +219,12 @@ _QUESTION_OF_STAGE = {
 }
 
 
-def _asked_for(
-    flowchart: _Flowchart, strategies: Sequence[Strategy], constraints: Constraints
-) -> _Choice:
+def _asked_for(flowchart: _Flowchart, strategies: Sequence[Strategy]) -> _Choice:
     for strategy in strategies:
         plain = strategy.offload is Offload.NONE
         question = _QUESTION_OF_STAGE[strategy.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
         if flowchart.fits(question, strategy):
             return flowchart.by_name[strategy.name], Reason.ASKED_FOR
-    if constraints.force:
-        return flowchart.by_name[strategies[0].name], Reason.FORCED
     return None, Reason.NOTHING_FITS
 
 
@@ -225,22 +235,40 @@ _REMARKED: Mapping[Verdict, Reason] = {
 }
 
 
-def follow_flowchart(
-    evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
-) -> Decision:
-    """Decide from verdicts that exist already."""
-    flowchart, strategies = _Flowchart(evaluated), _considered(constraints)
+def _choose(
+    flowchart: _Flowchart, job: PlanInput, constraints: Constraints
+) -> tuple[StrategyEstimate | None, list[Reason]]:
     pinned = constraints.stage is not None or constraints.offload in (
         OffloadChoice.OPTIMIZER,
         OffloadChoice.ALL,
     )
+    strategies = _considered(constraints)
     if pinned:
-        chosen, reason = _asked_for(flowchart, strategies, constraints)
+        chosen, reason = _asked_for(flowchart, strategies)
     else:
         chosen, reason = _unpinned(flowchart, job, constraints)
+    if pinned and chosen is None and constraints.force and not flowchart.surely:
+        chosen, reason = flowchart.by_name[strategies[0].name], Reason.FORCED
     reasons = [reason]
+    if flowchart.passed_over:
+        reasons.append(Reason.UNCERTAIN_PASSED_OVER)
     if chosen and chosen.verdict in _REMARKED:
         reasons.append(_REMARKED[chosen.verdict])
+    return chosen, reasons
+
+
+def follow_flowchart(
+    evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
+) -> Decision:
+    """Decide from verdicts that exist already.
+
+    Followed once for what surely runs; an uncertain strategy is taken only where that finds none.
+    """
+    flowchart = _Flowchart(evaluated, surely=True)
+    chosen, reasons = _choose(flowchart, job, constraints)
+    if chosen is None:
+        flowchart = _Flowchart(evaluated, surely=False)
+        chosen, reasons = _choose(flowchart, job, constraints)
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(

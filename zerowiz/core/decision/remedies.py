@@ -1,6 +1,7 @@
 """Compute what would make a strategy fit: every remedy is a change that was evaluated again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, widen
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Precision, StateDtype
@@ -25,6 +27,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
 
     change: Change
     strategy: str
+    verdict: Verdict
+    """Of that strategy."""
     frees_bytes: int
 
 
@@ -184,6 +188,7 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
     return Remedy(
         change=change,
         strategy=chosen.strategy.name,
+        verdict=chosen.verdict,
         frees_bytes=max(0, before.device_bytes - chosen.device_bytes),
     )
 
@@ -210,15 +215,25 @@ class _Search:
             return None
         if made.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
             self.slow.append(attempted)
-        chosen = made.chosen
-        return None if chosen is None or chosen.verdict is Verdict.DOES_NOT_FIT else chosen
+        return made.chosen if made.chosen and made.chosen.runs else None
 
     def first(self, attempts: Iterable[Attempted]) -> Iterator[Remedy]:
-        """The first attempt that fits, if any does."""
+        """The first attempt after which something surely runs, if there is one.
+
+        Where nothing fits, one that is uncertain is better than none. A size stays a size whatever
+        is changed, so its doubt is no reason to look further.
+        """
+        refused = self.decision.chosen is None
+        uncertain: list[Remedy] = []
         for attempted in attempts:
             if chosen := self.fits(attempted):
-                yield make_remedy(self.decision, attempted[0], chosen)
-                return
+                change, job, _ = attempted
+                remedy = make_remedy(self.decision, change, chosen)
+                if chosen.is_sure or (refused and job.model.source is ModelSource.SIZE):
+                    yield remedy
+                    return
+                uncertain.append(remedy)
+        yield from uncertain[:1] if refused else ()
 
     def pairs(self) -> Iterator[Remedy]:
         """Two changes at once, where none is enough alone; more only where no two are."""
@@ -248,33 +263,43 @@ class _Search:
                     yield from attempts
 
 
+def _roomier(decision: Decision, chosen: StrategyEstimate) -> Iterator[Remedy]:
+    """The strategies below the chosen one that fit, without being tight or uncertain."""
+    forbidden = decision.constraints.offload is OffloadChoice.NONE
+    for each in decision.evaluated[decision.evaluated.index(chosen) + 1 :]:
+        offloads = each.strategy.offload is not Offload.NONE
+        if each.verdict is Verdict.FITS and not (forbidden and offloads):
+            yield Remedy(
+                change={"stage": str(each.strategy.stage), "offload": each.strategy.offload.value},
+                strategy=each.strategy.name,
+                verdict=each.verdict,
+                frees_bytes=max(0, chosen.device_bytes - each.device_bytes),
+            )
+
+
 def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
     """The changes that would lead to a strategy, the cheapest first; none where one fits well.
 
-    A tight choice is given the next strategy that fits without being tight.
+    A tight or uncertain choice is given the next strategy that fits. Where there is none, an
+    uncertain one is given the changes after which something surely runs.
     """
+    chosen = decision.chosen
     if decision.job.own_buffers is not None:
         # The user's own config sets all this itself; no option can be added to it.
         return ()
-    if decision.chosen is None:
+    if chosen is None:
         return tuple(_find_each(decision))
-    if Reason.TIGHT not in decision.reasons:
+    if chosen.verdict not in {Verdict.TIGHT, Verdict.UNCERTAIN}:
         return ()
-    forbidden = decision.constraints.offload is OffloadChoice.NONE
-    below = decision.evaluated[decision.evaluated.index(decision.chosen) + 1 :]
-    roomier = [
-        w
-        for w in below
-        if w.verdict is Verdict.FITS and not (forbidden and w.strategy.offload is not Offload.NONE)
-    ]
-    return tuple(
-        Remedy(
-            change={"stage": str(w.strategy.stage), "offload": w.strategy.offload.value},
-            strategy=w.strategy.name,
-            frees_bytes=max(0, decision.chosen.device_bytes - w.device_bytes),
-        )
-        for w in roomier[:1]
-    )
+    roomier = tuple(islice(_roomier(decision, chosen), 1))
+    if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
+        return roomier
+    return tuple(_find_each(decision))
+
+
+def _may_be_sure(evaluated: StrategyEstimate) -> bool:
+    """Whether less memory makes it sure: not where something is not counted."""
+    return evaluated.interval is None or not evaluated.interval.uncounted
 
 
 def _find_each(decision: Decision) -> Iterator[Remedy]:

@@ -42,7 +42,6 @@ _NONE: Stretch = MappingProxyType({})
 class Assumption(StrEnum):
     """What an interval rests on; other programs read these names."""
 
-    STAND_IN = "stand_in_llama"
     GUESSED = "guessed_architecture"
     TRACED = "traced_model"
     NEW_FAMILY = "family_never_measured"
@@ -65,9 +64,22 @@ class Assumption(StrEnum):
     SHARDED_ADAPTERS = "sharded_adapters"
     ON_CPU = "cpu_never_measured"
     CUT = "shares_cut_through_tensors"
+    STAND_IN = "stand_in_llama"
     FUSED_OPTIMIZER = "fused_optimizer"
     FUSED_ATTENTION = "fused_attention"
     UNPADDED = "batch_without_padding"
+
+
+class SettledBy(StrEnum):
+    """What would show whether an uncertain strategy fits; other programs read these names."""
+
+    CONFIG = "config"
+    """The config.json of the model."""
+    TRACE = "trace"
+    MEASURE = "measure"
+    """`zerowiz measure` on the machine."""
+    RUN = "run"
+    """Some steps of the job itself, where the ranks of `measure` train without a part of it."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -77,10 +89,17 @@ class Interval(Struct, frozen=True, kw_only=True):
     expected_bytes: int
     high_bytes: int
     assumptions: tuple[Assumption, ...]
+    heaviest_bytes: int | None = None
+    """Of a size: the upper bound of the model that holds most, of those that have it."""
     uncounted: tuple[Uncounted, ...] = ()
     """What is held besides: no bound counts it."""
     never_together: tuple[Pair, ...] = ()
     """The settings of the job that no measured run had together."""
+
+    @property
+    def safe_bytes(self) -> int:
+        """What no rank passes, whatever the model is that a size stands for."""
+        return max(self.high_bytes, self.heaviest_bytes or 0)
 
 
 class Doubt(NamedTuple):
@@ -108,19 +127,9 @@ _LARGEST = (
     AllocationKind.SLICE_IN_FP32,
 )
 
-# The dense language models of tests/models compared with a Llama of their size, kind by kind, as
-# far apart as tests/core/decision/test_uncertainty.py finds them: all but Falcon-7B, which repeats
-# its key 71 times.
-_STAND_IN: Stretch = {
-    AllocationKind.ACTIVATIONS: (0.55, 2.1),
-    AllocationKind.ONE_BLOCK: (0.5, 1.9),
-    AllocationKind.LOSS_SAVED: (1.0, 10.3),
-    AllocationKind.LOSS_LOGITS: (1.0, 8.2),
-    AllocationKind.LOSS_GRADIENTS: (1.0, 8.2),
-    **dict.fromkeys(_LARGEST, (0.5, 6.0)),
-}
-# Those, the mixtures and the encoders, compared with the Llama that is guessed from the sizes in
-# their config.
+# The language models of tests/models compared with the Llama that is guessed from the sizes in
+# their config, kind by kind, as far apart as tests/core/decision/test_uncertainty.py finds them,
+# but for Falcon-7B, which repeats its key 71 times.
 _GUESSED: Stretch = {
     AllocationKind.ACTIVATIONS: (0.6, 1.5),
     AllocationKind.ONE_BLOCK: (0.9, 1.45),
@@ -163,12 +172,6 @@ def _never_together(job: PlanInput, strategy: Strategy) -> tuple[Pair, ...]:
 # ten runs of three families do not need is no doubt: adapters (at most 0.31 % off, i1-006) and
 # packed sequences (0.12 %, i1-029) are none.
 DOUBTS: Sequence[Doubt] = (
-    Doubt(
-        what=Assumption.STAND_IN,
-        holds=lambda job, _: job.model.source is ModelSource.SIZE,
-        rate=0.03,
-        parts=_STAND_IN,
-    ),
     # OPT-350M, whose embedding is narrower than its blocks, has 6.7 % fewer parameters.
     Doubt(
         what=Assumption.GUESSED,
@@ -310,6 +313,10 @@ DOUBTS: Sequence[Doubt] = (
     Doubt(what=Assumption.CUT, holds=_is_cut),
     # What follows is assumed, and not a matter of degree.
     Doubt(
+        what=Assumption.STAND_IN,
+        holds=lambda job, _: job.model.source is ModelSource.SIZE,
+    ),
+    Doubt(
         what=Assumption.FUSED_OPTIMIZER,
         holds=lambda job, strategy: _steps_with(job, strategy, fused=True),
     ),
@@ -414,21 +421,52 @@ def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:
     return tuple(dict.fromkeys((*held, *job.script_uncounted)))
 
 
-def find_interval(job: PlanInput, predicted: Estimate) -> Interval | None:
-    """Around a prediction; None for the rule of thumb, which predicts no run."""
+# What shows something that is not counted, where that is not a run of the job.
+_COUNTED_BY: Mapping[Uncounted, SettledBy] = MappingProxyType(
+    {Uncounted.WRAPPED_MODEL: SettledBy.TRACE}
+)
+
+
+def settled_by(job: PlanInput, interval: Interval) -> SettledBy:
+    """The cheapest way to know whether a strategy with this interval fits."""
+    needed = {_COUNTED_BY.get(what, SettledBy.RUN) for what in interval.uncounted}
+    if needed:
+        return SettledBy.RUN if SettledBy.RUN in needed else needed.pop()
+    if job.model.source is ModelSource.SIZE:
+        return SettledBy.CONFIG
+    untraced = {Assumption.GUESSED, Assumption.NEW_FAMILY} & {*interval.assumptions}
+    return SettledBy.TRACE if untraced and job.own_trace is None else SettledBy.MEASURE
+
+
+def find_interval(
+    job: PlanInput, predicted: Estimate, heaviest: Estimate | None = None
+) -> Interval | None:
+    """Around a prediction; None for the rule of thumb, which predicts no run.
+
+    Args:
+        job: What is evaluated.
+        predicted: Of the model of the job.
+        heaviest: Of a size: the same of the model that holds most, of those that have it.
+    """
     if job.accounting is Accounting.TEXTBOOK:
         return None
     strategy = predicted.strategy
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
-    cuts = _cuts(predicted.rank) if _is_cut(job, strategy) else _NONE
-    stretch = _product([cuts, *(doubt.parts for doubt in doubts)])
-    lowest_bytes, highest_bytes = _extremes(predicted, stretch)
+
+    def bounds(estimate: Estimate) -> tuple[int, int]:
+        cuts = _cuts(estimate.rank) if _is_cut(job, strategy) else _NONE
+        stretch = _product([cuts, *(doubt.parts for doubt in doubts)])
+        lowest_bytes, highest_bytes = _extremes(estimate, stretch)
+        return int(lowest_bytes * (1 - rate)), math.ceil(highest_bytes * (1 + rate))
+
+    low_bytes, high_bytes = bounds(predicted)
     return Interval(
-        low_bytes=int(lowest_bytes * (1 - rate)),
+        low_bytes=low_bytes,
         expected_bytes=predicted.peak_bytes,
-        high_bytes=math.ceil(highest_bytes * (1 + rate)),
+        high_bytes=high_bytes,
         assumptions=tuple(doubt.what for doubt in doubts),
+        heaviest_bytes=None if heaviest is None else bounds(heaviest)[1],
         uncounted=find_uncounted(job, strategy),
         never_together=_never_together(job, strategy),
     )

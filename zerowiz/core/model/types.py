@@ -155,6 +155,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """The count of the checkpoint in the config's folder, where it is another one."""
     wrapped: bool = False
     """Whether a multimodal model wraps it with others, which are not counted."""
+    heaviest: "Model | None" = None
+    """Of a size: the model that holds most, of those that have it."""
 
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""
