@@ -111,8 +111,10 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: 
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
     reasons = [
         "it was asked for, and it fits",
-        "it is uncertain, and may run out of memory; the config.json of your model settles it"
-        " (`--model FOLDER`)",
+        (
+            "it is uncertain, and may run out of memory; the config.json of your model settles it"
+            " (`--model FOLDER`)"
+        ),
     ]
     assert ("zero2", reasons) == (content["chosen"], content["reasons"])
     assert 4 == len(content["machine"]["gpus"])
