@@ -417,6 +417,13 @@ class Workload(Struct, frozen=True, kw_only=True):
         return Reference.MODEL if copies and self.method is Method.FULL else Reference.NONE
 
     @property
+    def is_own_reference(self) -> bool:
+        """Whether each micro-step runs the model once more without its adapters, to compare."""
+        adapted = self.method is not Method.FULL
+        compared = self.trainer in {Trainer.DPO, Trainer.KTO}
+        return adapted and compared and self.resolved_reference is Reference.NONE
+
+    @property
     def resolved_generation_batch(self) -> int:
         """Completions that a GPU generates at a time.
 

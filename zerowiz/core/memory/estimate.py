@@ -15,7 +15,12 @@ from zerowiz.core.memory.ledger import (
     moment_bytes,
 )
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow
-from zerowiz.core.memory.trainers import host_allocations, with_frozen_models, with_generation
+from zerowiz.core.memory.trainers import (
+    as_it_runs,
+    host_allocations,
+    with_frozen_models,
+    with_generation,
+)
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES
@@ -122,7 +127,7 @@ def _first_iteration(r: RankSizes, steady: Moments) -> Moments:
         state_scales_bytes=r.state_scales_bytes if stepped_at_init else 0,
         prefetching=r.accumulating,
     )
-    early = r.strategy.moments(unstepped)
+    early = r.strategy.moments(as_it_runs(unstepped))
     # The last moment of a step is the optimizer's own, which makes its states as it begins.
     step = (*early[Phase.STEP][:-1], steady[Phase.STEP][-1])
     return {
@@ -136,11 +141,12 @@ def estimate(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
     """What this rank holds; `rank` holds the strategy, whose row has the formulas."""
-    steady = rank.strategy.moments(rank)
+    steady = rank.strategy.moments(as_it_runs(rank))
     first = _first_iteration(rank, steady)
+    unused = as_it_runs(replace(rank, prefetching=rank.accumulating))
     steady, first = (
-        with_generation(with_frozen_models(moments, model, rank), model, rank)
-        for moments in (steady, first)
+        with_generation(with_frozen_models(moments, model, r), model, r)
+        for moments, r in ((steady, rank), (first, unused))
     )
     if accelerator is Accelerator.CUDA:
         steady = _with_workspaces(steady, ())

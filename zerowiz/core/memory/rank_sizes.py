@@ -18,6 +18,7 @@ from msgspec import Struct
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
+from zerowiz.core.memory.forward.losses import has_fused_head
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.ledger import Moment, Moments
 from zerowiz.core.model.families import FAMILIES
@@ -85,6 +86,7 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     frozen_bytes: int
     largest: int
     """The largest trainable tensor."""
+    layers: int
     module: int
     """All tensors of the module that holds most: the experts of one layer are one module."""
     kept_experts: int
@@ -99,6 +101,14 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     persistent_parameters: int
     """Elements of adapters that stage 3 keeps whole, as they are below its threshold."""
     embedding: int
+    gathered_head: int
+    """Elements of the head that TRL's loss gathers by itself."""
+    staying_embedding: int
+    """Elements of an embedding without a head, which stays gathered from step to step.
+
+    parameter_offload.py, _post_backward_module_hook: a module is released where the gradient of
+    its input was made, and token ids have none (tr1-023).
+    """
     tied: bool
     untied_head_bytes: int
     """Of the head, or embeddings, that exist until they are tied to an embedding."""
@@ -345,6 +355,14 @@ def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     return min(model.largest_param, model.params), in_block
 
 
+def _gathered_head(a: Architecture, workload: Workload) -> int:
+    return a.vocab_size * a.hidden_size if has_fused_head(workload) else 0
+
+
+def _staying_embedding(a: Architecture, workload: Workload) -> int:
+    return a.vocab_size * a.hidden_size if workload.trainer is Trainer.REWARD else 0
+
+
 def _experts(model: Model) -> list[Tensor]:
     return [
         tensor for tensor in model.tensors if tensor.in_block and tensor.name.startswith("experts.")
@@ -386,12 +404,15 @@ def rank_sizes(
         trainable=trainable,
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
+        layers=architecture.layers,
         module=max(model.largest_param, sum(tensor.numel for tensor in experts)),
         kept_experts=sum(tensor.numel * tensor.copies for tensor in kept),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
         embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
+        gathered_head=_gathered_head(architecture, workload),
+        staying_embedding=_staying_embedding(architecture, workload),
         tied=tied,
         untied_head_bytes=weight_bytes * _untied(architecture) if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],

@@ -11,6 +11,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Momen
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Reference, Trainer
 
 # Of a micro-step: not there while completions are sampled.
@@ -29,6 +30,8 @@ OF_A_MICRO_STEP = frozenset(
 # transformers/generation/utils.py, _sample: the logits in fp32, those that may be sampled, and
 # their probabilities.
 _SAMPLED_COPIES = 3
+# Modules of a block that have no weights of their own: it, its attention, its MLP, its activation.
+_CONTAINERS = 4
 
 
 def _is_sharded(r: RankSizes) -> bool:
@@ -55,13 +58,39 @@ def _held(model: Model, r: RankSizes) -> Moment:
     return (Allocation(AllocationKind.REFERENCE_SHARDED, on_gpu_bytes, "w (N + F) / d"),)
 
 
-def _gathered(r: RankSizes) -> Moment:
+def _run_ahead(model: Model, r: RankSizes) -> int:
+    """How many elements of the blocks are gathered before they run, in a pass without gradients.
+
+    partitioned_param_coordinator.py, fetch_sub_module: with each module, some of the parameters
+    that come next are fetched, until they fill the prefetch bucket. So the fetches are through
+    with all blocks when the modules are through with a part of them.
+    """
+    bucket = r.buffers.stage3_prefetch_bucket_size
+    layers = model.architecture.layers
+    block = [tensor for tensor in model.tensors if tensor.in_block]
+    fetches = waiting = 0
+    for tensor in block:
+        for _ in range(max(1, tensor.copies // layers)):
+            waiting += tensor.numel
+            fetches, waiting = (fetches + 1, 0) if waiting >= bucket else (fetches, waiting)
+    modules = _CONTAINERS + sum(1 for tensor in block if not tensor.name.endswith("bias"))
+    done_fraction = min(1, fetches / modules)
+    return int(model.layer_params * layers * (1 - done_fraction))
+
+
+def _gathered(model: Model, r: RankSizes) -> Moment:
     """What stage 3 gathers of a copy: each module is used once, and released at once."""
-    if not _is_sharded(r) or not _copies(r) or r.ranks == 1:
+    if not _is_sharded(r) or not _copies(r) or r.ranks == 1 or not r.prefetching:
         return ()
-    numel = r.module + r.buffers.stage3_prefetch_bucket_size
-    formula = "w (M + prefetch)"
-    return (Allocation(AllocationKind.REFERENCE_GATHERED, r.weight_bytes * numel, formula),)
+    a, ahead = model.architecture, _run_ahead(model, r)
+    # A tied embedding is used again by the head (stage3_max_reuse_distance).
+    ends = a.vocab_size * a.hidden_size if a.tied_embeddings else 0
+    live = min(model.params, max(r.module, min(r.buffers.stage3_max_live_parameters, ahead + ends)))
+    # What comes from the host is on the GPU as a shard until it is gathered (tr1-024).
+    shards = ahead // r.ranks if r.strategy.offload is Offload.ALL else 0
+    size_bytes = r.weight_bytes * (live + shards)
+    formula = "w x what is fetched early"
+    return (Allocation(AllocationKind.REFERENCE_GATHERED, size_bytes, formula),)
 
 
 def with_frozen_models(moments: Moments, model: Model, r: RankSizes) -> Moments:
@@ -70,7 +99,7 @@ def with_frozen_models(moments: Moments, model: Model, r: RankSizes) -> Moments:
     if not _copies(r):
         return moments
     # A trainer that generates asks its reference before the micro-steps.
-    running = () if r.workload.trainer.generates else _gathered(r)
+    running = () if r.workload.trainer.generates else _gathered(model, r)
     extra = {Phase.MODEL: (), Phase.FORWARD: (*held, *running)}
     return {
         phase: tuple((*moment, *extra.get(phase, held)) for moment in competing)
@@ -128,11 +157,24 @@ def _generating(base: Moment, a: Architecture, r: RankSizes) -> tuple[Moment, ..
     )
 
 
-def _scoring(base: Moment, r: RankSizes) -> Moment:
+def _scoring(base: Moment, model: Model, r: RankSizes) -> Moment:
     """The log-probabilities of the reference, or of the model itself, of a micro-batch."""
     size_bytes = max(r.activations.pass_bytes, r.activations.loss_forward_bytes)
     scoring = Allocation(AllocationKind.SCORING, size_bytes, "a pass without gradients")
-    return (*base, *_gathered(r), scoring)
+    return (*base, *_gathered(model, r), scoring)
+
+
+def as_it_runs(r: RankSizes) -> RankSizes:
+    """The rank in steady state: whether stage 3 knows in which order the modules come.
+
+    trl 1.16, models/utils.py, add_hooks: to generate, stage 3 loses its hooks, and the first
+    micro-step after that learns the order anew (tr1-005, tr1-021). A pass of the same model as its
+    own reference ends the order in the middle of each micro-step (tr1-013).
+    """
+    sampled = r.workload.trainer.generates and r.workload.vllm_memory_fraction is None
+    if r.workload.is_own_reference:
+        return replace(r, prefetching=False)
+    return replace(r, prefetching=r.accumulating) if sampled else r
 
 
 def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
@@ -143,4 +185,4 @@ def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     base = tuple(each for each in first if each.kind not in OF_A_MICRO_STEP)
     here = r.workload.vllm_memory_fraction is None
     sampled = _generating(base, model.architecture, r) if here else ()
-    return {**moments, Phase.GENERATE: (*sampled, _scoring(base, r))}
+    return {**moments, Phase.GENERATE: (*sampled, _scoring(base, model, r))}

@@ -69,7 +69,9 @@ def _live(r: RankSizes) -> int:
     """
     if r.ranks == 1:
         return 0
-    most = max(r.module, r.buffers.stage3_max_live_parameters) if r.prefetching else 0
+    most = max(r.module, r.buffers.stage3_max_live_parameters)
+    # trl 1.16, trainer/utils.py, maybe_gather_lm_head_ctx (tr1-005).
+    most = most + r.staying_embedding if r.prefetching else r.gathered_head
     return min(_gatherable(r), r.kept_experts + most)
 
 
@@ -189,7 +191,29 @@ def _activations_to_come(r: RankSizes) -> Allocation:
     return Allocation(AllocationKind.ACTIVATIONS, size_bytes, "of the blocks to come")
 
 
+def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
+    """As modules come in another order than they were seen in: nothing is released (tr1-013).
+
+    parameter_offload.py, _end_of_forward_module_hook: a pass without gradients, as that of the
+    reference, resets the step, so backward is held against the order of forward.
+    """
+    running, with_loss = _running(r), _gathered_with_the_loss(r)
+    last_block_bytes = r.activations.saved_bytes // r.layers
+    return (
+        (*running, *with_loss, *opening(r)),
+        (*running, *with_loss, *first_block(r)),
+        (
+            *running,
+            _gathered(r.weight_bytes * _gatherable(r), "w (N + F)"),
+            Allocation(AllocationKind.ACTIVATIONS, last_block_bytes, "of the last block"),
+            *one_block(r),
+        ),
+    )
+
+
 def _backward(r: RankSizes) -> tuple[Moment, ...]:
+    if r.workload.is_own_reference:
+        return _backward_unordered(r)
     running, with_loss, last = _running(r), _gathered_with_the_loss(r), _gathered_last(r)
     # A head that is tied is the last of them, not the first.
     early_slice = _slice(r, r.block_largest if r.tied else r.largest)

@@ -143,11 +143,17 @@ def _one_value(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     return LossBytes(kept_bytes=0, kept_formula="", forward_bytes=0, backward_bytes=hidden_bytes)
 
 
+def has_fused_head(workload: Workload) -> bool:
+    """Whether TRL's head makes log-probabilities without all logits."""
+    scores = workload.trainer not in {Trainer.SFT, Trainer.REWARD, Trainer.PPO}
+    return scores and workload.trl_version >= _FUSED_SINCE
+
+
 def loss_bytes(architecture: Architecture, workload: Workload, tokens: int) -> LossBytes:
     """What head and loss hold for this many tokens."""
     if workload.trainer is Trainer.REWARD:
         return _one_value(architecture, workload, tokens)
     if workload.trainer not in {Trainer.SFT, Trainer.PPO}:
-        scores = _fused if workload.trl_version >= _FUSED_SINCE else _whole
+        scores = _fused if has_fused_head(workload) else _whole
         return scores(architecture, workload, tokens)
     return _BY_LOSS[workload.loss](architecture, workload, tokens)
