@@ -394,6 +394,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.EAGER: "eager attention, measured a few times",
     Assumption.OTHER_LOSS: "a loss that was measured a few times",
     Assumption.OTHER_TRAINER: "another trainer than SFT, measured a few times",
+    Assumption.NEW_TRAINER: "a trainer that was never measured so",
     Assumption.OFFLOADED: "offload, measured a few times",
     Assumption.OFFLOADED_ACCUMULATION: "everything offloaded, with accumulation: six runs",
     Assumption.GATHERED: "as much gathered as on the measured machines",

@@ -123,7 +123,7 @@ def test_vllm_is_refused_where_it_generates_nothing(trainer: Trainer) -> None:
         training(trainer, vllm_memory_fraction=0.3)
 
 
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5])
+@pytest.mark.parametrize("fraction", [-0.1, 1.5])
 def test_a_fraction_is_a_part_of_the_memory(fraction: float) -> None:
     with pytest.raises(UsageError, match="no part"):
         training(Trainer.GRPO, vllm_memory_fraction=fraction)
@@ -210,3 +210,5 @@ def test_what_no_formula_counts_is_named(
     assert uncounted == evaluated.interval.uncounted
     named = Assumption.OTHER_TRAINER in evaluated.interval.assumptions
     assert named is (trainer is not Trainer.SFT)
+    never = Assumption.NEW_TRAINER in evaluated.interval.assumptions
+    assert never is (trainer is Trainer.PPO)

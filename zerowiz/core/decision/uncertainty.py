@@ -19,6 +19,7 @@ from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.common import share_gradients
 from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.forward.losses import has_fused_head
 from zerowiz.core.memory.ledger import AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.families import FAMILIES
@@ -56,6 +57,7 @@ class Assumption(StrEnum):
     EAGER = "eager_attention"
     OTHER_LOSS = "another_loss"
     OTHER_TRAINER = "another_trainer"
+    NEW_TRAINER = "trainer_never_measured"
     OFFLOADED = "offload"
     OFFLOADED_ACCUMULATION = "offloaded_parameters_with_accumulation"
     NEVER_TOGETHER = "never_measured_together"
@@ -162,6 +164,15 @@ def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
     return not alone and Part.OPTIMIZER in sharded and Part.PARAMETERS not in sharded
 
 
+def _is_new_trainer(job: PlanInput, strategy: Strategy) -> bool:
+    """Whether no run of tests/measured trained so."""
+    w = job.workload
+    scores = w.trainer not in {Trainer.SFT, Trainer.REWARD}
+    other_adapters = w.method is not Method.FULL and w.trainer not in {Trainer.SFT, Trainer.DPO}
+    in_shards = Part.PARAMETERS in strategy.sharded
+    return (scores and not has_fused_head(w)) or (other_adapters and in_shards)
+
+
 def _never_together(job: PlanInput, strategy: Strategy) -> tuple[Pair, ...]:
     family, gpus = job.model.architecture.family, job.machine.world_size
     return find_never_together(point_of(family, strategy, job.workload, gpus), job.measured_pairs)
@@ -251,10 +262,16 @@ DOUBTS: Sequence[Doubt] = (
         holds=lambda job, _: job.workload.loss is not Loss.PLAIN,
         rate=0.01,
     ),
-    # No run yet.
+    # tr1-007: 0.81 %, tr1-018: 0.88 %; tr1-013: 1.94 %, of which ZeRO-3 is a part.
     Doubt(
         what=Assumption.OTHER_TRAINER,
         holds=lambda job, _: job.workload.trainer is not Trainer.SFT,
+        rate=0.005,
+    ),
+    # No run: PPO, TRL before its fused head, and adapters at ZeRO-3 but for DPO's.
+    Doubt(
+        what=Assumption.NEW_TRAINER,
+        holds=_is_new_trainer,
         rate=0.1,
     ),
     # i1-038: 5.28 %, of which ZeRO-3 is a part; h1-033: 4.69 %; i1-039: 1.10 %; the others 0.6 %.
