@@ -114,6 +114,7 @@ COUNTS = {
     # of a rank: elements, said once on the class
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
+    *("gathered_head", "staying_embedding"),
     # of a job
     *("generation_batch", "workers", "loader_workers", "steps_per_generation", "whole_generation"),
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),

@@ -372,12 +372,13 @@ def test_a_larger_micro_batch_never_needs_less(
 def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_it(
     step: tuple[Model, Workload], ranks: int, trainer: Trainer
 ) -> None:
+    """Where all parameters train; adapters' own reference changes what stage 3 gathers."""
     model, workload = step
     for strategy in STRATEGIES:
         before, none, held = (
             predict(model, compared, ranks, strategy).peak_bytes
             for compared in (
-                replace(workload, trainer=trainer, reference=each)
+                replace(workload, trainer=trainer, method=Method.FULL, reference=each)
                 for each in (Reference.PRECOMPUTED, Reference.NONE, Reference.MODEL)
             )
         )
