@@ -116,7 +116,14 @@ COUNTS = {
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     *("gathered_head", "staying_embedding"),
     # of a job
-    *("generation_batch", "workers", "loader_workers", "steps_per_generation", "whole_generation"),
+    *(
+        "generation_batch",
+        "workers",
+        "loader_workers",
+        "group",
+        "steps_per_generation",
+        "whole_generation",
+    ),
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release

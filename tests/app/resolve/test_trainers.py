@@ -66,6 +66,17 @@ def test_what_is_generated_at_a_time_is_as_the_script_says(here: Run, folder: Pa
     )
 
 
+def test_completions_of_a_prompt_that_are_not_generated_at_once_are_noted(
+    here: Run, folder: Path
+) -> None:
+    whole, _ = planned(here, "trl_grpo_parser", folder, "train.py")
+    words = ("--micro-batch", "3", "train.py", "--num_generations", "16")
+    cut, _ = planned(here, "trl_grpo_parser", folder, *words)
+    assert "trl will refuse" not in whole.stderr
+    said = "24 completions are generated at a time by all GPUs, and `--num_generations 16`"
+    assert said in " ".join(cut.stderr.split())
+
+
 def test_vllm_in_the_same_gpus_never_fits(here: Run, folder: Path) -> None:
     _, plan = planned(here, "trl_grpo_vllm", folder, "train.py")
     assert not verdicts(plan) & {"fits", "tight"}

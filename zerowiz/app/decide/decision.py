@@ -188,6 +188,7 @@ def note_basis(plan: Plan, reporter: Reporter) -> None:
         *uncounted,
         *request.not_counted,
         *elsewhere,
+        *((request.cut_group,) if request.cut_group else ()),
     ):
         reporter.note(note)
 

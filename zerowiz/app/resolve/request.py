@@ -29,6 +29,7 @@ from zerowiz.core.script import (
     Setting,
     Settled,
     State,
+    cut_group,
     named_file,
     read_said,
     settle,
@@ -66,6 +67,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Keys of the person's own config that the ledger does not know."""
     not_counted: tuple[str, ...] = ()
     """What the script was seen to hold besides, one sentence each."""
+    cut_group: str | None = None
+    """Why trl would refuse the completions that are generated at a time."""
     elsewhere: str | None = None
     """What says that vLLM generates on other GPUs."""
     settled: tuple[Settled, ...] = ()
@@ -222,6 +225,7 @@ def make_request(
         traced=read.notes,
         uncounted=own.uncounted,
         not_counted=tuple(each.text for each in not_counted),
+        cut_group=cut_group(settings.group, workload, machine.world_size),
         elsewhere=settings.vllm_server,
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),

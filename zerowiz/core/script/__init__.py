@@ -49,6 +49,7 @@ from zerowiz.core.script.settings_file import (
     SettingsFile,
     render_values,
 )
+from zerowiz.core.script.trainers import cut_group
 
 __all__ = [
     "ARGUMENT_CLASSES",
@@ -88,6 +89,7 @@ __all__ = [
     "add_words",
     "check_accelerator",
     "check_method",
+    "cut_group",
     "deliver",
     "field_options",
     "named_file",

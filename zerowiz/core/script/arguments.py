@@ -65,6 +65,7 @@ _GENERATING_CONFIG: Mapping[str, Field] = {
     **_TRL_CONFIG,
     "max_prompt_length": Field(Reads.INT, None, (((0, 28), 512),)),
     "max_completion_length": Field(Reads.INT, 512, (((1, 10), 256),)),
+    "num_generations": Field(Reads.INT, 8),
     "steps_per_generation": Field(Reads.INT, None),
     "generation_batch_size": Field(Reads.INT, None),
     "use_vllm": Field(Reads.TRUTH, default=False),
@@ -102,6 +103,7 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "RLOOConfig": {
         **_GENERATING_CONFIG,
         "beta": Field(Reads.FLOAT, 0.05),
+        "num_generations": Field(Reads.INT, 2),
         "max_prompt_length": Field(Reads.INT, None, (((0, 27), 512),)),
     },
     # trl 1.12, experimental/ppo/ppo_config.py; the class left trl after it.

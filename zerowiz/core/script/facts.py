@@ -141,6 +141,8 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
     prompt_tokens: Binding = UNSEEN
     completion_tokens: Binding = UNSEEN
     """`max_completion_length`, PPO's `response_length`."""
+    group: Binding = UNSEEN
+    """`num_generations`: the completions of one prompt."""
     steps_per_generation: Binding = UNSEEN
     whole_generation: Binding = UNSEEN
     """`generation_batch_size`: the completions of all ranks that are generated at a time."""

@@ -61,6 +61,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     trainer: Setting[Trainer] | None = None
     reference: Setting[Reference] | None = None
     completion_tokens: Setting[int] | None = None
+    group: Setting[int] | None = None
+    """The completions of one prompt."""
     steps_per_generation: Setting[int] | None = None
     whole_generation: Setting[int] | None = None
     """Completions of all ranks that are generated at a time."""
@@ -134,6 +136,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         trainer=of_trainer.trainer,
         reference=of_trainer.reference,
         completion_tokens=of_trainer.completion_tokens,
+        group=of_trainer.group,
         steps_per_generation=of_trainer.steps_per_generation,
         whole_generation=of_trainer.whole_generation,
         vllm_memory_fraction=of_trainer.vllm_memory_fraction,

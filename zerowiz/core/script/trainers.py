@@ -17,7 +17,7 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.names import SERVER
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Reference, Trainer
+from zerowiz.core.workload import Method, Reference, Trainer, Workload
 
 
 class TrainerRow(Struct, frozen=True, kw_only=True):
@@ -92,6 +92,7 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     sequence_tokens: Setting[int] | None = None
     """Of what is generated: the prompt, where it is cut, and its completion."""
     completion_tokens: Setting[int] | None = None
+    group: Setting[int] | None = None
     steps_per_generation: Setting[int] | None = None
     whole_generation: Setting[int] | None = None
     vllm_memory_fraction: Setting[float] | None = None
@@ -129,6 +130,7 @@ def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSett
         found,
         sequence_tokens=_whole(prompt, completion),
         completion_tokens=completion,
+        group=as_count(run.setting(seen.group)),
         steps_per_generation=as_count(run.setting(seen.steps_per_generation)),
         whole_generation=as_count(run.setting(seen.whole_generation)),
         vllm_memory_fraction=fraction,
@@ -273,3 +275,23 @@ def _vllm(
         hint = "say it by `$vllm_memory_fraction`"
         return None, None, (NotCounted(what=Uncounted.ENGINE, text=f"{text}; {hint}"),)
     return cast(fraction, float(fraction.value)), None, ()
+
+
+def cut_group(group: Setting[int] | None, workload: Workload, ranks: int) -> str | None:
+    """Why trl would end the run: not all completions of a prompt are generated at once.
+
+    trl 1.16, grpo_config.py, rloo_config.py, __post_init__.
+
+    Args:
+        group: How many completions a prompt has.
+        workload: What a rank trains with.
+        ranks: All of them.
+    """
+    at_once = workload.resolved_generation_batch * ranks
+    if group is None or workload.trainer not in _BETA_TRAINERS or at_once % group.value == 0:
+        return None
+    return (
+        f"{at_once} completions are generated at a time by all GPUs, and {group.source} wants whole"
+        f" groups of {group.value}: trl will refuse to start; change `$micro_batch` or"
+        " `$accumulation_steps`"
+    )

@@ -29,6 +29,7 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             beta=field("beta"),
             prompt_tokens=field("max_prompt_length"),
             completion_tokens=completion if completion.seen else field("response_length"),
+            group=field("num_generations"),
             steps_per_generation=field("steps_per_generation"),
             whole_generation=field("generation_batch_size"),
             use_vllm=field("use_vllm"),
