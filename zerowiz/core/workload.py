@@ -331,6 +331,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--vllm-memory-fraction",
             help="Of each GPU, taken by a vLLM that generates in it; 0: it has GPUs of its own",
             panel=Panel.JOB,
+            assumed="vLLM in {value} of each GPU",
             shown="vLLM in {value} of each GPU",
             measurable=False,
             of_generation=True,

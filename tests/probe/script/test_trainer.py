@@ -241,11 +241,6 @@ def facts_in(text: str, trl: tuple[int, int] = (1, 16)) -> ScriptFacts:
             [Uncounted.ENGINE],
             Trainer.GRPO,
         ),
-        (
-            "GRPOTrainer(model, args=GRPOConfig(use_vllm=True, vllm_gpu_memory_utilization=f()))",
-            [Uncounted.ENGINE],
-            Trainer.GRPO,
-        ),
     ],
 )
 def test_what_no_formula_counts_is_named_with_its_line(
@@ -323,3 +318,10 @@ def test_adapters_need_no_reference_unless_one_is_handed_over() -> None:
         assert settings.method is not None
         assert settings.reference is not None
         assert (Method.LORA, expected) == (settings.method.value, settings.reference.value)
+
+
+def test_a_fraction_of_vllm_that_is_not_seen_is_unseen() -> None:
+    config = "GRPOConfig(use_vllm=True, vllm_gpu_memory_utilization=f())"
+    settings = settle(facts_in(f"GRPOTrainer(model, args={config})"), ())
+    assert settings.vllm_memory_fraction is None
+    assert "vllm_memory_fraction" in settings.unseen

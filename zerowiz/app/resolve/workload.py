@@ -99,6 +99,8 @@ def resolve_workload(
 
 # What trl cut prompts to, while it did (trl 0.14 to 0.27, trainer/grpo_config.py).
 _PROMPT_TOKENS = 512
+# trl 1.16, trainer/grpo_config.py, rloo_config.py, `vllm_gpu_memory_utilization`.
+_VLLM_FRACTION = 0.3
 
 
 def _of_trainer(
@@ -119,6 +121,8 @@ def _of_trainer(
     if "sequence_tokens" not in known:
         completion = known.get("completion_tokens", Workload().completion_tokens)
         found["sequence_tokens"] = cast("int", completion) + _PROMPT_TOKENS
+    if "vllm_memory_fraction" in settings.unseen and "vllm_memory_fraction" not in known:
+        found["vllm_memory_fraction"] = _VLLM_FRACTION
     batch = _generation_batch(known, settings, ranks)
     if "generation_batch" not in known and batch is not None:
         found["generation_batch"] = batch

@@ -126,6 +126,9 @@ def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSett
     completion = as_count(run.setting(seen.completion_tokens))
     prompt = as_count(run.setting(seen.prompt_tokens))
     fraction, server, engine = _vllm(run)
+    unseen = {"completion_tokens"} if completion is None else set()
+    if fraction is None and (used := as_truth(run.setting(seen.use_vllm))) and used.value:
+        unseen.add("vllm_memory_fraction")
     return replace(
         found,
         sequence_tokens=_whole(prompt, completion),
@@ -135,7 +138,7 @@ def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSett
         whole_generation=as_count(run.setting(seen.whole_generation)),
         vllm_memory_fraction=fraction,
         vllm_sleeps=as_truth(run.setting(seen.vllm_sleep)) if fraction is not None else None,
-        unseen=found.unseen | ({"completion_tokens"} if completion is None else set()),
+        unseen=found.unseen | unseen,
         on_server=server,
         not_counted=(*not_counted, *engine),
     )
@@ -269,12 +272,7 @@ def _vllm(
         return None, None, ()
     if mode is not None and mode.value == SERVER:
         return cast(mode, 0.0), mode.source, ()
-    fraction = as_number(run.setting(seen.vllm_fraction))
-    if fraction is None:
-        text = f"{run.facts.path}: how much of each GPU vLLM takes is not seen"
-        hint = "say it by `$vllm_memory_fraction`"
-        return None, None, (NotCounted(what=Uncounted.ENGINE, text=f"{text}; {hint}"),)
-    return cast(fraction, float(fraction.value)), None, ()
+    return as_number(run.setting(seen.vllm_fraction)), None, ()
 
 
 def cut_group(group: Setting[int] | None, workload: Workload, ranks: int) -> str | None:
