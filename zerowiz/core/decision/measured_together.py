@@ -88,6 +88,8 @@ def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, 
         point: The values of a job.
         measured: Every pair that some run had.
     """
+    missing = [pair for pair in pairs_of(point) if pair not in measured]
+    if not missing:
+        return ()
     known = {value for pair in measured for value in pair}
-    missing = (pair for pair in pairs_of(point) if pair not in measured)
     return tuple(pair for pair in missing if known.issuperset(pair))

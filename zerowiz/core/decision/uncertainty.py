@@ -392,9 +392,13 @@ def _stretched(moment: Moment, stretch: Stretch) -> tuple[int, int]:
     """The least and the most that a moment may take."""
     least = most = 0
     for allocation in moment:
-        low, high = stretch.get(allocation.kind, (1, 1))
-        least += math.ceil(allocation.size_bytes * low)
-        most += math.ceil(allocation.size_bytes * high)
+        size_bytes, factors = allocation.size_bytes, stretch.get(allocation.kind)
+        if factors is None:
+            least += size_bytes
+            most += size_bytes
+        else:
+            least += math.ceil(size_bytes * factors[0])
+            most += math.ceil(size_bytes * factors[1])
     return least, most
 
 

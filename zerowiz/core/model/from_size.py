@@ -59,10 +59,8 @@ _GEMMA = _Style("gemma3_text", 45, 0.2, 4, 262144, 1, 2 / 3, 2)
 
 
 class _Shape(NamedTuple):
-    """A model of a style that has the parameters that were asked for."""
+    """A model of a style with the parameters that were asked for."""
 
-    distance: float
-    """How much its proportions differ from those of the published models."""
     hidden_size: int
     layers: int
     intermediate_size: int
@@ -70,26 +68,30 @@ class _Shape(NamedTuple):
 
 
 def _shapes_of(params: int, style: _Style) -> Iterator[_Shape]:
-    """Every width and depth, each with the width of the MLP that brings the sum to `params`."""
+    """Ever nearer shapes: a width and a depth, and the MLP that brings the sum to `params`."""
+    nearest = math.inf
+    wide_layer = style.width_per_layer * (params / 1e9) ** style.widening
     for width in _WIDTHS:
         most_words = int(style.most_embedded * params / (style.embeddings * width))
         vocab_size = min(style.vocab_size, 8 * (most_words // 8))
         blocks_params = params - style.embeddings * vocab_size * width
-        wide_layer = style.width_per_layer * (params / 1e9) ** style.widening
         attention_params = style.attention_params(width)
         for layers in _DEPTHS:
+            distance = abs(math.log(width / layers / wide_layer))
+            if distance >= nearest:
+                continue
             mlp_params = blocks_params - layers * attention_params
             wide = 16 * round(mlp_params / (48 * width * layers))
             if wide < width:
                 break
-            distance = abs(math.log(width / layers / wide_layer)) + abs(
-                math.log(wide / width / style.mlp_per_width)
-            )
-            yield _Shape(distance, width, layers, wide, vocab_size)
+            distance += abs(math.log(wide / width / style.mlp_per_width))
+            if distance < nearest:
+                nearest = distance
+                yield _Shape(width, layers, wide, vocab_size)
 
 
 def _model_of(name: str, params: int, style: _Style) -> Model:
-    shape = min(_shapes_of(params, style))
+    *_, shape = _shapes_of(params, style)
     heads = shape.hidden_size // math.gcd(shape.hidden_size, _HEAD_DIM)
     architecture = read_architecture(
         name,
