@@ -49,18 +49,21 @@ def test_a_run_that_does_not_ends_the_demo_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("ddp", "zero1", "expected"), [(600, 560, 550), (560, 600, 550), (600, 600, 570)]
+    ("ddp", "zero1", "high", "expected"),
+    [(600, 560, 600, 550), (560, 600, 570, 550), (600, 600, 600, 570), (600, 600, 550, 575)],
 )
 def test_the_budget_lies_between_zero2_and_what_needs_more(
-    ddp: int, zero1: int, expected: int
+    ddp: int, zero1: int, high: int, expected: int
 ) -> None:
-    assert expected == train_twice.choose_budget({"ddp": ddp, "zero1": zero1, "zero2": 540})
+    """Above the most that ZeRO-2 may take, where that is less than what needs more."""
+    device_bytes = {"ddp": ddp, "zero1": zero1, "zero2": 540}
+    assert expected == train_twice.choose_budget(device_bytes, high)
 
 
 @pytest.mark.parametrize(("ddp", "zero1"), [(540, 600), (600, 540), (500, 600)])
 def test_where_zero2_needs_no_less_than_others_no_budget_is_made_up(ddp: int, zero1: int) -> None:
     with pytest.raises(SystemExit, match="no budget takes ZeRO-2"):
-        train_twice.choose_budget({"ddp": ddp, "zero1": zero1, "zero2": 540})
+        train_twice.choose_budget({"ddp": ddp, "zero1": zero1, "zero2": 540}, 540)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -71,7 +74,7 @@ def test_the_budget_of_the_demo_takes_zero2_in_either_precision(
     monkeypatch.chdir(train_twice.ROOT)
     words = train_twice.tight_words(precision, train_twice.CPU)
     lean = train_twice.plan("--memory-budget", "1MB", *words)
-    budget_bytes = train_twice.choose_budget(train_twice.needs(lean))
+    budget_bytes = train_twice.choose_budget(train_twice.needs(lean), train_twice.high_bytes(lean))
     planned = train_twice.plan("--memory-budget", str(budget_bytes), *words)
     assert (precision, "zero2") == (planned["workload"]["precision"], planned["chosen"])
 

@@ -64,7 +64,8 @@ def main() -> None:
     require(roomy, "ddp")
 
     words = tight_words(precision, devices)
-    budget_bytes = choose_budget(needs(plan("--memory-budget", "1MB", *words)))
+    lean = plan("--memory-budget", "1MB", *words)
+    budget_bytes = choose_budget(needs(lean), high_bytes(lean))
     say(f"2. A budget of {budget_bytes // 2**20} MiB a rank: ZeRO-2 (the Hugging Face Trainer)")
     tight = train("tight", ("--memory-budget", str(budget_bytes), *words))
     require(tight, "zero2")
@@ -83,12 +84,13 @@ def roomy_words(devices: tuple[str, ...]) -> tuple[str, ...]:
 def tight_words(precision: str, devices: tuple[str, ...]) -> tuple[str, ...]:
     """The same of a Trainer, which is told the precision.
 
-    One sequence at a time: with more, activations hide in fp32 what ZeRO-2 spares.
+    One sequence at a time: with more, activations hide in fp32 what ZeRO-2 spares. Offload would
+    be taken where ZeRO-2 is uncertain, as on a CPU.
     """
     batch = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2")
     device = ("--use_cpu",) if devices == CPU else ()
     script = ("templates/train_hf.py", "--max_steps", STEPS, *batch, *device)
-    return (*COMMON, *devices, *script, *PRECISION_WORDS[precision])
+    return (*COMMON, "--offload", "none", *devices, *script, *PRECISION_WORDS[precision])
 
 
 def say(text: str) -> None:
@@ -121,12 +123,22 @@ def needs(content: Mapping[str, Any]) -> dict[str, int]:
     return {each["name"]: each["gpu"]["device_bytes"] for each in content["strategies"]}
 
 
-def choose_budget(device_bytes: Mapping[str, int]) -> int:
-    """A budget that ZeRO-2 keeps, and neither ZeRO-1 nor a replica: midway to the nearer of them."""
+def high_bytes(content: Mapping[str, Any]) -> int:
+    """What ZeRO-2 takes on a device at most."""
+    (zero2,) = [each for each in content["strategies"] if each["name"] == "zero2"]
+    taken: int = zero2["gpu"]["high_device_bytes"]
+    return taken
+
+
+def choose_budget(device_bytes: Mapping[str, int], high_bytes: int) -> int:
+    """A budget that ZeRO-2 keeps, and neither ZeRO-1 nor a replica: midway to the nearer of them.
+
+    ZeRO-2 surely runs where its upper bound leaves room for that; else it is uncertain.
+    """
     most = min(device_bytes["ddp"], device_bytes["zero1"])
     if device_bytes["zero2"] >= most:
         sys.exit(f"==> no budget takes ZeRO-2 here: of {dict(device_bytes)} it is not the least")
-    return (device_bytes["zero2"] + most) // 2
+    return ((high_bytes if high_bytes < most else device_bytes["zero2"]) + most) // 2
 
 
 def train(name: str, words: Sequence[str]) -> Outcome:
