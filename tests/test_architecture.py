@@ -115,6 +115,7 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
     *("gathered_head", "staying_embedding"),
+    *("held", "largest_slice", "blocks_kept", "moved", "copied", "alone", "groups"),
     # of a job
     *(
         "generation_batch",

@@ -15,10 +15,17 @@ from measured.rows import (
     own_config_of,
     predict,
     predict_forward_backward,
+    predict_ranks,
     read_every_row,
     strategy_of,
 )
-from measured.traces import kept_two_ways, predict_guessed, predict_traced, stand_in
+from measured.traces import (
+    kept_two_ways,
+    predict_guessed,
+    predict_traced,
+    predict_traced_ranks,
+    stand_in,
+)
 from msgspec import Struct, field
 from msgspec.structs import asdict, fields
 
@@ -172,7 +179,17 @@ def _rung(row: Row) -> str:
 
 def _predict(row: Row) -> Estimate:
     """By formulas; of a family without them, by the trace."""
-    return (predict_traced(row) if stand_in(row) else None) or predict(row)
+    return _predict_ranks(row)[0]
+
+
+def _predict_ranks(row: Row) -> list[Estimate]:
+    return (predict_traced_ranks(row) if stand_in(row) else []) or predict_ranks(row)
+
+
+def _others_predicted_bytes(row: Row) -> tuple[int, ...]:
+    """Of the ranks other than 0, where their peaks were recorded."""
+    recorded = _engine(row) and row["ok"] and row.get("rank_peaks")
+    return tuple(each.peak_bytes for each in _predict_ranks(row)[1:]) if recorded else ()
 
 
 def _predicted_bytes(row: Row) -> int:
@@ -225,7 +242,7 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         capped=row["memory_cap_bytes"] is not None,
         measured_bytes=row["peak_bytes"],
         others_bytes=others,
-        others_predicted_bytes=() if said_bytes is None else (said_bytes,) * len(others),
+        others_predicted_bytes=() if said_bytes is None else _others_predicted_bytes(row),
         predicted_bytes=said_bytes,
         unpredicted=_reason_with_error(row) if reason == _UNKNOWN_OPTIMIZER else reason,
         point=dict(point_of(row)) if is_measured(row) else {},
@@ -299,7 +316,7 @@ def error_of(record: Record, tool: str) -> float | None:
 # models, whose peak is the backward of a block, of which the trace holds less.
 TOGETHER = 0.005
 KEPT_TOGETHER = 0.003
-APART: Mapping[str, float] = {"vit": 0.045, "bert": 0.015, "gpt_neox": 0.0065}
+APART: Mapping[str, float] = {"vit": 0.045, "bert": 0.015, "gpt_neox": 0.0065, "t5": 0.02}
 
 
 class Difference(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from typing import Any
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.cuts import Groups
+from zerowiz.core.memory.estimate import Estimate, estimate, estimate_fullest
 from zerowiz.core.memory.host_phases import HostPhase, HostUse, predict_host
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
@@ -18,6 +19,7 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy import Offload
+from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     Attention,
     Loss,
@@ -216,10 +218,39 @@ def predict(row: Row) -> Estimate:
     return estimate(read_model(row["model"]), rank_of(row))
 
 
+def predict_ranks(row: Row) -> list[Estimate]:
+    """What zerowiz says about each rank of the run."""
+    return estimate_ranks(read_model(row["model"]), rank_of(row), row["gpus"])
+
+
+def predict_fullest(row: Row) -> Estimate:
+    """What a plan says about the run: of the fullest rank, whatever groups its optimizer has."""
+    model = read_model(row["model"])
+    sizes = rank_sizes(model, workload_of(row), row["gpus"], strategy_of(row), buffers_of(row))
+    return estimate_fullest(model, sizes)
+
+
+def estimate_ranks(model: Model, sizes: RankSizes, ranks: int) -> list[Estimate]:
+    """What each rank holds; they are alike where no shares are cut."""
+    each = [estimate(model, replace(sizes, cut=cut)) for cut in sizes.cuts]
+    return each if sizes.strategy.cuts_shares else each * ranks
+
+
+def groups_of(row: Row) -> Groups:
+    """The groups of the optimizer: the Trainer has two."""
+    by_trainer = row["kind"] == "trainer" or row.get("script") == "train_hf.py"
+    return Groups.DECAY_APART if by_trainer else Groups.ONE
+
+
 def rank_of(row: Row) -> RankSizes:
     """One rank of the run."""
     return rank_sizes(
-        read_model(row["model"]), workload_of(row), row["gpus"], strategy_of(row), buffers_of(row)
+        read_model(row["model"]),
+        workload_of(row),
+        row["gpus"],
+        strategy_of(row),
+        buffers_of(row),
+        groups=groups_of(row),
     )
 
 

@@ -23,7 +23,9 @@ if __name__ == "__main__":
 from measured.rows import (
     Row,
     buffers_of,
+    estimate_ranks,
     family_of,
+    groups_of,
     read_every_row,
     read_model,
     strategy_of,
@@ -31,7 +33,7 @@ from measured.rows import (
 )
 
 from zerowiz.core.codec import decode, encode
-from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.from_unknown import guess_model
@@ -112,20 +114,31 @@ def model_of(row: Row) -> Model:
 
 def predict_traced(row: Row) -> Estimate | None:
     """What zerowiz says about the run with `--trace`, None where no trace is committed."""
+    return next(iter(predict_traced_ranks(row)), None)
+
+
+def predict_traced_ranks(row: Row) -> list[Estimate]:
+    """The same of each rank; none where no trace is committed."""
     traced = trace_of(row)
-    return None if traced is None else _estimate(row, traced_model(row, traced), traced)
+    return [] if traced is None else _estimate(row, traced_model(row, traced), traced)
 
 
 def predict_guessed(row: Row) -> Estimate:
     """What zerowiz says about a run of an unknown family where torch is not installed."""
-    return _estimate(row, guess_model(row["model"], read_config_of(row)), None)
+    return _estimate(row, guess_model(row["model"], read_config_of(row)), None)[0]
 
 
-def _estimate(row: Row, model: Model, traced: Traced | None) -> Estimate:
-    rank = rank_sizes(
-        model, workload_of(row), row["gpus"], strategy_of(row), buffers_of(row), traced
+def _estimate(row: Row, model: Model, traced: Traced | None) -> list[Estimate]:
+    sizes = rank_sizes(
+        model,
+        workload_of(row),
+        row["gpus"],
+        strategy_of(row),
+        buffers_of(row),
+        traced,
+        groups_of(row),
     )
-    return estimate(model, rank)
+    return estimate_ranks(model, sizes, row["gpus"])
 
 
 def kept_two_ways(row: Row) -> tuple[int, int] | None:

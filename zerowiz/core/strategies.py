@@ -7,6 +7,7 @@ from zerowiz.core.memory.buffers import (
     GATHERING_BUFFERS,
     GATHERING_OFFLOAD_BUFFERS,
     LEAN_BUFFERS,
+    OVERLAPPED_BUFFERS,
     REDUCING_BUFFERS,
     REDUCING_OFFLOAD_BUFFERS,
 )
@@ -73,7 +74,7 @@ ZERO1 = StrategyRow(
     sharded=frozenset({Part.OPTIMIZER}),
     offload=Offload.NONE,
     zero_keys=_REDUCING_KEYS,
-    buffer_sizes=REDUCING_BUFFERS,
+    buffer_sizes=OVERLAPPED_BUFFERS,
     ring=RingPasses(per_step=3, per_micro_step=0),
     measured=True,
     moments=zero1_moments,

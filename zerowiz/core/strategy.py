@@ -82,6 +82,11 @@ class Strategy(Struct, frozen=True, kw_only=True):
     measured: bool
     """Whether a run of tests/measured holds its formulas; the bounds of a prediction ask."""
 
+    @property
+    def cuts_shares(self) -> bool:
+        """Whether the ranks' shares are cut from flat vectors; stage 3 divides each tensor."""
+        return Part.OPTIMIZER in self.sharded and Part.PARAMETERS not in self.sharded
+
     def shards_or_offloads_more_than(self, other: "Strategy") -> bool:
         """Whether it shards or offloads something that the other keeps on every GPU."""
         offloads_more = _OFFLOADED.index(self.offload) > _OFFLOADED.index(other.offload)

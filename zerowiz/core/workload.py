@@ -11,6 +11,7 @@ from zerowiz.core.values import Count
 from zerowiz.errors import UsageError
 
 FP32_BYTES = 4
+HALF_BYTES = 2
 # What is taken where none is installed.
 NEWEST_TRANSFORMERS = (5, 23)
 NEWEST_TRL = (1, 16)

@@ -27,6 +27,7 @@ Moment = Mapping[str, int]
 """Bytes by part."""
 
 RANKS = 4
+SHARE, RUNS = "gradients of the share", "activations"
 UNTIED, TIED = read_model("llama-2-7b"), read_model("llama-3.2-1b")
 FP32 = Workload(precision=Precision.FP32)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
@@ -89,20 +90,25 @@ def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: Strategy
     assert {0} == sizes_of("head gradient", place(UNTIED, strategy))
 
 
+AUTOCAST = replace(FP32, torch_autocast=Precision.BF16)
+
+
 @pytest.mark.parametrize(
     ("model", "workload", "expected_bytes"),
     [
         (UNTIED, Workload(), 2 * embedding(UNTIED)),
-        (TIED, Workload(), 2 * 2 * embedding(TIED)),
-        (TIED, FP32, 4 * embedding(TIED)),
+        (TIED, Workload(), 3 * 2 * embedding(TIED)),
+        (TIED, FP32, 3 * 4 * embedding(TIED)),
+        (TIED, AUTOCAST, 2 * 4 * embedding(TIED)),
     ],
-    ids=["untied", "tied", "tied in fp32"],
+    ids=["untied", "tied", "tied in fp32", "tied with autocast"],
 )
-def test_a_tied_weight_has_two_gradients_unless_they_are_fp32(
+def test_a_tied_weight_has_two_gradients_and_their_sum(
     model: Model, workload: Workload, expected_bytes: int
 ) -> None:
+    """Autocast adds the one into the other."""
     rank = place(model, ZERO2, workload)
-    assert {expected_bytes} == sizes_of("embedding gradient", rank)
+    assert expected_bytes == max(sizes_of("embedding gradient", rank))
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -174,12 +180,41 @@ def test_a_gradient_leaves_for_the_host_in_fp32(strategy: StrategyRow) -> None:
     assert expected == sizes_of("slice in fp32", place(TIED, strategy))
 
 
-def test_tensors_that_are_larger_than_the_bucket_go_beside_it() -> None:
-    """A bucket that holds them all is emptied as it is copied out of; this one is not."""
+def test_what_is_larger_than_the_bucket_stays_beside_it() -> None:
+    """A gradient that fits leaves its own memory as it is copied in; this one does not."""
     small = Buffers(reduce_bucket_size=embedding(UNTIED) - 1)
     large = replace(small, reduce_bucket_size=embedding(UNTIED))
-    left = [min(sizes_of("reduce bucket", place(UNTIED, ZERO1, buffers=b))) for b in (small, large)]
-    assert [2 * small.reduce_bucket_size, 0] == left
+    reduced = [
+        max(m["gradients"] for m in moments(place(UNTIED, ZERO1, buffers=b)) if SHARE in m)
+        for b in (small, large)
+    ]
+    assert [2 * UNTIED.params, 2 * (UNTIED.params - embedding(UNTIED))] == reduced
+
+
+def test_stage_1_holds_all_gradients_unless_communication_overlaps() -> None:
+    """With overlap they are reduced as they come, in the last micro-step."""
+    overlapping, several = Buffers(overlap_comm=True), Workload(accumulation_steps=2)
+    assert 2 * UNTIED.params == max(sizes_of("gradients", place(UNTIED, ZERO1)))
+    assert set() == sizes_of("gradients", place(UNTIED, ZERO1, buffers=overlapping))
+    kept = sizes_of("gradients", place(UNTIED, ZERO1, several, overlapping))
+    assert 2 * UNTIED.params == max(kept)
+
+
+def test_a_rank_whose_share_ends_the_model_holds_its_gradients_beside_the_activations() -> None:
+    rank = place(UNTIED, ZERO2, buffers=Buffers(reduce_bucket_size=25_000_000))
+    beside = [
+        max(m["activations"] for m in moments(replace(rank, cut=cut)) if SHARE in m and RUNS in m)
+        for cut in (rank.cuts[0], rank.cuts[RANKS - 1])
+    ]
+    saved_bytes = activations(UNTIED.architecture, Workload()).saved_bytes
+    assert saved_bytes == beside[1] > 2 * beside[0]
+
+
+def test_a_bucket_with_gradients_of_several_ranks_is_copied() -> None:
+    """All of a small model's are in one bucket."""
+    small = read_model("qwen2.5-0.5b")
+    for strategy in (ZERO1, ZERO2, ZERO2_OFFLOAD):
+        assert {2 * small.params} == sizes_of("flattening copy", place(small, strategy))
 
 
 def test_gradients_that_are_not_contiguous_take_no_more_than_there_are() -> None:

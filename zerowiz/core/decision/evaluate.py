@@ -11,7 +11,7 @@ from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.estimate import Estimate, estimate_fullest
 from zerowiz.core.memory.host_phases import (
     HostNeed,
     HostPhase,
@@ -226,11 +226,11 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
         vllm = None
     else:
-        predicted = estimate(job.model, rank, machine.accelerator)
+        predicted = estimate_fullest(job.model, rank, machine.accelerator)
         vllm = vllm_share(machine, step, predicted)
         if (other := job.model.heaviest) is not None:
             other_rank = rank_sizes(other, step, ranks, strategy, buffers)
-            heaviest = estimate(other, other_rank, machine.accelerator)
+            heaviest = estimate_fullest(other, other_rank, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
     device_bytes = need.expected_bytes

@@ -60,6 +60,9 @@ LEAN_BUFFERS = (_LEAN,)
 _FAST = BufferSizes(least_bucket=25_000_000, most_bucket=200_000_000)
 REDUCING_BUFFERS = (replace(_FAST, overlap_comm=True), _LEAN)
 """For stages that reduce gradients, and gather no parameters."""
+# Stage 1 reduces gradients only when backward is over, and holds all of them until then, unless
+# communication overlaps (stage_1_and_2.py, process_gradients).
+OVERLAPPED_BUFFERS = tuple(replace(sizes, overlap_comm=True) for sizes in REDUCING_BUFFERS)
 REDUCING_OFFLOAD_BUFFERS = (_FAST, _LEAN)
 GATHERING_OFFLOAD_BUFFERS = (
     BufferSizes(least_bucket=200_000_000, most_bucket=200_000_000),

@@ -6,7 +6,7 @@ that settled a formula.
 
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload import FP32_BYTES, HALF_BYTES
 
 
 def weights(r: RankSizes) -> Moment:
@@ -36,7 +36,7 @@ def optimizer(r: RankSizes, params: int, symbol: str) -> Moment:
 
 def share_gradients(r: RankSizes) -> Allocation:
     """The gradients whose parameters this rank steps."""
-    return Allocation(AllocationKind.SHARE_GRADIENTS, r.weight_bytes * r.held_share, "w S")
+    return Allocation(AllocationKind.SHARE_GRADIENTS, r.weight_bytes * r.cut.held, "w S")
 
 
 def _untied_head(r: RankSizes) -> Allocation:
@@ -114,7 +114,33 @@ def head_gradient(r: RankSizes) -> Allocation:
 
 def first_block(r: RankSizes) -> Moment:
     """What backward holds in the block that it comes to first."""
-    return (_activations(r), _saved_half_weights(r), head_gradient(r), *one_block(r))
+    return some_blocks(r, r.layers)
+
+
+def kept_blocks(r: RankSizes, blocks: int) -> Moment:
+    """What so many blocks keep for backward, and a tied head's gradient."""
+    saved_bytes = r.activations.saved_bytes * blocks // r.layers
+    # The head's are free by then.
+    inside_bytes = max(0, _saved_half_weights(r).size_bytes - HALF_BYTES * r.embedding)
+    halves_bytes = inside_bytes * blocks // r.layers
+    saved = Allocation(AllocationKind.ACTIVATIONS, saved_bytes, r.activations.saved_formula)
+    return (saved, _half_weights(halves_bytes), head_gradient(r))
+
+
+def some_blocks(r: RankSizes, blocks: int) -> Moment:
+    """What backward holds in a block, with so many blocks left."""
+    return (*kept_blocks(r, blocks), *one_block(r))
+
+
+def summed_gradients(r: RankSizes, counted: int = 0) -> Allocation:
+    """The embedding's gradient as it is added to a tied head's, without those counted already.
+
+    Both and their sum exist at the same time (acts-000, f1-007). Autocast casts the head's into a
+    tensor of its own, into which the other is added (j1-038).
+    """
+    times = (2 if r.half_weight_bytes else 3) if r.tied else 1
+    size_bytes = (times - counted) * r.weight_bytes * r.embedding
+    return Allocation(AllocationKind.EMBEDDING_GRADIENT, size_bytes, f"{times - counted} w V h")
 
 
 def embedding_gradient(r: RankSizes) -> Allocation:

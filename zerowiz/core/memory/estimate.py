@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.memory.cuts import find_emptiest, find_fullest
 from zerowiz.core.memory.ledger import (
     Allocation,
     AllocationKind,
@@ -140,7 +141,7 @@ def _first_iteration(r: RankSizes, steady: Moments) -> Moments:
 def estimate(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
-    """What this rank holds; `rank` holds the strategy, whose row has the formulas."""
+    """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
     steady = rank.strategy.moments(as_it_runs(rank))
     first = _first_iteration(rank, steady)
     unused = as_it_runs(replace(rank, prefetching=rank.accumulating))
@@ -158,3 +159,20 @@ def estimate(
         first_moments=first,
         host={phase: (host,) for phase in Phase if phase is not Phase.MODEL},
     )
+
+
+def estimate_fullest(
+    model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
+) -> Estimate:
+    """What the rank holds that has the largest peak: it decides whether a job fits."""
+    ranks = (replace(rank, cut=cut) for cut in find_fullest(rank.cuts))
+    return max(
+        (estimate(model, each, accelerator) for each in ranks), key=lambda one: one.peak_bytes
+    )
+
+
+def estimate_emptiest(
+    model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
+) -> Estimate:
+    """No rank of the job holds less."""
+    return estimate(model, replace(rank, cut=find_emptiest(rank.cuts)), accelerator)

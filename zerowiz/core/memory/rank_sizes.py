@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.memory.cuts import Cut, Groups, find_cuts, list_gradients
 from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.losses import has_fused_head
@@ -27,6 +28,7 @@ from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     FP32_BYTES,
+    HALF_BYTES,
     Method,
     Optimizer,
     StateDtype,
@@ -79,6 +81,10 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     buffers: Buffers
     activations: Activations
     ranks: int
+    cut: Cut
+    """What is this rank's own."""
+    cuts: tuple[Cut, ...]
+    """What all ranks hold, by each grouping of the parameters that the optimizer may have."""
     weight_bytes: int
     trained_bytes: int
     """Of one trainable parameter: adapters stay in fp32 under `zero.Init`."""
@@ -153,21 +159,6 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     def states_bytes(self, params: int) -> int:
         """Of the optimizer's moments of so many parameters in one vector."""
         return self.state_bytes * params + self.state_scales_bytes * params // _BLOCK_OF_8BIT
-
-    @property
-    def held_share(self) -> int:
-        """Elements of all tensors that reach into this rank's share.
-
-        stage_1_and_2.py, get_flat_partition: a tensor on the border is held whole, so half of one
-        is expected; an embedding wider than the share is held whole by each rank it reaches.
-        """
-        border = self.block_largest // 2 if self.ranks > 1 else 0
-        return max(self.share + border, self.largest)
-
-    @property
-    def largest_slice(self) -> int:
-        """The part of the largest tensor that lies in this rank's share."""
-        return min(self.largest, self.share)
 
     @property
     def offloaded(self) -> bool:
@@ -269,9 +260,6 @@ def _dequantized_bytes(model: Model, workload: Workload) -> int:
     return workload.precision.size_bytes * largest + FP32_BYTES * largest // _WEIGHTS_PER_SCALE
 
 
-_HALF_BYTES = 2
-
-
 def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> int:
     """torch/csrc/autocast_mode.cpp, cached_cast: weights that train and are no views (j1-034).
 
@@ -282,7 +270,7 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
         return 0
     a = model.architecture
     looked_up = 0 if a.tied_embeddings else a.vocab_size * a.hidden_size
-    return _HALF_BYTES * (model.params - looked_up)
+    return HALF_BYTES * (model.params - looked_up)
 
 
 def _state_bytes(optimizer: Optimizer, strategy: Strategy, dtype: StateDtype) -> int:
@@ -363,6 +351,27 @@ def _staying_embedding(a: Architecture, workload: Workload) -> int:
     return a.vocab_size * a.hidden_size if workload.trainer is Trainer.REWARD else 0
 
 
+def _cuts(
+    job: tuple[Model, Workload], ranks: int, strategy: Strategy, buffers: Buffers, groups: Groups
+) -> tuple[Cut, ...]:
+    """What is peculiar to each rank: ZeRO-1 and ZeRO-2 cut their shares from flat vectors."""
+    if not strategy.cuts_shares:
+        return (Cut(),)
+    gradients = list_gradients(*job)
+    found = (
+        find_cuts(
+            gradients,
+            ranks,
+            buffers.reduce_bucket_size,
+            in_backward=Part.GRADIENTS in strategy.sharded or buffers.overlap_comm,
+            autocast=job[1].torch_autocast is not None,
+            decay_apart=decay_apart,
+        )
+        for decay_apart in groups.value
+    )
+    return tuple(cut for cuts in found for cut in cuts)
+
+
 def _experts(model: Model) -> list[Tensor]:
     return [
         tensor for tensor in model.tensors if tensor.in_block and tensor.name.startswith("experts.")
@@ -376,8 +385,9 @@ def rank_sizes(
     strategy: StrategyRow,
     buffers: Buffers,
     traced: Traced | None = None,
+    groups: Groups = Groups.UNKNOWN,
 ) -> RankSizes:
-    """Compute the sizes of one rank of this job."""
+    """Compute the sizes of the first rank of this job."""
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
@@ -388,6 +398,7 @@ def rank_sizes(
     largest, block_largest = _largest(model, workload)
     # A checkpoint keeps no slices of them.
     kept = () if workload.gradient_checkpointing else experts
+    cuts = _cuts((model, workload), ranks, strategy, buffers, groups)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
@@ -399,6 +410,8 @@ def rank_sizes(
         buffers=buffers,
         activations=_run(model, workload, traced, sharded=sharded),
         ranks=ranks,
+        cut=cuts[0],
+        cuts=cuts,
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,

@@ -9,19 +9,25 @@ Symbols are those of `rank_sizes.py`; sources name DeepSpeed 0.19.8's file and f
 e4-000 name the run of tests/measured/h200.jsonl that settled a formula.
 """
 
+from collections.abc import Callable, Iterator
+
 from zerowiz.core.memory.common import (
     built,
-    embedding_gradient,
     first_block,
     forward,
+    head_gradient,
+    kept_blocks,
     master_weights,
     one_block,
     opening,
     optimizer,
     optimizer_states,
     share_gradients,
+    some_blocks,
+    summed_gradients,
     weights,
 )
+from zerowiz.core.memory.cuts import WITH_EMBEDDING, Reduction
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Moments, Phase
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Part
@@ -33,13 +39,22 @@ _NORM_BYTES = 8
 _ALL_REDUCE_BUCKET_SIZE = 500_000_000
 
 
-def _gradients(r: RankSizes) -> Allocation:
-    return Allocation(AllocationKind.GRADIENTS, r.weight_bytes * r.trainable, "w N")
+def _gradients(r: RankSizes, moved: int = 0) -> Allocation:
+    """All gradients, but those that were moved into the bucket."""
+    formula = "w (N - moved)" if moved else "w N"
+    left = max(0, r.trainable - moved)
+    return Allocation(AllocationKind.GRADIENTS, r.weight_bytes * left, formula)
+
+
+def _later_gradients(r: RankSizes) -> Allocation:
+    """What there is while backward runs through the block that it comes to last."""
+    later = max(0, r.trainable - r.block - (0 if r.tied else r.embedding))
+    return Allocation(AllocationKind.GRADIENTS, r.weight_bytes * later, "w (N - first block)")
 
 
 def _tied_gradients(r: RankSizes) -> Moment:
     """The embedding's gradient where all others exist: counted among them unless it is tied."""
-    return (embedding_gradient(r),) if r.tied else ()
+    return (summed_gradients(r, counted=1),) if r.tied else ()
 
 
 def _temporaries(r: RankSizes, params: int, symbol: str) -> Allocation:
@@ -64,9 +79,6 @@ def ddp_moments(r: RankSizes) -> Moments:
     # engine.py, step: gradients are cleared at the boundary alone; the next micro-step finds them
     # all (k1-000).
     carried = (gradients,) if r.accumulating else ()
-    later = max(0, r.trainable - r.block - (0 if r.tied else r.embedding))
-    later_bytes = r.weight_bytes * later
-    later_gradients = Allocation(AllocationKind.GRADIENTS, later_bytes, "w (N - first block)")
     reduced_bytes = r.weight_bytes * min(r.trainable, _ALL_REDUCE_BUCKET_SIZE)
     all_reduce = Allocation(AllocationKind.ALL_REDUCE_BUCKET, reduced_bytes, "w min(N, 5e8)")
     return {
@@ -76,7 +88,7 @@ def ddp_moments(r: RankSizes) -> Moments:
         Phase.BACKWARD: (
             (*lasting, *carried, *opening(r)),
             (*lasting, *carried, *first_block(r)),
-            (*lasting, *(carried or (later_gradients,)), *one_block(r)),
+            (*lasting, *(carried or (_later_gradients(r),)), *one_block(r)),
             (*lasting, gradients, *_tied_gradients(r)),
             (*lasting, gradients, all_reduce),
         ),
@@ -100,13 +112,15 @@ def _separate_gradients(r: RankSizes) -> Allocation:
 def _bucket(r: RankSizes) -> Allocation:
     if not (r.buffers.contiguous_gradients or r.offloaded):
         return _separate_gradients(r)
-    # stage_1_and_2.py, setup_buckets: a second one where communication overlaps.
-    size_bytes = r.weight_bytes * r.buffers.reduce_bucket_size * r.buffers.buckets
+    # stage_1_and_2.py, setup_buckets: a second one where communication overlaps; and one for each
+    # format in which gradients travel, of which autocast has two (torch_autocast.py; j1-036).
+    buckets = r.buffers.buckets * (2 if r.half_weight_bytes else 1)
+    size_bytes = r.weight_bytes * r.buffers.reduce_bucket_size * buckets
     return Allocation(AllocationKind.REDUCE_BUCKET, size_bytes, "w b (1 + overlap)")
 
 
 def _slice(r: RankSizes) -> Allocation:
-    return Allocation(AllocationKind.SLICE_IN_DOUBLE, _NORM_BYTES * r.largest_slice, "8 M/d")
+    return Allocation(AllocationKind.SLICE_IN_DOUBLE, _NORM_BYTES * r.cut.largest_slice, "8 M/d")
 
 
 def _partitioned(r: RankSizes) -> Moment:
@@ -132,60 +146,139 @@ def _partitioned_step(r: RankSizes, lasting: Moment) -> tuple[Moment, ...]:
     copied_bytes = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
     copied = Allocation(AllocationKind.FP32_GRADIENTS, copied_bytes, "4 P")
     stepped = Allocation(AllocationKind.MASTER_GRADIENTS, r.master_bytes * r.share, "4 P")
+    # step: the share's gradients are one tensor, which the next group still needs.
+    kept = (share_gradients(r),) if r.cut.groups > 1 else ()
     return (
         # step, flatten_dense_tensors_aligned and `.to(fp32)`: both next to the 16-bit shares.
         (*lasting, share_gradients(r), flat, copied),
         (*lasting, share_gradients(r), _slice(r)),
-        (*lasting, stepped, _temporaries(r, r.share, "P")),
+        (*lasting, *kept, stepped, _temporaries(r, r.share, "P")),
     )
+
+
+def _held(r: RankSizes, reduction: Reduction) -> Moment:
+    """The share's gradients, where an earlier reduction made their memory."""
+    return (share_gradients(r),) if r.cut.appearing.moved < reduction.moved else ()
+
+
+def _copies(r: RankSizes) -> Iterator[tuple[Reduction, Allocation]]:
+    """What reductions copy of a bucket that has gradients of several ranks."""
+    for reduction in r.cut.copies if r.buffers.contiguous_gradients or r.offloaded else ():
+        size_bytes = r.weight_bytes * reduction.copied
+        yield reduction, Allocation(AllocationKind.FLATTENING_COPY, size_bytes, "w b, filled")
+
+
+def _blocks_at(r: RankSizes, reduction: Reduction) -> Moment:
+    """What backward holds when a bucket is reduced, and in the block that comes then."""
+    if reduction.blocks_kept >= 0:
+        return some_blocks(r, min(reduction.blocks_kept, r.layers))
+    return (_embedding(r),) if reduction.blocks_kept == WITH_EMBEDDING or _is_alone(r) else ()
+
+
+def _alone(r: RankSizes, reduction: Reduction, carried: Callable[[int], Moment]) -> Moment:
+    """A gradient outside the bucket, unless it is among those of the micro-steps before."""
+    if AllocationKind.GRADIENTS in {allocation.kind for allocation in carried(0)}:
+        return ()
+    size_bytes = r.weight_bytes * reduction.alone
+    return (Allocation(AllocationKind.GRADIENT_ALONE, size_bytes, "w M"),)
+
+
+def _embedding(r: RankSizes) -> Allocation:
+    size_bytes = r.weight_bytes * r.embedding
+    return Allocation(AllocationKind.EMBEDDING_GRADIENT, size_bytes, "w V h")
+
+
+def _is_alone(r: RankSizes) -> bool:
+    """Whether the embedding's gradient does not fit into the bucket."""
+    return r.embedding > r.buffers.reduce_bucket_size
+
+
+def _reduced_in_backward(
+    r: RankSizes, carried: Callable[[int], Moment], bucket: Allocation
+) -> Iterator[Moment]:
+    """What backward holds where buckets are reduced while it runs.
+
+    Args:
+        r: The rank.
+        carried: What lasts, and the gradients that are there before this backward, of which so
+            many were moved into the bucket.
+        bucket: The bucket.
+    """
+    shares, appearing = share_gradients(r), r.cut.appearing
+    # Without a bucket each gradient stays where it is, as it comes.
+    is_separate = not (r.buffers.contiguous_gradients or r.offloaded)
+    early = (shares,) if is_separate or appearing.blocks_kept >= 0 else ()
+    # One that is larger than the bucket leaves its own memory as it is copied into the share's.
+    kept = (*carried(appearing.moved + appearing.alone), bucket)
+    yield (*carried(0), *opening(r))
+    yield (*carried(0), bucket, *first_block(r))
+    if appearing.alone and appearing.blocks_kept > 0:
+        both = (bucket, shares, *_alone(r, appearing, carried))
+        blocks = min(appearing.blocks_kept, r.layers)
+        yield (*carried(appearing.moved), *both, *kept_blocks(r, blocks))
+    yield (*kept, shares, *_blocks_at(r, appearing))
+    for reduction, copy in _copies(r):
+        moment = (bucket, copy, *_held(r, reduction), *_blocks_at(r, reduction))
+        yield (*carried(reduction.moved), *moment)
+    yield (*kept, *early, head_gradient(r), *one_block(r))
+    yield (*kept, *early, summed_gradients(r))
+
+
+def _reduced_after_backward(
+    r: RankSizes, lasting: Moment, carried: Moment, bucket: Allocation
+) -> Iterator[Moment]:
+    """What backward holds where buckets are reduced when it is over."""
+    full, appearing = _gradients(r), r.cut.appearing
+    kept = (bucket,) if r.buffers.contiguous_gradients else ()
+    yield (*lasting, *carried, *opening(r))
+    yield (*lasting, *(carried or kept), *first_block(r))
+    yield (*lasting, full, bucket, *one_block(r))
+    yield (*lasting, full, bucket, *_tied_gradients(r))
+    yield (*lasting, _gradients(r, appearing.moved), bucket, share_gradients(r))
+    for reduction, copy in _copies(r):
+        moment = (bucket, copy, *_held(r, reduction))
+        yield (*lasting, _gradients(r, reduction.moved), *moment)
 
 
 def zero1_moments(r: RankSizes) -> Moments:
     """The moments of stage 1: the optimizer's states divided."""
-    lasting, bucket, full = _partitioned(r), _bucket(r), _gradients(r)
+    lasting, bucket = _partitioned(r), _bucket(r)
     # All gradients, and the bucket, stay between micro-steps (d4-008).
     kept = (bucket,) if r.buffers.contiguous_gradients else ()
-    carried = (full, *kept) if r.accumulating else ()
-    # A bucket's gradients are freed as they are copied in, but a tensor larger than the bucket
-    # goes alone (e4-000 against b4-008).
-    is_alone = r.largest > r.buffers.reduce_bucket_size
-    freed_bytes = 0 if is_alone else min(bucket.size_bytes, full.size_bytes)
-    left_bytes = bucket.size_bytes - freed_bytes
-    left = Allocation(AllocationKind.REDUCE_BUCKET, left_bytes, "w b - fill")
+    carried = (_gradients(r), *kept) if r.accumulating else ()
+    if r.buffers.overlap_comm and r.buffers.contiguous_gradients:
+
+        def left(moved: int) -> Moment:
+            return (*lasting, _gradients(r, moved)) if r.accumulating else lasting
+
+        backward = (
+            (*lasting, *carried, *opening(r)),
+            *_reduced_in_backward(r, left, bucket),
+        )
+    else:
+        backward = tuple(_reduced_after_backward(r, lasting, carried, bucket))
     return {
         Phase.MODEL: built(r),
         Phase.INIT: _partitioned_init(r, _masters(r)),
         Phase.FORWARD: ((*lasting, *carried, *forward(r)),),
-        Phase.BACKWARD: (
-            (*lasting, *carried, *opening(r)),
-            (*lasting, *(carried or kept), *first_block(r)),
-            (*lasting, full, bucket, *one_block(r)),
-            (*lasting, full, bucket, *_tied_gradients(r)),
-            (*lasting, full, share_gradients(r), left),
-        ),
-        Phase.STEP: _partitioned_step(r, (*lasting, *kept) if r.accumulating else lasting),
+        Phase.BACKWARD: backward,
+        Phase.STEP: _partitioned_step(r, lasting),
     }
 
 
 def zero2_moments(r: RankSizes) -> Moments:
     """The moments of stage 2: the optimizer's states and the gradients divided."""
-    lasting, bucket, shares = _partitioned(r), _bucket(r), share_gradients(r)
+    lasting, shares = _partitioned(r), share_gradients(r)
     # The share is held twice while the next micro-step is added (get_gradient_for_partition).
     accumulated = Allocation(
         AllocationKind.ACCUMULATED_GRADIENTS, shares.size_bytes, shares.formula
     )
-    carried = (accumulated,) if r.accumulating else ()
-    reducing = (*lasting, *carried, shares, bucket)
+    carried = (*lasting, accumulated) if r.accumulating else lasting
     return {
         Phase.MODEL: built(r),
         Phase.INIT: _partitioned_init(r, _masters(r)),
-        Phase.FORWARD: ((*lasting, *carried, *forward(r)),),
-        Phase.BACKWARD: (
-            (*lasting, *carried, *opening(r)),
-            (*lasting, *carried, *first_block(r), bucket),
-            (*reducing, *one_block(r)),
-            (*reducing, embedding_gradient(r)),
-        ),
+        Phase.FORWARD: ((*carried, *forward(r)),),
+        Phase.BACKWARD: tuple(_reduced_in_backward(r, lambda _: carried, _bucket(r))),
         Phase.STEP: _partitioned_step(r, lasting),
     }
 
@@ -206,7 +299,8 @@ def zero2_offload_moments(r: RankSizes) -> Moments:
         Phase.BACKWARD: (
             (*lasting, *opening(r)),
             (*lasting, *first_block(r), bucket),
-            (*lasting, bucket, embedding_gradient(r)),
+            *((*lasting, bucket, copy, *_blocks_at(r, when)) for when, copy in _copies(r)),
+            (*lasting, bucket, summed_gradients(r)),
             (*lasting, bucket, alone, _slice(r)),
         ),
         Phase.STEP: (lasting,),

@@ -32,6 +32,8 @@ class Spec(NamedTuple):
     linear: bool = False
     transposed: bool = False
     slot: Slot = Slot.BLOCK
+    is_output: bool = False
+    """Whether it works behind the blocks, though it is listed in front of them."""
 
 
 Specs = tuple[Spec, ...]
@@ -59,6 +61,11 @@ def layer_norm(name: str, when: str = ALWAYS) -> Specs:
 def at(slot: Slot, *parts: Specs) -> Specs:
     """These tensors in other blocks, or at the model's ends."""
     return tuple(spec._replace(slot=slot) for part in parts for spec in part)
+
+
+def _outputs(*parts: Specs) -> Specs:
+    """These tensors at the model's end, though they are listed at its start."""
+    return tuple(spec._replace(slot=Slot.ENDS, is_output=True) for part in parts for spec in part)
 
 
 def _attention(qkv_bias: str, o_bias: str) -> Specs:
@@ -151,10 +158,10 @@ OPT = (
     *at(
         Slot.ENDS,
         (Spec("embed_tokens", "V embedding"), Spec("embed_positions", "positions+2 h")),
-        linear("project_out", "embedding", "h", when="projected"),
-        linear("project_in", "h", "embedding", when="projected"),
-        layer_norm("norm", "layer_norm_elementwise_affine final_norm"),
     ),
+    *_outputs(linear("project_out", "embedding", "h", when="projected")),
+    *at(Slot.ENDS, linear("project_in", "h", "embedding", when="projected")),
+    *_outputs(layer_norm("norm", "layer_norm_elementwise_affine final_norm")),
     *linear("k_proj", "h", "h", "enable_bias"),
     *linear("v_proj", "h", "h", "enable_bias"),
     *linear("q_proj", "h", "h", "enable_bias"),

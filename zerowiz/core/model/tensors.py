@@ -77,6 +77,7 @@ def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
         transposed=spec.transposed,
         targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
         in_block=spec.slot is not Slot.ENDS,
+        is_output=spec.is_output,
         first_block=architecture.layers - copies if spec.slot in _IN_LAST_BLOCKS else 0,
     )
 

@@ -105,6 +105,8 @@ class Tensor(Struct, frozen=True, kw_only=True):
     """The names that peft needs, all of them, to adapt it; empty where peft cannot adapt it."""
     in_block: bool = True
     """Whether it belongs to a transformer block, not to the model's ends."""
+    is_output: bool = False
+    """Whether it works behind the blocks, though it stands in front of them."""
     first_block: int = 0
     """The first block that has it; the next ones have the other copies."""
 
@@ -177,19 +179,20 @@ class Model(Struct, frozen=True, kw_only=True):
     def placed(self) -> list[tuple[int, Tensor]]:
         """Each copy of each tensor with its block, in the order of `model.parameters()`.
 
-        What lies in front of the blocks has -1, what lies behind them has the count of blocks.
+        What works in front of the blocks has -1, what works behind them has the count of blocks.
         """
         inside = [place for place, tensor in enumerate(self.tensors) if tensor.in_block]
         start, layers = min(inside, default=0), self.architecture.layers
-        placed = [
+        order = sorted(
             (
                 tensor.first_block + copy if tensor.in_block else -1 if place < start else layers,
                 place,
             )
             for place, tensor in enumerate(self.tensors)
             for copy in range(tensor.copies)
-        ]
-        return [(block, self.tensors[place]) for block, place in sorted(placed)]
+        )
+        placed = ((block, self.tensors[place]) for block, place in order)
+        return [(layers if tensor.is_output else block, tensor) for block, tensor in placed]
 
     def adapted(self, modules: Collection[str] = ()) -> tuple[Tensor, ...]:
         """The tensors that peft adapts.

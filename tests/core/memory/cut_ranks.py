@@ -1,0 +1,182 @@
+"""Let real ZeRO-1 and ZeRO-2 cut tiny models on CPU ranks, and say what each rank holds.
+
+Run as `python cut_ranks.py QUESTIONS ANSWERS`. Every rank is forked when the libraries are loaded
+already, and runs one forward and backward.
+"""
+
+import gc
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerowiz.probe.launch.ports import find_free_port
+
+PATIENCE_SECONDS = 100
+TOKENS = 8
+
+
+def ask_ranks(question: Mapping[str, Any]) -> list[Any]:
+    """What each rank holds, or the error that it ended with."""
+    port = str(find_free_port())
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = range(question["ranks"])
+        for process in [_fork(question, rank, port, Path(folder)) for rank in ranks]:
+            os.waitpid(process, 0)
+        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+            buffer.unlink(missing_ok=True)
+        answered = [Path(folder) / f"answer{rank}" for rank in ranks]
+        return [json.loads(path.read_text()) if path.is_file() else None for path in answered]
+
+
+def _fork(question: Mapping[str, Any], rank: int, port: str, folder: Path) -> int:
+    process = os.fork()
+    if process:
+        return process
+    # A rank whose partner died waits for it; the alarm ends that.
+
+    signal.alarm(PATIENCE_SECONDS)
+    world = str(question["ranks"])
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
+    os.environ |= {"LOCAL_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    try:
+        answer: Any = _backward(question, rank, folder)
+    except BaseException as error:  # noqa: BLE001 (the error is the answer)
+        answer = f"{type(error).__name__}: {error}"
+    (folder / f"answer{rank}").write_text(json.dumps(answer))
+    # gloo's threads abort one exit in ten otherwise.
+    os._exit(0)
+
+
+class Watch:
+    """What an optimizer does while one backward runs."""
+
+    def __init__(self, optimizer: Any, names: Mapping[int, str]) -> None:
+        """Step between its methods."""
+        self.optimizer, self.names = optimizer, names
+        self.appeared: str | None = None
+        self.grads_in_partition = self.copied = self.whole = 0
+        self._coming: str | None = None
+        self._wrap("process_gradients", self._comes)
+        self._wrap("copy_grads_in_partition", self._is_kept)
+        self._wrap("allreduce_bucket", self._is_flattened)
+
+    def _wrap(self, method: str, see: Callable[..., None]) -> None:
+        original = getattr(self.optimizer, method)
+
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            see(*args)
+            done = original(*args, **kwargs)
+            if method == "process_gradients":
+                self.whole = max(self.whole, self._elements_in_gradients())
+            return done
+
+        setattr(self.optimizer, method, seen)
+
+    def _comes(self, param: Any, _group: int) -> None:
+        self._coming = self.names[id(param)]
+
+    def _is_kept(self, *_: Any) -> None:
+        if not self.grads_in_partition:
+            self.appeared = self._coming
+            groups = self.optimizer.params_in_partition
+            self.grads_in_partition = sum(p.numel() for group in groups for p in group)
+
+    def _is_flattened(self, bucket: Any, *_: Any) -> None:
+        if len(bucket) > 1:
+            self.copied = max(self.copied, sum(part.numel() for part in bucket))
+
+    def _elements_in_gradients(self) -> int:
+        """Of gradients that have memory of their own."""
+        shared = [b for each in self.optimizer.ipg_buckets.values() for b in each.buffer]
+        shared += [self.optimizer.grads_in_partition]
+        known = {t.untyped_storage().data_ptr() for t in shared if t is not None}
+        grads = [p.grad for group in self.optimizer.bit16_groups for p in group]
+        return sum(
+            grad.numel()
+            for grad in grads
+            if grad is not None and grad.untyped_storage().data_ptr() not in known
+        )
+
+
+def _backward(question: Mapping[str, Any], rank: int, folder: Path) -> dict[str, Any]:
+    import deepspeed
+    import torch
+
+    torch.set_num_threads(1)
+    store, ranks = f"file://{folder}/store", question["ranks"]
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    model = _model(question["config"])
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(_groups(model, apart=question["decay_apart"]), lr=0.01),
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_allow_untested_optimizer": True,
+            "zero_optimization": question["zero_optimization"],
+        },
+    )
+    optimizer = engine.optimizer
+    names = {id(param): name for name, param in model.named_parameters()}
+    watch = Watch(optimizer, names)
+    words = torch.zeros((1, TOKENS), dtype=torch.long)
+    engine.backward(engine(input_ids=words, labels=words).loss)
+    kept = [grad for grads in optimizer.averaged_gradients.values() for grad in grads]
+    torch.distributed.barrier()
+    return {
+        "held": watch.grads_in_partition,
+        "largest_slice": max(g.numel() for g in kept if not getattr(g, "_zero_padding", False)),
+        "appeared": watch.appeared,
+        "copied": watch.copied,
+        "whole": watch.whole,
+    }
+
+
+def _model(config: Mapping[str, Any]) -> Any:
+    import transformers
+
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    made = transformers.AutoConfig.for_model(config["model_type"], **keys)
+    return transformers.AutoModelForCausalLM.from_config(made)
+
+
+def _groups(model: Any, *, apart: bool) -> list[dict[str, Any]]:
+    """The parameters as the Trainer groups them, or all in one group."""
+    from transformers import Trainer
+
+    if not apart:
+        return [{"params": list(model.parameters())}]
+    # It reads nothing of the Trainer itself.
+    decaying = set(Trainer.get_decay_parameter_names(None, model))
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if (name in decaying) is decays]}
+        for decays in (True, False)
+    ]
+
+
+def main() -> None:
+    """Load the libraries once, then answer one question after the other."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
+    from transformers import (  # noqa: F401
+        GPT2LMHeadModel,
+        LlamaForCausalLM,
+        MixtralForCausalLM,
+        OPTForCausalLM,
+        Qwen2ForCausalLM,
+        Trainer,
+    )
+
+    gc.freeze()
+    questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    answers = [ask_ranks(question) for question in questions]
+    Path(sys.argv[2]).write_text(json.dumps(answers), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

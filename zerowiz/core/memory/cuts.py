@@ -1,0 +1,319 @@
+"""Cut the gradients of a job into the shares of its ranks, as ZeRO-1 and ZeRO-2 do.
+
+Theory: DeepSpeed flattens each group of the optimizer into one vector, in the order of
+`model.parameters()`, and gives each rank an equal piece (stage_1_and_2.py, get_partition_info). A
+rank keeps every gradient that reaches into its piece, whole, in one buffer, which it allocates
+when the first of them is reduced (copy_grads_in_partition). Gradients wait for that in a bucket,
+until the next one does not fit into it (reduce_independent_p_g_buckets_and_remove_grads): at
+stage 2, and where communication overlaps, they come from the last tensor to the first while
+backward runs; at stage 1 from the first to the last when it is over (reduce_gradients). What a
+bucket has for several ranks is copied before it is reduced (allreduce_bucket, flatten).
+tests/core/memory/test_cuts.py holds this against the lists of real optimizers.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from zerowiz.core.model.types import Model, Tensor
+from zerowiz.core.workload import Method, Workload
+
+# DeepSpeedZeroOptimizer.__init__, nccl_start_alignment_factor: a vector is a multiple of 2 d.
+_ALIGNMENT = 2
+# In place of the blocks that are kept.
+WITH_EMBEDDING, AFTER_BACKWARD = -1, -2
+
+
+class Groups(Enum):
+    """The groups of parameters that the optimizer has, as the ways in which it may have them."""
+
+    ONE = (False,)
+    """As a loop over the engine mostly has it."""
+    DECAY_APART = (True,)
+    """Weights that do not decay are a group of their own, as the Trainer makes it."""
+    UNKNOWN = (False, True)
+
+
+class Reduction(Struct, frozen=True, kw_only=True):
+    """When a bucket is reduced; counts are elements."""
+
+    blocks_kept: int = AFTER_BACKWARD
+    """Blocks whose activations backward has not freed yet."""
+    moved: int = 0
+    """Gradients that have left their own memory for the bucket until then."""
+    copied: int = 0
+    """What the bucket has for several ranks."""
+    alone: int = 0
+    """The one gradient that is reduced outside the bucket, as it is larger."""
+
+
+class Cut(Struct, frozen=True, kw_only=True):
+    """What is peculiar to one rank; counts are elements."""
+
+    held: int = 0
+    """Of all tensors that reach into the rank's share."""
+    largest_slice: int = 0
+    """Of one tensor in the share."""
+    appearing: Reduction = Reduction()
+    """The reduction that makes the memory of the share's gradients."""
+    groups: int = 1
+    """The optimizer's groups, which it steps one by one."""
+    copies: tuple[Reduction, ...] = ()
+    """Of any rank, those that copy: none of them has an earlier one that copies as much."""
+
+    def holds_as_much(self, other: "Cut") -> bool:
+        """Whether there is no moment at which the other one holds more."""
+        ours, theirs = self.appearing, other.appearing
+        return (
+            self.held >= other.held
+            and self.largest_slice >= other.largest_slice
+            and ours.blocks_kept >= theirs.blocks_kept
+            and ours.moved <= theirs.moved
+            and self.groups >= other.groups
+            and {*self.copies} >= {*other.copies}
+        )
+
+
+class Gradient(NamedTuple):
+    """One trainable tensor."""
+
+    numel: int
+    block: int
+    """As `Model.placed` counts them."""
+    decays: bool
+    """Whether the Trainer lets its weights decay; the others are a group of their own."""
+    is_cast: bool
+    """Whether autocast computes with it in 16 bits; then its gradient travels so."""
+
+
+class _Share(NamedTuple):
+    """The tensors that reach into the piece of one rank."""
+
+    held: int
+    largest_slice: int
+    places: tuple[int, ...]
+
+
+class _Group(NamedTuple):
+    """A group of the optimizer: what is flattened together."""
+
+    places: tuple[int, ...]
+    starts: tuple[int, ...]
+    """Where each gradient begins in the flat vector, and where the last one ends."""
+    piece: int
+    """Elements of a rank's share."""
+
+
+def _is_cast(model: Model, tensor: Tensor, block: int) -> bool:
+    """torch_autocast.py, LOWER_PRECISION_SAFE_MODULES: torch's linear layers, and so the head."""
+    if tensor.in_block:
+        return tensor.linear and not tensor.transposed
+    a = model.architecture
+    is_head = block >= 0 or a.tied_embeddings
+    return is_head and tensor.shape[0] == a.vocab_size and len(tensor.shape) > 1
+
+
+@lru_cache(maxsize=64)
+def list_gradients(model: Model, workload: Workload) -> tuple[Gradient, ...]:
+    """Those of all trainable tensors, in the order of `model.parameters()`."""
+    if workload.method is Method.FULL:
+        # transformers/trainer.py, get_decay_parameter_names: no norms, nothing called bias.
+        return tuple(
+            Gradient(
+                numel=tensor.numel,
+                block=block,
+                decays=len(tensor.shape) > 1 and "bias" not in tensor.name,
+                is_cast=_is_cast(model, tensor, block),
+            )
+            for block, tensor in model.placed()
+        )
+    adapted = frozenset(model.adapted(workload.lora_target_modules))
+    return tuple(
+        Gradient(
+            numel=workload.lora_rank * tensor.adapters // len(tensor.targets) * width,
+            block=block,
+            decays=True,
+            is_cast=True,
+        )
+        for block, tensor in model.placed()
+        if tensor in adapted
+        for _ in tensor.targets
+        for width in (tensor.shape[-2:] if tensor.transposed else tensor.shape[:-3:-1])
+    )
+
+
+def _groups(gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool) -> Iterator[_Group]:
+    for decays in (True, False):
+        places = tuple(
+            place
+            for place, gradient in enumerate(gradients)
+            if (gradient.decays or not decay_apart) is decays
+        )
+        if places:
+            starts = (0, *accumulate(gradients[place].numel for place in places))
+            piece = -(-starts[-1] // (_ALIGNMENT * ranks)) * _ALIGNMENT
+            yield _Group(places, starts, piece)
+
+
+def _share(groups: Iterable[_Group], rank: int) -> _Share:
+    """The tensors of a rank; a small model may leave it none."""
+    held, slices, places = 0, [0], list[int]()
+    for group in groups:
+        start, end = rank * group.piece, (rank + 1) * group.piece
+        if start >= group.starts[-1]:
+            continue
+        first = bisect_right(group.starts, start) - 1
+        last = min(bisect_left(group.starts, end), len(group.places)) - 1
+        inside = (start, *group.starts[first + 1 : last + 1], min(end, group.starts[-1]))
+        slices += [until - since for since, until in pairwise(inside)]
+        held += group.starts[last + 1] - group.starts[first]
+        places += group.places[first : last + 1]
+    return _Share(held, max(slices), tuple(places))
+
+
+def _owners(groups: Iterable[_Group], count: int) -> list[list[tuple[int, int]]]:
+    """For each gradient the ranks that step a part of it, with the elements of that part."""
+    owners: list[list[tuple[int, int]]] = [[]] * count
+    for group in groups:
+        for place, (start, end) in zip(group.places, pairwise(group.starts), strict=True):
+            ranks = range(start // group.piece, (end - 1) // group.piece + 1)
+            owners[place] = [
+                (r, min(end, (r + 1) * group.piece) - max(start, r * group.piece)) for r in ranks
+            ]
+    return owners
+
+
+def _copied(parts: Iterable[tuple[int, int]], bucket: int) -> int:
+    """The most that is flattened at once of a bucket with these parts (allreduce_and_scatter)."""
+    merged: list[list[int]] = []
+    for rank, numel in parts:
+        if merged and merged[-1][0] == rank:
+            merged[-1][1] += numel
+        else:
+            merged.append([rank, numel])
+    most = pending = count = 0
+    for _, numel in merged:
+        pending, count = pending + numel, count + 1
+        most = max(most, pending if count > 1 else 0)
+        if pending > bucket:
+            pending = count = 0
+    return most
+
+
+def _coming(gradients: Sequence[Gradient], *, in_backward: bool, decay_apart: bool) -> list[int]:
+    """The places of the gradients in the order in which they enter the bucket."""
+    places = range(len(gradients))
+    if in_backward:
+        # A block's norms are listed behind its matrices, and work in front of them.
+        return sorted(places, key=lambda p: (-gradients[p].block, not gradients[p].decays, -p))
+    return sorted(places, key=lambda place: decay_apart and not gradients[place].decays)
+
+
+@lru_cache(maxsize=64)
+def find_cuts(
+    gradients: tuple[Gradient, ...],
+    ranks: int,
+    bucket: int,
+    *,
+    in_backward: bool,
+    autocast: bool = False,
+    decay_apart: bool = False,
+) -> tuple[Cut, ...]:
+    """What each rank of a job holds.
+
+    Args:
+        gradients: Of all trainable tensors.
+        ranks: How many ranks there are.
+        bucket: The elements that the bucket takes.
+        in_backward: Whether buckets are reduced while backward runs.
+        autocast: Whether gradients that travel in 16 bits have a bucket of their own.
+        decay_apart: Whether weights that do not decay are a group of their own.
+    """
+    groups = tuple(_groups(gradients, ranks, decay_apart=decay_apart))
+    owners = _owners(groups, len(gradients))
+    reduced: list[Reduction] = []
+    number = [0] * len(gradients)
+    coming = _coming(gradients, in_backward=in_backward, decay_apart=decay_apart)
+    for places, blocks_kept, moved in _flushes(gradients, coming, bucket, autocast=autocast):
+        for place in places:
+            number[place] = len(reduced)
+        reduced.append(
+            Reduction(
+                blocks_kept=blocks_kept if in_backward else AFTER_BACKWARD,
+                moved=moved,
+                copied=_copied((part for place in places for part in owners[place]), bucket),
+                alone=sum(n for n in (gradients[place].numel for place in places) if n > bucket),
+            )
+        )
+    shares = [_share(groups, rank) for rank in range(ranks)]
+    last, copies = len(reduced) - 1, tuple(_growing(reduced))
+    return tuple(
+        Cut(
+            held=share.held,
+            largest_slice=share.largest_slice,
+            appearing=reduced[min((number[place] for place in share.places), default=last)],
+            groups=len(groups),
+            copies=copies,
+        )
+        for share in shares
+    )
+
+
+def _flushes(
+    gradients: Sequence[Gradient], coming: Iterable[int], bucket: int, *, autocast: bool
+) -> Iterator[tuple[list[int], int, int]]:
+    """Each reduction: the places of its gradients, the blocks kept, and what was moved before."""
+    waiting: dict[bool, list[int]] = {True: [], False: []}
+    filled, moved, begun = {True: 0, False: 0}, 0, None
+    for place in coming:
+        gradient = gradients[place]
+        kind = autocast and gradient.is_cast
+        if waiting[kind] and filled[kind] + gradient.numel > bucket:
+            # A block has freed most of its own when its second gradient comes.
+            own = 0 if gradient.block == begun else 1
+            kept = gradient.block + own if gradient.block >= 0 else WITH_EMBEDDING
+            yield waiting[kind], kept, moved
+            waiting[kind], filled[kind] = [], 0
+        begun = gradient.block
+        waiting[kind].append(place)
+        filled[kind] += gradient.numel
+        # One that is larger than the bucket stays where it is.
+        moved += gradient.numel if gradient.numel <= bucket else 0
+    for places in filter(None, waiting.values()):
+        yield places, AFTER_BACKWARD, moved
+
+
+def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:
+    """Those that copy more than any before them."""
+    most = 0
+    for one in reduced:
+        if one.copied > most:
+            most = one.copied
+            yield one
+
+
+def find_fullest(cuts: Iterable[Cut]) -> tuple[Cut, ...]:
+    """Ranks of which one has the largest peak, whatever else they hold."""
+    fullest: list[Cut] = []
+    for cut in cuts:
+        if not any(other.holds_as_much(cut) for other in fullest):
+            fullest = [other for other in fullest if not cut.holds_as_much(other)] + [cut]
+    return tuple(fullest)
+
+
+def find_emptiest(cuts: Sequence[Cut]) -> Cut:
+    """As little as any of these ranks holds of anything, and as late."""
+    return Cut(
+        held=min(cut.held for cut in cuts),
+        largest_slice=min(cut.largest_slice for cut in cuts),
+        appearing=Reduction(
+            blocks_kept=min(cut.appearing.blocks_kept for cut in cuts),
+            moved=max(cut.appearing.moved for cut in cuts),
+        ),
+        groups=min(cut.groups for cut in cuts),
+    )
