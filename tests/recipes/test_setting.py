@@ -76,11 +76,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     without_rows = copied.unfinished(recipe)
     assert without_rows
 
-    copied.edit(
-        STEPS,
-        "(_BATCHED, replace(_BATCHED, packing=True)),\n",
-        f"(_BATCHED, replace(_BATCHED, packing=True)),\n{CHANGED}",
-    )
+    copied.insert(STEPS, CHANGED, before='}\n"""By the setting: a step')
     copied.insert(
         JSON,
         '            "average_weights": "bool",\n',
@@ -89,7 +85,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     copied.insert(
         FLAGS,
         '    *("--average-weights", "--no-average-weights"),\n',
-        before='    "--interconnect",\n',
+        before='    "--ignore-oom",\n',
     )
     assert set(recipe.tests) - without_rows == copied.unfinished(recipe)
 
