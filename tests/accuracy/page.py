@@ -175,7 +175,7 @@ def headline(records: Sequence[Record]) -> str:
 # What the README says apart.
 _IN_SHORT = (
     *("all", "2 to 7 micro-steps", "8 or more micro-steps", "LoRA", "QLoRA", "offloaded"),
-    *("a plain loop", "the Trainer", "H100", "H200"),
+    *("a plain loop", "the Trainer", "TRL's other trainers", "H100", "H200"),
 )
 
 

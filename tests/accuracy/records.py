@@ -375,6 +375,7 @@ KINDS: Mapping[str, Callable[[Record], object]] = {
     "offloaded": lambda r: "offload" in r.point.get("strategy", ""),
     "a plain loop": lambda r: r.point.get("loop") == "engine",
     "the Trainer": lambda r: r.point.get("loop") == "trainer",
+    "TRL's other trainers": lambda r: r.file == "2026-11-trl.jsonl",
     "started by `zerowiz launch`": lambda r: r.kind == "launch",
     "one GPU": lambda r: r.point.get("gpus") == "1",
     "several GPUs": lambda r: r.point.get("gpus") == "2",
