@@ -396,7 +396,6 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.OTHER_TRAINER: "another trainer than SFT, measured a few times",
     Assumption.NEW_TRAINER: "a trainer that was never measured so",
     Assumption.OFFLOADED: "offload, measured a few times",
-    Assumption.OFFLOADED_ACCUMULATION: "everything offloaded, with accumulation: six runs",
     Assumption.GATHERED: "as much gathered as on the measured machines",
     Assumption.ON_CPU: "the CPU, never measured",
     Assumption.CUT: "shares cut through tensors",

@@ -168,7 +168,7 @@ def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
 
 
 def test_intervals_are_narrow_where_much_was_measured() -> None:
-    seldom = {Assumption.AUTOCAST, Assumption.OFFLOADED_ACCUMULATION}
+    seldom = {Assumption.AUTOCAST}
     known = [i for i in map(interval_of, ROWS) if seldom.isdisjoint(i.assumptions)]
     widths = [width(interval) for interval in known]
     assert mean(widths) < 0.034
@@ -273,8 +273,7 @@ def from_source(source: ModelSource) -> PlanInput:
         (
             training(accumulation_steps=2),
             ZERO3_OFFLOAD,
-            (PLAIN - {Assumption.FUSED_OPTIMIZER})
-            | {Assumption.GATHERED, Assumption.OFFLOADED, Assumption.OFFLOADED_ACCUMULATION},
+            (PLAIN - {Assumption.FUSED_OPTIMIZER}) | {Assumption.GATHERED, Assumption.OFFLOADED},
         ),
         (replace(JOB, machine=gpus(1)), ZERO2, PLAIN),
         (replace(JOB, machine=gpus(2, Accelerator.CPU)), DDP, PLAIN | {Assumption.ON_CPU}),

@@ -235,7 +235,9 @@ def test_the_tensors_on_the_borders_of_a_share_are_held_whole() -> None:
 def test_zero3_keeps_a_quarter_of_the_weights_and_gathers_up_to_its_limit() -> None:
     forward = sizes(llama_7b(ZERO3), Phase.FORWARD)
     assert LLAMA_7B.params * 2 // 4 == forward["parameters, sharded"]
-    assert 2 * DEEPSPEED_DEFAULTS.stage3_max_live_parameters == forward["gathered parameters"]
+    # DeepSpeed asks for one more while there is room, so it goes over by less than a tensor.
+    over = forward["gathered parameters"] - 2 * DEEPSPEED_DEFAULTS.stage3_max_live_parameters
+    assert 0 < over < 2 * LLAMA_7B.largest_param
 
 
 def test_a_lone_rank_gathers_nothing() -> None:

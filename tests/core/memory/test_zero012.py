@@ -167,17 +167,21 @@ def test_when_a_bucket_is_full_the_blocks_behind_it_are_done() -> None:
     rank = place(TIED, ZERO3, workload, Buffers(reduce_bucket_size=bucket))
     midway, *_ = (m for m in moments(rank) if "reduce-scatter copy" in m and "activations" in m)
     saved_bytes = activations(TIED.architecture, workload).saved_bytes
-    assert 2 * bucket == midway["reduce-scatter copy"] == midway["gathered parameters"]
+    assert 2 * bucket == midway["reduce-scatter copy"]
+    block_bytes = 2 * TIED.params / TIED.architecture.layers
+    assert 2 * bucket == pytest.approx(midway["gathered parameters"], abs=block_bytes)
     assert saved_bytes / 2 == pytest.approx(midway["activations"], rel=1e-6)
 
 
 @pytest.mark.parametrize("strategy", [ZERO3, ZERO3_OFFLOAD_OPTIMIZER, ZERO3_OFFLOAD])
-def test_a_gradient_leaves_for_the_host_in_fp32(strategy: StrategyRow) -> None:
-    """This rank's shard, of the blocks' tensors first and of a tied head at the end."""
+def test_the_norm_of_a_gradient_that_leaves_for_the_host_is_taken_in_fp64(
+    strategy: StrategyRow,
+) -> None:
+    """Of this rank's shard: of the blocks' tensors first and of a tied head at the end."""
     in_block = max(tensor.numel for tensor in TIED.tensors if tensor.in_block)
-    shards = {4 * in_block // RANKS, 4 * embedding(TIED) // RANKS}
-    expected = {0} if strategy == ZERO3 else shards
-    assert expected == sizes_of("slice in fp32", place(TIED, strategy))
+    shards = {8 * in_block // RANKS, 8 * embedding(TIED) // RANKS}
+    expected = set() if strategy == ZERO3 else shards
+    assert expected == sizes_of("slice in double", place(TIED, strategy)) - {0}
 
 
 def test_what_is_larger_than_the_bucket_stays_beside_it() -> None:

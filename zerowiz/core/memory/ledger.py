@@ -80,7 +80,6 @@ class AllocationKind(StrEnum):
     OFFLOAD_STAGING = "offload staging"
     GRADIENT_ALONE = "gradient alone"
     SLICE_IN_DOUBLE = "slice in double"
-    SLICE_IN_FP32 = "slice in fp32"
     CUBLAS_WORKSPACE = "cuBLAS workspace"
     CUBLAS_WORKSPACES = "cuBLAS workspaces"
     # While the model is built and sharded.

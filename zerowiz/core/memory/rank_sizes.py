@@ -21,6 +21,8 @@ from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.losses import has_fused_head
 from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.gathering import Layout
+from zerowiz.core.memory.layout import lay_out
 from zerowiz.core.memory.ledger import Moment, Moments
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
@@ -95,11 +97,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     layers: int
     module: int
     """All tensors of the module that holds most: the experts of one layer are one module."""
-    kept_experts: int
-    """Elements of the experts that stage 3 cannot release between their forward and backward.
-
-    transformers' experts multiply with slices of one tensor, and autograd keeps the slices.
-    """
+    layout: Layout
+    """The modules that stage 3 gathers; empty at the other stages."""
     block_largest: int
     """The largest trainable tensor of a transformer block."""
     block: int
@@ -396,8 +395,6 @@ def rank_sizes(
     sharded = Part.PARAMETERS in strategy.sharded
     experts = _experts(model)
     largest, block_largest = _largest(model, workload)
-    # A checkpoint keeps no slices of them.
-    kept = () if workload.gradient_checkpointing else experts
     cuts = _cuts((model, workload), ranks, strategy, buffers, groups)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
@@ -419,7 +416,7 @@ def rank_sizes(
         largest=largest,
         layers=architecture.layers,
         module=max(model.largest_param, sum(tensor.numel for tensor in experts)),
-        kept_experts=sum(tensor.numel * tensor.copies for tensor in kept),
+        layout=lay_out(model, workload, buffers) if sharded else Layout(),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,

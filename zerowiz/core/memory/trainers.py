@@ -100,9 +100,16 @@ def with_frozen_models(moments: Moments, model: Model, r: RankSizes) -> Moments:
         return moments
     # A trainer that generates asks its reference before the micro-steps.
     running = () if r.workload.trainer.generates else _gathered(model, r)
-    extra = {Phase.MODEL: (), Phase.FORWARD: (*held, *running)}
+
+    def beside(phase: Phase, moment: Moment) -> Moment:
+        if phase is Phase.MODEL:
+            return ()
+        # The reference runs behind the model: what is held of its loss is there by then (tr1-024).
+        is_done = any(each.kind is AllocationKind.LOSS_SAVED for each in moment)
+        return (*held, *running) if phase is Phase.FORWARD and is_done else held
+
     return {
-        phase: tuple((*moment, *extra.get(phase, held)) for moment in competing)
+        phase: tuple((*moment, *beside(phase, moment)) for moment in competing)
         for phase, competing in moments.items()
     }
 

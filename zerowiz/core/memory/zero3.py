@@ -8,6 +8,8 @@ at a time.
 Symbols and sources are as in `zero012.py`; a function that returns an int counts elements.
 """
 
+from collections.abc import Iterator
+
 from zerowiz.core.memory.common import (
     built,
     embedding_gradient,
@@ -21,10 +23,21 @@ from zerowiz.core.memory.common import (
     optimizer,
     weights,
 )
-from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Moments, Phase
+from zerowiz.core.memory.gathering import Gathered, Gathering, Limits, replay
+from zerowiz.core.memory.ledger import (
+    Allocation,
+    AllocationKind,
+    Moment,
+    Moments,
+    Phase,
+    moment_bytes,
+)
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
+
+# stage3.py, _constant_buffered_norm2.
+_NORM_BYTES, _NORM_ELEMENTS = 8, 250_000_000
 
 
 def _sharded(r: RankSizes) -> Moment:
@@ -40,7 +53,11 @@ def _sharded(r: RankSizes) -> Moment:
 def _buffers(r: RankSizes) -> Moment:
     # stage3.py, grad_partitions_flat_buffer and __setup_for_real_optimizer: both allocated once.
     gradients_bytes = 0 if r.offloaded else r.weight_bytes * r.share
-    bucket_bytes = r.weight_bytes * r.buffers.reduce_bucket_size
+    # A bucket for each format in which gradients are reduced; under torch_autocast that of the
+    # linear layers is its 16 bits (j3-007).
+    halved = r.workload.torch_autocast
+    reduced_bytes = r.weight_bytes + (halved.size_bytes if halved else 0)
+    bucket_bytes = reduced_bytes * r.buffers.reduce_bucket_size
     return (
         Allocation(AllocationKind.GRADIENTS_SHARDED, gradients_bytes, "w P"),
         Allocation(AllocationKind.REDUCE_BUCKET, bucket_bytes, "w b"),
@@ -62,32 +79,22 @@ def _gatherable(r: RankSizes) -> int:
     return r.trainable - _persistent(r) + r.frozen_bytes // r.weight_bytes
 
 
-def _live(r: RankSizes) -> int:
-    """What is gathered while the loss is computed: without prefetch nothing (g1-076, d4-014).
-
-    partitioned_param_coordinator.py, fetch_sub_module: prefetch goes on until max_live.
-    """
-    if r.ranks == 1:
-        return 0
-    most = max(r.module, r.buffers.stage3_max_live_parameters)
-    # trl 1.16, trainer/utils.py, maybe_gather_lm_head_ctx (tr1-005).
-    most = most + r.staying_embedding if r.prefetching else r.gathered_head
-    return min(_gatherable(r), r.kept_experts + most)
+def _gathering(r: RankSizes) -> Gathering:
+    buffers = r.buffers
+    live = buffers.stage3_max_live_parameters
+    reuse = 0 if buffers.on_nvme else live
+    return replay(
+        r.layout,
+        Limits(buffers.stage3_prefetch_bucket_size, live, reuse),
+        r.ranks,
+        checkpointing=r.workload.gradient_checkpointing,
+        known=r.prefetching,
+    )
 
 
 def _first_bucket(r: RankSizes) -> int:
     """What went through backward when the bucket is full for the first time."""
     return min(r.buffers.reduce_bucket_size, r.trainable)
-
-
-def _in_flight(r: RankSizes) -> int:
-    """What is gathered together exists once more until each tensor is copied out of it (i1-038).
-
-    partition_parameters.py, AllGatherCoalescedHandle; checkpointing does that while it recomputes.
-    """
-    if r.workload.gradient_checkpointing or r.module >= r.buffers.stage3_max_live_parameters:
-        return 0
-    return r.buffers.stage3_prefetch_bucket_size + r.block_largest
 
 
 def _secondary(r: RankSizes, released: int) -> Moment:
@@ -103,37 +110,23 @@ def _secondary(r: RankSizes, released: int) -> Moment:
     return (Allocation(AllocationKind.SECONDARY_PARAMETERS, size_bytes, formula),)
 
 
-def _gathered(size_bytes: int, formula: str) -> Allocation:
-    return Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, formula)
-
-
-def _gathered_with_the_loss(r: RankSizes) -> Moment:
-    gatherable, live = _gatherable(r), _live(r)
+def _gathered(r: RankSizes, gathered: Gathered) -> Moment:
+    """What is whole of the parameters, and what their gathering takes beside them."""
     # Adapters in fp32 are gathered as such; the limit counts elements.
     widened_bytes = (r.trained_bytes - r.weight_bytes) * (r.trainable - _persistent(r))
-    size_bytes = r.weight_bytes * live + widened_bytes * live // max(1, gatherable)
+    whole = gathered.parameters
+    if r.prefetching and r.staying_embedding:
+        whole = min(_gatherable(r), whole + r.staying_embedding)
+    size_bytes = r.weight_bytes * whole + widened_bytes * whole // max(1, _gatherable(r))
+    # partition_parameters.py, _all_gather_sequential: shards on the host are copied to the GPU, and
+    # NCCL holds the copy until the parameter is waited for (k1-032).
+    alone = gathered.alone // r.ranks if r.strategy.offload is Offload.ALL else 0
+    waiting_bytes = r.weight_bytes * (gathered.copies + alone)
     return (
-        _gathered(size_bytes, "w min(N, max_live + experts)"),
-        *_secondary(r, gatherable - live if r.prefetching else gatherable),
+        Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, "w (max_live + M)"),
+        Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, waiting_bytes, "w (copies + shards)"),
+        *_secondary(r, max(0, _gatherable(r) - whole)),
     )
-
-
-def _gathered_midway(r: RankSizes) -> Moment:
-    gatherable = _gatherable(r)
-    live = max(0, min(_live(r), gatherable - _first_bucket(r)))
-    in_flight_bytes = r.weight_bytes * min(live, _in_flight(r))
-    formula = "w (prefetch + M of a block)"
-    return (
-        _gathered(r.weight_bytes * live, "w (N - b)"),
-        Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, in_flight_bytes, formula),
-        *_secondary(r, gatherable - live),
-    )
-
-
-def _gathered_last(r: RankSizes) -> Moment:
-    # By the end all but the embedding is released (i1-024).
-    live = min(_live(r), r.embedding)
-    return (_gathered(r.weight_bytes * live, "w V h"), *_secondary(r, _gatherable(r) - live))
 
 
 def _building(r: RankSizes) -> tuple[Moment, ...]:
@@ -172,10 +165,19 @@ def _init(r: RankSizes) -> tuple[Moment, ...]:
     )
 
 
-def _slice(r: RankSizes, numel: int) -> Allocation:
-    # stage3.py, _offload_grad_partition_at_boundary: the shard of the tensor at hand.
-    size_bytes = FP32_BYTES * numel // r.ranks if r.offloaded else 0
-    return Allocation(AllocationKind.SLICE_IN_FP32, size_bytes, "4 M/d")
+def _slice(r: RankSizes, numel: int) -> Moment:
+    """What a shard of a gradient needs on its way to the host."""
+    if not r.offloaded:
+        return ()
+    # stage3.py, partition_grads: it is summed on the GPU with what came before. _constant_buffered_
+    # norm2: its norm is taken in fp64, a quarter of a billion elements at a time.
+    shard = numel // r.ranks
+    summed_bytes = r.weight_bytes * shard
+    doubled_bytes = _NORM_BYTES * min(shard, _NORM_ELEMENTS)
+    return (
+        Allocation(AllocationKind.OFFLOAD_STAGING, summed_bytes, "w M/d"),
+        Allocation(AllocationKind.SLICE_IN_DOUBLE, doubled_bytes, "8 M/d"),
+    )
 
 
 def _running(r: RankSizes) -> Moment:
@@ -184,11 +186,56 @@ def _running(r: RankSizes) -> Moment:
     return (*_lasting(r), Allocation(AllocationKind.SMALL_ADAPTERS, small_bytes, formula))
 
 
-def _activations_to_come(r: RankSizes) -> Allocation:
-    """Those of the blocks behind the first full bucket, whose backward is not done yet."""
-    to_come_fraction = (r.trainable - _first_bucket(r)) / r.trainable
-    size_bytes = int(r.activations.saved_bytes * to_come_fraction)
-    return Allocation(AllocationKind.ACTIVATIONS, size_bytes, "of the blocks to come")
+def _arrived(gathered: Gathered) -> Gathered:
+    """In backward the host waits for buckets, and by then what it asked for is there."""
+    # stage3.py, param_reduce_events; NCCL drops the shards' copies as the next collective begins.
+    return gathered._replace(alone=0)
+
+
+def _of_blocks(r: RankSizes, blocks: int) -> Allocation:
+    """The activations of as many blocks."""
+    size_bytes = r.activations.saved_bytes * blocks // max(1, len(r.layout.blocks))
+    return Allocation(AllocationKind.ACTIVATIONS, size_bytes, "of some blocks")
+
+
+def _gathered_with_the_loss(r: RankSizes) -> Moment:
+    loss = _gathering(r).loss
+    # trl 1.16, trainer/utils.py, maybe_gather_lm_head_ctx (tr1-005).
+    head = 0 if r.prefetching else r.gathered_head
+    return _gathered(r, loss._replace(parameters=loss.parameters + head))
+
+
+def _forward(r: RankSizes) -> tuple[Moment, ...]:
+    running, gathering = _running(r), _gathering(r)
+    blocks = [
+        (*running, *_gathered(r, gathered), _of_blocks(r, done))
+        for done, most in enumerate(gathering.forward, start=1)
+        for gathered in most
+    ]
+    at_the_end = (*running, *_gathered_with_the_loss(r), *forward(r))
+    return (at_the_end, max(blocks, key=moment_bytes))
+
+
+def _reduced(r: RankSizes) -> Iterator[tuple[int, int]]:
+    """Each time that the bucket is full inside the blocks: what went through, and the block."""
+    blocks = len(r.layout.blocks)
+    ahead = 0 if r.tied else r.embedding
+    inside = r.trainable - ahead - r.embedding
+    full = _first_bucket(r)
+    for passed in range(full, ahead + inside, max(full, inside // blocks)):
+        yield passed, min(blocks - 1, blocks * max(0, passed - ahead) // inside)
+
+
+def _midway(r: RankSizes, gathering: Gathering) -> tuple[Moment, ...]:
+    """What is gathered and kept, at the largest of the moments at which a bucket is full."""
+    saved_bytes = r.activations.saved_bytes
+    moments = []
+    for passed, block in _reduced(r):
+        to_come_bytes = int(saved_bytes * ((r.trainable - passed) / r.trainable))
+        to_come = Allocation(AllocationKind.ACTIVATIONS, to_come_bytes, "of the blocks to come")
+        gathered = _arrived(gathering.backward[block].running)
+        moments.append((*_gathered(r, gathered), to_come))
+    return (max(moments, key=moment_bytes),) if moments else ()
 
 
 def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
@@ -204,7 +251,7 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
         (*running, *with_loss, *first_block(r)),
         (
             *running,
-            _gathered(r.weight_bytes * _gatherable(r), "w (N + F)"),
+            *_gathered(r, Gathered(parameters=_gatherable(r))),
             Allocation(AllocationKind.ACTIVATIONS, last_block_bytes, "of the last block"),
             *one_block(r),
         ),
@@ -214,20 +261,33 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
 def _backward(r: RankSizes) -> tuple[Moment, ...]:
     if r.workload.is_own_reference:
         return _backward_unordered(r)
-    running, with_loss, last = _running(r), _gathered_with_the_loss(r), _gathered_last(r)
+    running, gathering = _running(r), _gathering(r)
+    last = _gathered(r, gathering.end)
     # A head that is tied is the last of them, not the first.
     early_slice = _slice(r, r.block_largest if r.tied else r.largest)
     # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
     flush_bytes = r.weight_bytes * _first_bucket(r)
     flush = Allocation(AllocationKind.REDUCE_SCATTER_COPY, flush_bytes, "w min(N, b)")
-    midway = (*_gathered_midway(r), _activations_to_come(r), head_gradient(r), *one_block(r))
     one_bytes = r.weight_bytes * r.embedding
     one_gradient = Allocation(AllocationKind.EMBEDDING_GRADIENT, one_bytes, "w V h")
+    first = gathering.backward[0].running
+    asked = min(first.alone, gathering.loss.alone)
+    through_first = _gathered(r, first._replace(alone=asked))
+    blocks = len(gathering.backward)
+    waiting = [
+        (*_gathered(r, _arrived(most.waiting)), _of_blocks(r, blocks - done))
+        for done, most in enumerate(gathering.backward)
+    ]
+    # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
+    is_alone = r.block_largest > r.buffers.reduce_bucket_size
+    copied = () if is_alone else (flush,)
+    reducing = (head_gradient(r), *one_block(r), *copied, *early_slice)
     return (
-        (*running, *with_loss, *opening(r)),
-        (*running, *with_loss, *first_block(r), early_slice),
-        (*running, *midway, flush, early_slice),
-        (*running, *last, embedding_gradient(r), _slice(r, r.largest)),
+        (*running, *_gathered_with_the_loss(r), *opening(r)),
+        (*running, *through_first, *first_block(r), *early_slice),
+        (*running, *max(waiting, key=moment_bytes), head_gradient(r)),
+        *((*running, *midway, *reducing) for midway in _midway(r, gathering)),
+        (*running, *last, embedding_gradient(r), *_slice(r, r.largest)),
         (*running, *last, one_gradient, flush),
     )
 
@@ -262,7 +322,7 @@ def zero3_moments(r: RankSizes) -> Moments:
     return {
         Phase.MODEL: _building(r),
         Phase.INIT: _init(r),
-        Phase.FORWARD: ((*_running(r), *_gathered_with_the_loss(r), *forward(r)),),
+        Phase.FORWARD: _forward(r),
         Phase.BACKWARD: _backward(r),
         Phase.STEP: _step(r),
     }

@@ -1,0 +1,155 @@
+"""What stage 3 gathers, against the real coordinator on two ranks, and by hand."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.memory.gathering import Gathered, Gathering, Layout, Limits, replay
+from zerowiz.core.memory.layout import lay_out
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.workload import Workload
+
+_RANKS = Path(__file__).parents[2] / "ranks" / "gathering.py"
+_THRESHOLD = 300
+
+_SMALL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "vocab_size": 4000,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LLAMA = {
+    **_SMALL,
+    "model_type": "llama",
+    "intermediate_size": 512,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+_PHI3 = {**_LLAMA, "model_type": "phi3", "tie_word_embeddings": False}
+_OPT = {
+    **_SMALL,
+    "model_type": "opt",
+    "ffn_dim": 512,
+    "word_embed_proj_dim": 128,
+    "layerdrop": 0.0,
+}
+_QWEN2_MOE = {
+    **_LLAMA,
+    "model_type": "qwen2_moe",
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 128,
+    "num_experts": 12,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "tie_word_embeddings": False,
+}
+_LIMITS = Limits(prefetch=15_000, live=900_000, reuse=900_000)
+_FAR = Limits(prefetch=50_000, live=700_000, reuse=700_000)
+CASES: list[tuple[dict[str, object], bool, int, Limits]] = [
+    (_LLAMA, True, 2, _LIMITS),
+    (_PHI3, False, 3, _LIMITS),
+    (_OPT, True, 2, _LIMITS),
+    (_QWEN2_MOE, False, 1, _FAR),
+]
+
+
+def _predict(config: Mapping[str, object], *, checkpointing: bool, limits: Limits) -> Gathering:
+    workload = Workload(gradient_checkpointing=checkpointing)
+    buffers = Buffers(stage3_param_persistence_threshold=_THRESHOLD)
+    layout = lay_out(model_from_config("a", config), workload, buffers)
+    # The coordinator does not count what autograd keeps of experts.
+    counted = layout._replace(kept=frozenset())
+    return replay(counted, limits, 2, checkpointing=checkpointing, known=True)
+
+
+def _zero(limits: Limits) -> dict[str, int]:
+    return {
+        "reduce_bucket_size": 100_000,
+        "stage3_prefetch_bucket_size": limits.prefetch,
+        "stage3_max_live_parameters": limits.live,
+        "stage3_max_reuse_distance": limits.reuse,
+        "stage3_param_persistence_threshold": _THRESHOLD,
+    }
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_the_replay_gathers_what_the_real_coordinator_does() -> None:
+    """As forward ends to 1 %; while its blocks run within a tensor."""
+    asked = [
+        {
+            "config": config,
+            "checkpointing": checkpointing,
+            "accumulation_steps": steps,
+            "zero": _zero(limits),
+        }
+        for config, checkpointing, steps, limits in CASES
+    ]
+    ran = subprocess.run(
+        [sys.executable, str(_RANKS)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for case, seen in zip(CASES, json.loads(ran.stdout.splitlines()[-1]), strict=True):
+        config, checkpointing, _, limits = case
+        said = _predict(config, checkpointing=checkpointing, limits=limits)
+        family = config["model_type"]
+        assert said.loss.parameters == pytest.approx(seen["loss"], rel=0.01), family
+        most = max(each.running.parameters for each in said.backward)
+        assert most == pytest.approx(max(seen["backward"]), rel=0.02), family
+        most = max(each.running.parameters for each in said.forward)
+        assert most == pytest.approx(max(seen["forward"]), rel=0.07), family
+
+
+def _two_blocks(size: int = 100) -> Layout:
+    return Layout(sizes=(size,) * 4, first=((0,),), blocks=(((1,),), ((2,),)), last=((3,),))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_lone_rank_gathers_nothing(known: bool) -> None:
+    gathering = replay(_two_blocks(), Limits(100, 400, 400), 1, checkpointing=False, known=known)
+    assert Gathered() == gathering.loss == gathering.end
+
+
+def test_before_the_order_is_known_a_module_is_whole_while_it_runs() -> None:
+    gathering = replay(_two_blocks(), Limits(100, 400, 400), 2, checkpointing=False, known=False)
+    assert [100, 100] == [each.running.parameters for each in gathering.forward]
+    assert Gathered() == gathering.loss
+
+
+def test_all_that_the_limit_allows_is_kept_until_its_backward() -> None:
+    whole = replay(_two_blocks(), Limits(100, 400, 400), 2, checkpointing=False, known=True)
+    assert 400 == whole.loss.parameters
+    half = replay(_two_blocks(), Limits(100, 200, 0), 2, checkpointing=False, known=True)
+    assert 200 == half.loss.parameters
+
+
+def test_what_comes_alone_waits_beside_its_own_shard() -> None:
+    gathering = replay(_two_blocks(), Limits(100, 400, 0), 2, checkpointing=False, known=True)
+    assert gathering.loss.alone > 0 == gathering.loss.copies
+
+
+def test_what_comes_together_is_copied_out_of_one_buffer() -> None:
+    gathering = replay(_two_blocks(), Limits(200, 400, 400), 2, checkpointing=False, known=True)
+    assert 200 == max(each.waiting.copies for each in gathering.forward)
+
+
+def test_slices_of_experts_outlive_their_release() -> None:
+    kept = _two_blocks()._replace(mixtures=frozenset({1}), kept=frozenset({1}))
+    limits = Limits(0, 100, 0)
+    sizes = [
+        replay(layout, limits, 2, checkpointing=False, known=True).loss.parameters
+        for layout in (_two_blocks(), kept)
+    ]
+    assert [0, 100] == sizes
