@@ -113,7 +113,7 @@ COUNTS = {
     *("stored_params", "first_block"),
     # of a rank: elements, said once on the class
     *("least_bucket", "most_bucket", "value"),
-    *("trainable", "largest", "module", "block_largest", "block", "embedding", "kept_experts"),
+    *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "copied", "alone", "groups"),
     # of a job

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.gathering import Gathered, Gathering, Layout, Limits, replay
-from zerowiz.core.memory.layout import lay_out
+from zerowiz.core.memory.gathering.layout import lay_out
+from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Layout, Limits, replay
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.workload import Workload
 

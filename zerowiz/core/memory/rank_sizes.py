@@ -21,8 +21,8 @@ from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.losses import has_fused_head
 from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.gathering import Layout
-from zerowiz.core.memory.layout import lay_out
+from zerowiz.core.memory.gathering.layout import lay_out
+from zerowiz.core.memory.gathering.replay import Layout
 from zerowiz.core.memory.ledger import Moment, Moments
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor

@@ -23,7 +23,7 @@ from zerowiz.core.memory.common import (
     optimizer,
     weights,
 )
-from zerowiz.core.memory.gathering import Gathered, Gathering, Limits, replay
+from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Limits, replay
 from zerowiz.core.memory.ledger import (
     Allocation,
     AllocationKind,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.gathering import Layout, Module
+from zerowiz.core.memory.gathering.replay import Layout, Module
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.workload import Method, Trainer, Workload
 
