@@ -305,7 +305,22 @@ def verdicts(records: Sequence[Record]) -> str:
     for title, capped in (("under a cap of torch's allocator", True), ("on the whole GPU", False)):
         some = [record for record in judged if record.capped is capped]
         parts.append(f"{len(some)} runs {title}:\n\n{_verdict_table(some)}")
-    return "\n".join(parts)
+    return "\n".join([*parts, _kept_promises(judged)])
+
+
+def _kept_promises(judged: Sequence[Record]) -> str:
+    """What the verdicts promise, and how often that was kept."""
+    died = [record for record in judged if record.outcome == Outcome.DIED.value]
+    sure = sum(record.verdict in {Verdict.FITS.value, Verdict.TIGHT.value} for record in died)
+    lived = [record for record in judged if record.outcome != Outcome.DIED.value]
+    refused = sum(record.verdict == Verdict.DOES_NOT_FIT.value for record in lived)
+    doubted = sum(record.verdict == Verdict.UNCERTAIN.value for record in lived)
+    return (
+        f"Of {len(died)} runs that ran out of memory {sure} were said to fit or to be tight. Of"
+        f" {len(lived)} that lived {refused} ({100 * refused / len(lived):.1f} %) were said not to"
+        f" fit, and {doubted} ({100 * doubted / len(lived):.1f} %) to be uncertain, all but a few of"
+        " them under caps that were set near their peaks.\n"
+    )
 
 
 def _wrong_section(records: Sequence[Record]) -> str:

@@ -60,6 +60,7 @@ from measured.rows import (
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 
 from zerowiz.core.codec import encode
+from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import PHASES
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import STRATEGIES
@@ -423,3 +424,23 @@ def ds_config_of(row: Row) -> dict[str, object]:
         "zero_optimization": {**row["zero_optimization"], "stage": row["stage"]},
         row["precision"]: {"enabled": True, **row["bf16"]},
     }
+
+
+def test_what_surely_runs_never_ran_out_of_memory() -> None:
+    sure = {Verdict.FITS.value, Verdict.TIGHT.value}
+    died = [r for r in NOW if r.outcome == Outcome.DIED.value]
+    assert len(died) > 20
+    assert [] == [r.id for r in died if r.verdict in sure]
+
+
+def test_hardly_any_run_that_lived_was_said_not_to_fit() -> None:
+    lived = [r for r in NOW if r.verdict and r.outcome and r.outcome != Outcome.DIED.value]
+    refused = [r.id for r in lived if r.verdict == Verdict.DOES_NOT_FIT.value]
+    assert len(refused) <= 0.03 * len(lived)
+
+
+def test_on_a_whole_gpu_hardly_any_run_is_uncertain() -> None:
+    """Caps are set near the peaks; what people run has room, or has not."""
+    free = [r for r in NOW if r.verdict and r.outcome and not r.capped]
+    uncertain = [r.id for r in free if r.verdict == Verdict.UNCERTAIN.value]
+    assert len(uncertain) <= 0.02 * len(free)
