@@ -277,6 +277,7 @@ def main() -> None:
     """Print what is missing, or the cases that measure it."""
     parser = argparse.ArgumentParser(description="Which settings were measured together")
     parser.add_argument("--cases", metavar="PREFIX", help="print cases with these ids")
+    parser.add_argument("--file", default="new.jsonl", help="where the rows will lie")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--limit", type=int, help="at most so many cases")
     parser.add_argument("--fix", action="append", default=[], metavar="SETTING=VALUE")
@@ -298,6 +299,8 @@ def main() -> None:
     chosen = list(cover(missing, wanted, fixed, cheaply=asked.cheaply))[: asked.limit]
     cases = [case_of(p, f"{asked.cases}-{i:03}", i) for i, p in enumerate(chosen, asked.first)]
     _say("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]")
+    aside = deal_cases(cases, asked.file).count(Split.SET_ASIDE)
+    sys.stderr.write(f"{len(cases)} cases, of which {aside} are set aside\n")
 
 
 if __name__ == "__main__":
