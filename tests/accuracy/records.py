@@ -32,6 +32,7 @@ from msgspec.structs import asdict, fields
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import measured_phases, predict_phases
 from zerowiz.core.memory.estimate import Estimate
+from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"
@@ -143,6 +144,10 @@ _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
     (
         "its config has keys that are not counted",
         lambda r: _engine(r) and own_config_of(r).uncounted,
+    ),
+    (
+        "its peak comes before the steps, which a launch does not record",
+        lambda r: r["kind"] == "launch" and predict(r).peak_phase in {Phase.MODEL, Phase.INIT},
     ),
 )
 

@@ -296,9 +296,10 @@ def host_at_stage_3(row: Row) -> tuple[int, int] | None:
     """Predicted and measured: the resident set of a rank at stage 3 that offloads nothing.
 
     Its share of the weights passes through the host before its kernels are loaded, which take as
-    much as those of a run at stage 0. None for other runs, and for models in 4 bits.
+    much as those of a run at stage 0. None for other runs, for models in 4 bits, and for adapters:
+    peft loads bitsandbytes where it is installed, which takes 0.3 GB.
     """
-    sharded = row["stage"] == ZERO3.stage and row["ok"] and not row.get("quantized")
+    sharded = row["stage"] == ZERO3.stage and row["ok"] and row["lora_rank"] is None
     measured_bytes = row.get("host_peak_rss_bytes")
     base_bytes = resident_bytes(family_of(row), row["precision"], row["kind"])
     if not sharded or is_offloaded(row) or measured_bytes is None or base_bytes is None:
