@@ -32,6 +32,7 @@ LOOKED_AT = frozenset(
         "i1-038",
         "i1-039",
         "j3-008",
+        "m3-005",
         *(f"j1-{number:03}" for number in range(33, 41)),
     }
 )

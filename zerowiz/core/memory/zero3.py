@@ -86,7 +86,9 @@ def _gathering(r: RankSizes) -> Gathering:
     return replay(
         r.layout,
         Limits(buffers.stage3_prefetch_bucket_size, live, reuse),
-        r.ranks,
+        # What a lone rank has on its GPU is gathered; what is on the host is copied there
+        # (partition_parameters.py, NoGatherHandle; m3-005).
+        max(r.ranks, 2) if r.strategy.offload is Offload.ALL else r.ranks,
         checkpointing=r.workload.gradient_checkpointing,
         known=r.prefetching,
     )
@@ -121,7 +123,8 @@ def _gathered(r: RankSizes, gathered: Gathered) -> Moment:
     # partition_parameters.py, _all_gather_sequential: shards on the host are copied to the GPU, and
     # NCCL holds the copy until the parameter is waited for (k1-032).
     alone = gathered.alone // r.ranks if r.strategy.offload is Offload.ALL else 0
-    waiting_bytes = r.weight_bytes * (gathered.copies + alone)
+    # A lone rank's are copied to where they stay.
+    waiting_bytes = r.weight_bytes * (gathered.copies + alone) if r.ranks > 1 else 0
     return (
         Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, "w (max_live + M)"),
         Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, waiting_bytes, "w (copies + shards)"),

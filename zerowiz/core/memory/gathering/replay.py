@@ -247,7 +247,7 @@ def replay(
     Args:
         layout: The model's modules.
         limits: What the config allows.
-        ranks: Over which parameters are sharded; a lone rank gathers nothing.
+        ranks: Over which parameters are sharded; one alone gathers nothing.
         checkpointing: Whether blocks are computed again in backward.
         known: Whether the order of modules is known, so that what comes next is gathered early.
     """
