@@ -189,6 +189,12 @@ def _running(r: RankSizes) -> Moment:
     return (*_lasting(r), Allocation(AllocationKind.SMALL_ADAPTERS, small_bytes, formula))
 
 
+def _whole_bytes(r: RankSizes, gathered: Gathered) -> int:
+    """Of the two, the part that grows and shrinks from block to block."""
+    alone = gathered.alone // r.ranks if r.strategy.offload is Offload.ALL else 0
+    return r.weight_bytes * (gathered.parameters + gathered.copies + alone)
+
+
 def _arrived(gathered: Gathered) -> Gathered:
     """In backward the host waits for buckets, and by then what it asked for is there."""
     # stage3.py, param_reduce_events; NCCL drops the shards' copies as the next collective begins.
@@ -210,13 +216,17 @@ def _gathered_with_the_loss(r: RankSizes) -> Moment:
 
 def _forward(r: RankSizes) -> tuple[Moment, ...]:
     running, gathering = _running(r), _gathering(r)
-    blocks = [
-        (*running, *_gathered(r, gathered), _of_blocks(r, done))
-        for done, most in enumerate(gathering.forward, start=1)
-        for gathered in most
-    ]
+    block_bytes = r.activations.saved_bytes // max(1, len(gathering.forward))
+    done, most = max(
+        (
+            (done, gathered)
+            for done, most in enumerate(gathering.forward, start=1)
+            for gathered in most
+        ),
+        key=lambda each: _whole_bytes(r, each[1]) + each[0] * block_bytes,
+    )
     at_the_end = (*running, *_gathered_with_the_loss(r), *forward(r))
-    return (at_the_end, max(blocks, key=moment_bytes))
+    return (at_the_end, (*running, *_gathered(r, most), _of_blocks(r, done)))
 
 
 def _reduced(r: RankSizes) -> Iterator[tuple[int, int]]:
@@ -277,10 +287,12 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     asked = min(first.alone, gathering.loss.alone)
     through_first = _gathered(r, first._replace(alone=asked))
     blocks = len(gathering.backward)
-    waiting = [
-        (*_gathered(r, _arrived(most.waiting)), _of_blocks(r, blocks - done))
-        for done, most in enumerate(gathering.backward)
-    ]
+    block_bytes = r.activations.saved_bytes // blocks
+    left, most = max(
+        ((blocks - done, _arrived(most.waiting)) for done, most in enumerate(gathering.backward)),
+        key=lambda each: _whole_bytes(r, each[1]) + each[0] * block_bytes,
+    )
+    waiting = (*_gathered(r, most), _of_blocks(r, left))
     # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
     is_alone = r.block_largest > r.buffers.reduce_bucket_size
     copied = () if is_alone else (flush,)
@@ -288,7 +300,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     return (
         (*running, *_gathered_with_the_loss(r), *opening(r)),
         (*running, *through_first, *first_block(r), *early_slice),
-        (*running, *max(waiting, key=moment_bytes), head_gradient(r)),
+        (*running, *waiting, head_gradient(r)),
         *((*running, *midway, *reducing) for midway in _midway(r, gathering)),
         (*running, *last, embedding_gradient(r), *_slice(r, r.largest)),
         (*running, *last, one_gradient, flush),

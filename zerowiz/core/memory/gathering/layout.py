@@ -1,6 +1,7 @@
 """Lay out the modules that stage 3 gathers, in the order in which forward runs them."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering.replay import Layout, Module
@@ -120,8 +121,13 @@ def _models(inside: list[Tensor], a: Architecture) -> int:
 
 def lay_out(model: Model, workload: Workload, buffers: Buffers) -> Layout:
     """The modules of this model as this job trains them."""
+    return _lay_out(model, workload, buffers.stage3_param_persistence_threshold)
+
+
+@lru_cache(maxsize=32)
+def _lay_out(model: Model, workload: Workload, threshold: int) -> Layout:
     a = model.architecture
-    build = _Builder(workload, buffers.stage3_param_persistence_threshold)
+    build = _Builder(workload, threshold)
     ends = [tensor for tensor in model.tensors if not tensor.in_block]
     inside = [tensor for tensor in model.tensors if tensor.in_block]
     places = [place for place, tensor in enumerate(model.tensors) if tensor.in_block]
