@@ -273,8 +273,9 @@ DOUBTS: Sequence[Doubt] = (
         holds=lambda _, strategy: strategy.offload is not Offload.NONE,
         rate=0.015,
     ),
-    # m1-015, the first run of nine pairs, by the formulas that stood when it was measured: 3.15 %,
-    # 2.43 % beyond its other doubts; those of 2 pairs of ten others 1.06 % at most.
+    # By the formulas that stood when they were measured, 10 of the 39 m-runs that were the first of
+    # a pair lay outside their interval: nine by 2.43 % at most (m1-015), and m3-005 by 58 % of its
+    # peak, which no rate covers: a formula was missing.
     Doubt(
         what=Assumption.NEVER_TOGETHER,
         holds=_never_together,
