@@ -73,9 +73,9 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
     allocation = Allocation(AllocationKind.PARAMETERS, need, "")
     return StrategyEstimate(
         estimate=Estimate(
+            model=SEVEN,
             rank=rank_sizes(SEVEN, Workload(), 4, strategy, DEEPSPEED_DEFAULTS),
             moments={Phase.STEP: ((allocation,),)},
-            first_moments={},
             host={},
         ),
         interval=None,

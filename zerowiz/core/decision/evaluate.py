@@ -228,7 +228,8 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     else:
         predicted = estimate_fullest(job.model, rank, machine.accelerator)
         vllm = vllm_share(machine, step, predicted)
-        if (other := job.model.heaviest) is not None:
+        fits_alone = budget_bytes is None or predicted.peak_bytes <= budget_bytes
+        if fits_alone and (other := job.model.heaviest) is not None:
             other_rank = rank_sizes(other, step, ranks, strategy, buffers)
             heaviest = estimate_fullest(other, other_rank, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)

@@ -414,7 +414,8 @@ def find_interval(
     Args:
         job: What is evaluated.
         predicted: Of the model of the job.
-        heaviest: Of a size: the same of the model that holds most, of those that have it.
+        heaviest: Of a size that may fit: the same of the model that holds most, of those that
+            have it.
     """
     if job.accounting is Accounting.TEXTBOOK:
         return None
@@ -427,7 +428,7 @@ def find_interval(
     def highest_bytes(estimate: Estimate) -> int:
         return math.ceil(_extremes(estimate, stretch)[1] * (1 + rate))
 
-    emptiest = estimate_emptiest(job.model, predicted.rank, job.machine.accelerator)
+    emptiest = estimate_emptiest(predicted)
     return Interval(
         low_bytes=int(_extremes(emptiest, stretch)[0] * (1 - rate)),
         expected_bytes=predicted.peak_bytes,

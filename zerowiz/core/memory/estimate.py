@@ -41,12 +41,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
     The peak is that of the steady state: no run of tests/measured had a larger first iteration.
     """
 
+    model: Model
     rank: RankSizes
     """What it was predicted from."""
+    accelerator: Accelerator = Accelerator.CUDA
     moments: Moments
     """On the GPU, once every optimizer state exists: all that compete for the peak of a phase."""
-    first_moments: Moments
-    """Forward, backward and step of the first iteration; none by the rule of thumb."""
     host: Moments
     """In host memory, beyond the interpreter."""
 
@@ -68,6 +68,19 @@ class Estimate(Struct, frozen=True, kw_only=True):
         peaks = _peaks_bytes(self.moments if memory is MemoryKind.GPU else self.host)
         absent = () if Phase.GENERATE in peaks else (Phase.GENERATE,)
         return {phase: peaks.get(phase, 0) for phase in Phase if phase not in absent}
+
+    @property
+    def first_moments(self) -> Moments:
+        """Forward, backward and step of the first iteration; none by the rule of thumb."""
+        if Phase.FORWARD not in self.moments:
+            return {}
+        r = self.rank
+        unused = as_it_runs(replace(r, prefetching=r.accumulating))
+        first = _first_iteration(r, r.strategy.moments(as_it_runs(r)))
+        first = with_generation(with_frozen_models(first, self.model, unused), self.model, unused)
+        if self.accelerator is not Accelerator.CUDA:
+            return first
+        return _with_workspaces(first, () if r.accumulating else _BEFORE_BACKWARD)
 
     @property
     def first_iteration_bytes(self) -> Mapping[Phase, int]:
@@ -143,20 +156,15 @@ def estimate(
 ) -> Estimate:
     """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
     steady = rank.strategy.moments(as_it_runs(rank))
-    first = _first_iteration(rank, steady)
-    unused = as_it_runs(replace(rank, prefetching=rank.accumulating))
-    steady, first = (
-        with_generation(with_frozen_models(moments, model, r), model, r)
-        for moments, r in ((steady, rank), (first, unused))
-    )
+    steady = with_generation(with_frozen_models(steady, model, rank), model, rank)
     if accelerator is Accelerator.CUDA:
         steady = _with_workspaces(steady, ())
-        first = _with_workspaces(first, () if rank.accumulating else _BEFORE_BACKWARD)
     host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
     return Estimate(
+        model=model,
         rank=rank,
+        accelerator=accelerator,
         moments=steady,
-        first_moments=first,
         host={phase: (host,) for phase in Phase if phase is not Phase.MODEL},
     )
 
@@ -171,8 +179,9 @@ def estimate_fullest(
     )
 
 
-def estimate_emptiest(
-    model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
-) -> Estimate:
+def estimate_emptiest(fullest: Estimate) -> Estimate:
     """No rank of the job holds less."""
-    return estimate(model, replace(rank, cut=find_emptiest(rank.cuts)), accelerator)
+    emptiest = replace(fullest.rank, cut=find_emptiest(fullest.rank.cuts))
+    if emptiest.cut == fullest.rank.cut:
+        return fullest
+    return estimate(fullest.model, emptiest, fullest.accelerator)

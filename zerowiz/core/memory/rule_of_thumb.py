@@ -56,8 +56,8 @@ def rule_of_thumb_estimate(
     on_host = _ON_HOST[rank.strategy.offload]
     on_gpu = (*(held[part] for part in held if part not in on_host), _ACTIVATIONS)
     return Estimate(
+        model=model,
         rank=rank,
         moments={Phase.STEP: (on_gpu,)},
-        first_moments={},
         host={Phase.STEP: (tuple(held[part] for part in held if part in on_host),)},
     )

@@ -88,7 +88,7 @@ def _gathering(r: RankSizes) -> Gathering:
         Limits(buffers.stage3_prefetch_bucket_size, live, reuse),
         # What a lone rank has on its GPU is gathered; what is on the host is copied there
         # (partition_parameters.py, NoGatherHandle; m3-005).
-        max(r.ranks, 2) if r.strategy.offload is Offload.ALL else r.ranks,
+        alone=r.ranks == 1 and r.strategy.offload is not Offload.ALL,
         checkpointing=r.workload.gradient_checkpointing,
         known=r.prefetching,
     )

@@ -11,6 +11,11 @@ from zerowiz.core.workload import Method, Trainer, Workload
 _EXPERTS = "experts."
 _MIXTURE = (_EXPERTS, "mlp.gate")
 _NORMED = ("q_proj", "k_proj")
+# The settings that a layout depends on.
+_SHAPING = (
+    *("precision", "method", "lora_rank", "lora_target_modules", "gradient_checkpointing"),
+    "trainer",
+)
 # Modules whose parameters are none, or too small to be released.
 _BLOCK = _NORM = _ATTENTION = _MLP = _ACTIVATION = ()
 
@@ -120,11 +125,12 @@ def _models(inside: list[Tensor], a: Architecture) -> int:
 
 
 def lay_out(model: Model, workload: Workload, buffers: Buffers) -> Layout:
-    """The modules of this model as this job trains them."""
-    return _lay_out(model, workload, buffers.stage3_param_persistence_threshold)
+    """The modules of this model as this job trains them; one value for jobs that share it."""
+    alike = Workload(**{name: getattr(workload, name) for name in _SHAPING})
+    return _lay_out(model, alike, buffers.stage3_param_persistence_threshold)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _lay_out(model: Model, workload: Workload, threshold: int) -> Layout:
     a = model.architecture
     build = _Builder(workload, threshold)

@@ -16,13 +16,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
+
 Module = tuple[int, ...]
 """The parameters that a module has itself, by their number; empty for one that only has others."""
 _NEVER = -1
 
 
-class Layout(NamedTuple):
-    """The modules of a model in the order in which forward runs them."""
+class Layout(Struct, frozen=True, kw_only=True, eq=False):
+    """The modules of a model in the order in which forward runs them.
+
+    It is equal to itself alone: a large model has thousands, and replays are looked up by it.
+    """
 
     sizes: tuple[int, ...] = ()
     """Elements of each parameter that is gathered and released."""
@@ -240,20 +245,20 @@ class _Coordinator:
 
 @lru_cache(maxsize=128)
 def replay(
-    layout: Layout, limits: Limits, ranks: int, *, checkpointing: bool, known: bool
+    layout: Layout, limits: Limits, *, alone: bool, checkpointing: bool, known: bool
 ) -> Gathering:
     """The most that is whole at each moment of a micro-step.
 
     Args:
         layout: The model's modules.
         limits: What the config allows.
-        ranks: Over which parameters are sharded; one alone gathers nothing.
+        alone: Whether one rank has all parameters, and gathers nothing; the others gather alike.
         checkpointing: Whether blocks are computed again in backward.
         known: Whether the order of modules is known, so that what comes next is gathered early.
     """
     count = len(layout.blocks)
     running, waiting = ([Gathered()] * (2 * count + 2) for _ in range(2))
-    if ranks > 1:
+    if not alone:
         visits = tuple(_visits(layout, checkpointing=checkpointing))
         coordinator = _Coordinator(layout, limits, visits)
         for begins, module, place in visits:
