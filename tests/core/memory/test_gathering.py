@@ -12,7 +12,6 @@ from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering.layout import lay_out
 from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Layout, Limits, replay
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 
 _RANKS = Path(__file__).parents[2] / "ranks" / "gathering.py"
@@ -68,7 +67,7 @@ def _predict(config: Mapping[str, object], *, checkpointing: bool, limits: Limit
     buffers = Buffers(stage3_param_persistence_threshold=_THRESHOLD)
     layout = lay_out(model_from_config("a", config), workload, buffers)
     # The coordinator does not count what autograd keeps of experts.
-    counted = replace(layout, kept=frozenset())
+    counted = layout._replace(kept=frozenset())
     return replay(counted, limits, alone=False, checkpointing=checkpointing, known=True)
 
 
@@ -157,7 +156,7 @@ def test_what_comes_together_is_copied_out_of_one_buffer() -> None:
 
 
 def test_slices_of_experts_outlive_their_release() -> None:
-    kept = replace(_two_blocks(), mixtures=frozenset({1}), kept=frozenset({1}))
+    kept = _two_blocks()._replace(mixtures=frozenset({1}), kept=frozenset({1}))
     limits = Limits(0, 100, 0)
     sizes = [
         replay(layout, limits, alone=False, checkpointing=False, known=True).loss.parameters

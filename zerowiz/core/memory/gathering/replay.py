@@ -16,18 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
-
 Module = tuple[int, ...]
 """The parameters that a module has itself, by their number; empty for one that only has others."""
 _NEVER = -1
 
 
-class Layout(Struct, frozen=True, kw_only=True, eq=False):
-    """The modules of a model in the order in which forward runs them.
-
-    It is equal to itself alone: a large model has thousands, and replays are looked up by it.
-    """
+class Layout(NamedTuple):
+    """The modules of a model in the order in which forward runs them."""
 
     sizes: tuple[int, ...] = ()
     """Elements of each parameter that is gathered and released."""
@@ -42,6 +37,10 @@ class Layout(Struct, frozen=True, kw_only=True, eq=False):
     """Whose slices autograd keeps from forward to backward, released or not."""
     small: int = 0
     """Elements below the threshold, which are gathered once and stay."""
+
+    def __hash__(self) -> int:
+        """By identity: replays are looked up by it, and a large model has thousands of modules."""
+        return id(self)
 
 
 class Limits(NamedTuple):
