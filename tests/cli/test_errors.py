@@ -51,6 +51,12 @@ def scripts(folder: Path) -> Path:
         (("plan", "--stage", "7"), 2, "`--stage 7`", "auto, 0, 1, 2 or 3"),
         (("plan", "--offload", "gpu"), 2, "`--offload`: `gpu` is not one of `auto`", "--help"),
         (("plan", "--micro-batch", "x"), 2, "`--micro-batch`: it takes a whole number", "--help"),
+        (
+            ("plan", "--vllm-memory-fraction", "x"),
+            2,
+            "`--vllm-memory-fraction`: it takes a number",
+            "",
+        ),
         (("plan", *CPU, "--seq-len", "0"), 2, "`--seq-len 0`", ""),
         (("plan", *CPU, "--nodes", "-1"), 2, "`--nodes -1`", ""),
         (("plan", "--machine", "cpu", "--gpus-per-node", "0"), 2, "`--gpus-per-node 0`", ""),

@@ -374,15 +374,17 @@ def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_
 ) -> None:
     """Where all parameters train; adapters' own reference changes what stage 3 gathers."""
     model, workload = step
+    # Nothing that is generated while it trains can be judged before.
+    before = () if trainer.generates else (Reference.PRECOMPUTED,)
     for strategy in STRATEGIES:
-        before, none, held = (
+        peaks = [
             predict(model, compared, ranks, strategy).peak_bytes
             for compared in (
                 replace(workload, trainer=trainer, method=Method.FULL, reference=each)
-                for each in (Reference.PRECOMPUTED, Reference.NONE, Reference.MODEL)
+                for each in (*before, Reference.NONE, Reference.MODEL)
             )
-        )
-        assert before <= none <= held
+        ]
+        assert peaks == sorted(peaks)
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())

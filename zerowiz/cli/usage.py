@@ -40,8 +40,10 @@ class PlainCommand(TyperCommand):
 _WORDS = (
     (re.compile(r"^Invalid value for '([^']+)'(?: / '[^']+')*: "), r"`\1`: "),
     (re.compile(r"Value error, "), ""),
-    (re.compile(r"Input should be a valid (integer|number).*"), "it takes a whole number"),
-    (re.compile(r"'[^']*' is not a valid (int|integer|number|float).*"), "it takes a whole number"),
+    (re.compile(r"Input should be a valid integer.*"), "it takes a whole number"),
+    (re.compile(r"Input should be a valid number.*"), "it takes a number"),
+    (re.compile(r"'[^']*' is not a valid (int|integer)\b.*"), "it takes a whole number"),
+    (re.compile(r"'[^']*' is not a valid (number|float)\b.*"), "it takes a number"),
     (re.compile(r" \(Possible options: .*\)$"), ""),
     (re.compile(r"No such option: (\S+)"), r"there is no option `\1`"),
     (re.compile(r"No such command"), "there is no command"),

@@ -390,11 +390,25 @@ class Workload(Struct, frozen=True, kw_only=True):
                 f"`$trainer {self.trainer}` has no reference",
                 f"drop `$reference {self.reference}`",
             )
+        if self.reference is Reference.PRECOMPUTED and self.trainer.generates:
+            raise UsageError(
+                f"`$trainer {self.trainer}` trains on what it generates, so nothing of its"
+                " reference can be computed before",
+                f"drop `$reference {self.reference}`",
+            )
         fraction = self.vllm_memory_fraction
         if fraction is None:
+            if self.vllm_sleeps:
+                raise UsageError(
+                    "`$vllm_sleeps` needs a vLLM in the same GPUs",
+                    "say what it takes of each, such as `$vllm_memory_fraction 0.3`",
+                )
             return
         if not 0 <= fraction <= 1:
-            raise UsageError(f"`$vllm_memory_fraction {fraction}` is no part of a GPU's memory")
+            raise UsageError(
+                f"`$vllm_memory_fraction {fraction}` is no part of a GPU's memory",
+                "it is a number from 0 to 1, such as `$vllm_memory_fraction 0.3`",
+            )
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
             raise UsageError(
                 f"`$trainer {self.trainer}` generates nothing with vLLM",

@@ -82,12 +82,14 @@ def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: o
 def test_a_copy_never_lowers_a_phase_and_what_was_computed_before_never_raises_one(
     trainer: Trainer, strategy: object
 ) -> None:
-    model, none, before = (
+    computed = () if trainer.generates else (Reference.PRECOMPUTED,)
+    held = [
         predict(training(trainer, reference=each), strategy).phase_bytes()
-        for each in (Reference.MODEL, Reference.NONE, Reference.PRECOMPUTED)
-    )
-    for phase in model:
-        assert before[phase] <= none[phase] <= model[phase]
+        for each in (*computed, Reference.NONE, Reference.MODEL)
+    ]
+    for phase in held[-1]:
+        sizes = [each[phase] for each in held]
+        assert sizes == sorted(sizes)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,17 @@ def test_a_reference_is_refused_where_nothing_is_compared(trainer: Trainer) -> N
     assert Reference.NONE is training(trainer, reference=Reference.NONE).resolved_reference
     with pytest.raises(UsageError, match="has no reference"):
         training(trainer, reference=Reference.MODEL)
+
+
+@pytest.mark.parametrize("trainer", [Trainer.GRPO, Trainer.RLOO, Trainer.PPO])
+def test_no_reference_is_computed_before_what_it_judges_is_generated(trainer: Trainer) -> None:
+    with pytest.raises(UsageError, match="computed before"):
+        training(trainer, reference=Reference.PRECOMPUTED)
+
+
+def test_sleep_mode_needs_a_vllm_that_sleeps() -> None:
+    with pytest.raises(UsageError, match="needs a vLLM"):
+        training(Trainer.GRPO, vllm_sleeps=True)
 
 
 @pytest.mark.parametrize("trainer", [t for t in Trainer if t not in {Trainer.GRPO, Trainer.RLOO}])

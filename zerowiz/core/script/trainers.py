@@ -228,7 +228,7 @@ def _reference(
     computed = as_truth(run.setting(seen.precomputed))
     if given is not None and given.value:
         return cast(given, Reference.MODEL)
-    if computed is not None and computed.value:
+    if computed is not None and computed.value and not kind.generates:
         return cast(computed, Reference.PRECOMPUTED)
     if method is not None and method.value is not Method.FULL:
         return cast(method, Reference.NONE)
