@@ -40,6 +40,7 @@ _LINKS: Mapping[LinkClass, str] = {
     LinkClass.UNKNOWN: "an unknown link, taken as slow",
 }
 
+_ASKED_FOR = "it was asked for"
 _REASONS: Mapping[Reason, str] = {
     Reason.REPLICATED_FITS: "a full replica fits each GPU, so nothing needs to be sharded",
     Reason.SLOW_LINK_ZERO1: (
@@ -54,7 +55,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.SLOW_LINK_REFUSES_ZERO3: (
         "only ZeRO-3 fits, and over this link every layer would be gathered at each micro-step"
     ),
-    Reason.ASKED_FOR: "it was asked for, and it fits",
+    Reason.ASKED_FOR: f"{_ASKED_FOR}, and it fits",
     Reason.FORCED: "it was asked for with `--force`, and it does not fit",
     Reason.TIGHT: "it is tight: expect slower steps near the limit, or an out-of-memory",
     Reason.UNCERTAIN: "it is uncertain, and may run out of memory",
@@ -114,7 +115,14 @@ def reasons(decision: Decision) -> list[str]:
 
     Without the sizes, so that a plan says the same while free memory changes a little.
     """
-    return [reason(each) + _doubt(decision, each) for each in decision.reasons]
+    return [_said(decision, each) + _doubt(decision, each) for each in decision.reasons]
+
+
+def _said(decision: Decision, value: Reason) -> str:
+    """What is uncertain was asked for, and nobody says that it fits."""
+    if value is Reason.ASKED_FOR and Reason.UNCERTAIN in decision.reasons:
+        return _ASKED_FOR
+    return reason(value)
 
 
 def _doubt(decision: Decision, value: Reason) -> str:
@@ -249,7 +257,7 @@ def _whose(decision: Decision, value: Answer) -> str:
     """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
     evaluated = _of(decision, value)
     on_host = value.need_bytes == evaluated.host.running_bytes != evaluated.device_bytes
-    return " host RAM" if on_host else ""
+    return " host RAM to train" if on_host else ""
 
 
 def options(remedy: Remedy) -> str:
@@ -519,7 +527,13 @@ def interval(strategy: Strategy, value: Interval, of: Model) -> str:
     """The expected peak, its bounds and what they rest on."""
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
     said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
-    assumed = ", ".join(map(assumption, value.assumptions))
+    # A trainer of which nothing was measured is not one of which a little was.
+    never = Assumption.NEW_TRAINER in value.assumptions
+    assumed = ", ".join(
+        assumption(each)
+        for each in value.assumptions
+        if not (never and each is Assumption.OTHER_TRAINER)
+    )
     besides = ", ".join(map(uncounted, value.uncounted))
     apart = ", ".join(map(never_together, value.never_together))
     parts = (

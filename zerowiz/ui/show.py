@@ -52,7 +52,8 @@ _LABEL_COLUMNS = 9
 
 _LEGEND = (
     "peak is what torch allocates; device adds CUDA, NCCL and allocator slack; room is what is"
-    " left of the budget; sent is by each GPU in one optimizer step"
+    " left of the budget; host is the most that a node's ranks hold of its memory, saving included"
+    " (host?: how much it has is unknown); sent is by each GPU in one optimizer step"
 )
 
 

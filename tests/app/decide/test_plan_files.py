@@ -110,7 +110,7 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: 
     content = plan_of(script.parent)
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
     reasons = [
-        "it was asked for, and it fits",
+        "it was asked for",
         (
             "it is uncertain, and may run out of memory; the config.json of your model settles it"
             " (`--model FOLDER`)"
