@@ -70,7 +70,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "interval": {
                 **dict.fromkeys(("low_bytes", "expected_bytes", "high_bytes"), "int"),
                 "assumptions": ["str"],
-                "heaviest_bytes": "int",
+                "heaviest_bytes": "NoneType",
                 "uncounted": [],
                 "never_measured_together": [],
             },

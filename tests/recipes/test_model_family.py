@@ -24,10 +24,10 @@ ROW = """\
             "layer_types": None,
         },
         switches={**_TIED, **_BIASED, **_SLIDES, "mlp_bias": False},
-        tensors=_LLAMA_BLOCK,
+        tensors=_LLAMA_TENSORS,
     ),
 """
-UNMEASURED = "        tensors=_LLAMA_BLOCK,\n        measured=False,\n"
+UNMEASURED = "        tensors=_LLAMA_TENSORS,\n        measured=False,\n"
 COUNTED = """\
     "smollm3": [
         {},
@@ -59,7 +59,7 @@ def test_a_model_family_touches_the_table_and_is_held_against_transformers(copie
     copied.insert(TABLE, ROW, before='    "olmo2": Family(')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.edit(TABLE, ROW, ROW.replace("        tensors=_LLAMA_BLOCK,\n", UNMEASURED))
+    copied.edit(TABLE, ROW, ROW.replace("        tensors=_LLAMA_TENSORS,\n", UNMEASURED))
     copied.insert(COUNTS, COUNTED, before='    "olmo2": [')
     copied.insert(KEPT, HELD, before='    "olmo2": [')
     copied.make_golden(PAGE)

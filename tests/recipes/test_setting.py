@@ -51,7 +51,7 @@ def _with_average(moments: Moments, r: RankSizes) -> Moments:
 
 """
 CALLED = """\
-    steady, first = _with_average(steady, rank), _with_average(first, rank)
+    steady = _with_average(steady, rank)
 """
 CHANGED = """\
     "average_weights": (_PLAIN, replace(_PLAIN, average_weights=True)),
