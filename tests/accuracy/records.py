@@ -32,7 +32,7 @@ from msgspec.structs import asdict, fields
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import measured_phases, predict_phases
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.memory.ledger import Phase, moment_bytes
 from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"
@@ -209,7 +209,7 @@ def _parts(row: Row) -> dict[str, Sizes]:
     predicted, measured = predict_phases(estimate), measured_phases(row)
     base_bytes = host_base_bytes(row)
     if base_bytes is not None:
-        predicted[HOST] = estimate.host_peak_bytes
+        predicted[HOST] = moment_bytes(estimate.host_peak)
         measured[HOST] = row["host_peak_rss_bytes"] - base_bytes
     known = {name: size for name, size in measured.items() if size is not None}
     return {name: (size, known[name]) for name, size in predicted.items() if name in known}

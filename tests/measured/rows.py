@@ -10,7 +10,6 @@ from typing import Any
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.memory.cuts import Groups
 from zerowiz.core.memory.estimate import Estimate, estimate, estimate_fullest
 from zerowiz.core.memory.host_phases import HostPhase, HostUse, predict_host
 from zerowiz.core.memory.ledger import Phase
@@ -236,10 +235,9 @@ def estimate_ranks(model: Model, sizes: RankSizes, ranks: int) -> list[Estimate]
     return each if sizes.strategy.cuts_shares else each * ranks
 
 
-def groups_of(row: Row) -> Groups:
-    """The groups of the optimizer: the Trainer has two."""
-    by_trainer = row["kind"] == "trainer" or row.get("script") == "train_hf.py"
-    return Groups.DECAY_APART if by_trainer else Groups.ONE
+def is_by_trainer(row: Row) -> bool:
+    """Whether it was the Trainer, whose optimizer has two groups."""
+    return row["kind"] == "trainer" or row.get("script") == "train_hf.py"
 
 
 def rank_of(row: Row) -> RankSizes:
@@ -250,7 +248,7 @@ def rank_of(row: Row) -> RankSizes:
         row["gpus"],
         strategy_of(row),
         buffers_of(row),
-        groups=groups_of(row),
+        decay_apart=is_by_trainer(row),
     )
 
 

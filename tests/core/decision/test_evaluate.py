@@ -21,6 +21,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.traced import Traced, TracedTensor
+from zerowiz.core.memory.ledger import moment_bytes
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
@@ -230,7 +231,7 @@ def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: b
     job = PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
     needed = evaluate(job, ZERO2_OFFLOAD)
     need_bytes = needed.host.running_bytes
-    assert need_bytes > 4 * needed.estimate.host_peak_bytes
+    assert need_bytes > 4 * moment_bytes(needed.estimate.host_peak)
     offered = replace(job, machine=with_host(A100S, need_bytes - missing))
     evaluated = evaluate(offered, ZERO2_OFFLOAD)
     assert (runs, -missing) == (evaluated.runs, evaluated.host_headroom_bytes)
@@ -244,7 +245,7 @@ def test_more_nodes_do_not_share_their_host_memory() -> None:
         )
         for nodes, rung in ((1, ZERO2_OFFLOAD), (2, ZERO2_OFFLOAD))
     )
-    held, half = (each.estimate.host_peak_bytes * 4 for each in (one, two))
+    held, half = (moment_bytes(each.estimate.host_peak) * 4 for each in (one, two))
     assert held // 2 == pytest.approx(half, rel=0.01)
     assert one.host.running_bytes - held == two.host.running_bytes - half
 

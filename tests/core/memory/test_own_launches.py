@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from measured.rows import Row, buffers_of, groups_of, read_model
+from measured.rows import Row, buffers_of, is_by_trainer, read_model
 from paths import TESTS
 
 from zerowiz.core.memory.estimate import estimate
@@ -32,9 +32,9 @@ def predict(row: Row) -> list[int]:
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
     buffers = buffers_of({**row, "stage": strategy.stage})
-    groups = groups_of({"kind": "launch", **row})
+    apart = is_by_trainer({"kind": "launch", **row})
     ranks = row["gpus"]
-    sizes = rank_sizes(model, workload, ranks, strategy, buffers, groups=groups)
+    sizes = rank_sizes(model, workload, ranks, strategy, buffers, decay_apart=apart)
     cuts = sizes.cuts if strategy.cuts_shares else sizes.cuts * ranks
     phases = [estimate(model, replace(sizes, cut=cut)).phase_bytes() for cut in cuts]
     return [max(size for phase, size in each.items() if phase in STEPS) for each in phases]

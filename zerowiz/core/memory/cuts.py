@@ -13,7 +13,6 @@ tests/core/memory/test_cuts.py holds this against the lists of real optimizers.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -27,16 +26,6 @@ from zerowiz.core.workload import Method, Workload
 _ALIGNMENT = 2
 # In place of the blocks that are kept.
 WITH_EMBEDDING, AFTER_BACKWARD = -1, -2
-
-
-class Groups(Enum):
-    """The groups of parameters that the optimizer has, as the ways in which it may have them."""
-
-    ONE = (False,)
-    """As a loop over the engine mostly has it."""
-    DECAY_APART = (True,)
-    """Weights that do not decay are a group of their own, as the Trainer makes it."""
-    UNKNOWN = (False, True)
 
 
 class Reduction(Struct, frozen=True, kw_only=True):

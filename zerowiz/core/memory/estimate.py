@@ -104,11 +104,6 @@ class Estimate(Struct, frozen=True, kw_only=True):
         moments = [moment for competing in self.host.values() for moment in competing]
         return max(moments, key=moment_bytes)
 
-    @property
-    def host_peak_bytes(self) -> int:
-        """The sum of it."""
-        return moment_bytes(self.host_peak)
-
 
 def _peaks_bytes(moments: Moments) -> Mapping[Phase, int]:
     return {phase: max(map(moment_bytes, competing)) for phase, competing in moments.items()}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.cuts import Cut, Groups, find_cuts, list_gradients
+from zerowiz.core.memory.cuts import Cut, find_cuts, list_gradients
 from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.losses import has_fused_head
@@ -351,7 +351,11 @@ def _staying_embedding(a: Architecture, workload: Workload) -> int:
 
 
 def _cuts(
-    job: tuple[Model, Workload], ranks: int, strategy: Strategy, buffers: Buffers, groups: Groups
+    job: tuple[Model, Workload],
+    ranks: int,
+    strategy: Strategy,
+    buffers: Buffers,
+    decay_apart: bool | None,
 ) -> tuple[Cut, ...]:
     """What is peculiar to each rank: ZeRO-1 and ZeRO-2 cut their shares from flat vectors."""
     if not strategy.cuts_shares:
@@ -364,9 +368,9 @@ def _cuts(
             buffers.reduce_bucket_size,
             in_backward=Part.GRADIENTS in strategy.sharded or buffers.overlap_comm,
             autocast=job[1].torch_autocast is not None,
-            decay_apart=decay_apart,
+            decay_apart=apart,
         )
-        for decay_apart in groups.value
+        for apart in ((False, True) if decay_apart is None else (decay_apart,))
     )
     return tuple(cut for cuts in found for cut in cuts)
 
@@ -384,9 +388,20 @@ def rank_sizes(
     strategy: StrategyRow,
     buffers: Buffers,
     traced: Traced | None = None,
-    groups: Groups = Groups.UNKNOWN,
+    decay_apart: bool | None = None,
 ) -> RankSizes:
-    """Compute the sizes of the first rank of this job."""
+    """Compute the sizes of the first rank of this job.
+
+    Args:
+        model: What is trained.
+        workload: One step of it.
+        ranks: Of all nodes.
+        strategy: What is sharded, and where it lies.
+        buffers: Of the config.
+        traced: A trace of the model, whose activations then count.
+        decay_apart: Whether weights that do not decay are a group of the optimizer of their own, as
+            the Trainer makes it; None where nobody knows, and ranks have the cuts of both.
+    """
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
@@ -395,7 +410,7 @@ def rank_sizes(
     sharded = Part.PARAMETERS in strategy.sharded
     experts = _experts(model)
     largest, block_largest = _largest(model, workload)
-    cuts = _cuts((model, workload), ranks, strategy, buffers, groups)
+    cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
