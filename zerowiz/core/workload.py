@@ -308,6 +308,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Of a sequence, generated at most (GRPO, RLOO, PPO)",
             panel=Panel.JOB,
             assumed="{value} tokens generated",
+            assumed_always=True,
             shown="{value} tokens generated",
             measurable=False,
             of_generation=True,

@@ -288,13 +288,27 @@ def find_remedies(decision: Decision) -> tuple[Remedy, ...]:
         # The user's own config sets all this itself; no option can be added to it.
         return ()
     if chosen is None:
-        return tuple(_find_each(decision))
+        return _worth_more(tuple(_find_each(decision)))
     if chosen.verdict not in {Verdict.TIGHT, Verdict.UNCERTAIN}:
         return ()
     roomier = tuple(islice(_roomier(decision, chosen), 1))
     if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
         return roomier
-    return tuple(_find_each(decision))
+    return _worth_more(tuple(_find_each(decision)))
+
+
+def _worth_more(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """Without those that lead no further than a part of them does."""
+    return tuple(
+        each
+        for each in found
+        if not any(
+            less.change.items() < each.change.items()
+            and (less.strategy, less.verdict) == (each.strategy, each.verdict)
+            and less.frees_bytes >= each.frees_bytes
+            for less in found
+        )
+    )
 
 
 def _may_be_sure(evaluated: StrategyEstimate) -> bool:
