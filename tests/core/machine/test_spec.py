@@ -146,7 +146,9 @@ def test_bridges_that_nobody_mentioned_are_noted_as_not_assumed() -> None:
 
 
 def test_an_unknown_name_is_refused_with_close_ones() -> None:
-    with pytest.raises(UsageError, match="`H1000-80GB` is not a GPU in the table") as caught:
+    with pytest.raises(
+        UsageError, match="`H1000-80GB` names no GPU and no instance that zerowiz knows"
+    ) as caught:
         parse("8xH1000-80GB")
     assert "H100-80GB" in caught.value.hints[0]
 

@@ -137,7 +137,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
         choices = ", ".join(f"`{_own_spelling(model, table)}`" for model in models)
         raise UsageError(f"`{name}` could be more than one GPU", f"say which: {choices}")
     raise UsageError(
-        f"`{name}` is not a GPU in the table",
+        f"`{name}` names no GPU and no instance that zerowiz knows",
         *_close_names(name, table),
         "a GPU that is not in the table can be described in a file: `$machine FILE`",
     )
