@@ -38,6 +38,8 @@ _HERE = Path(__file__).parent
 
 # One line of zerowiz stands for each of these; `foreach` copies lists of tensors during its step.
 FUSED = frozenset({"torch AdamW fused=True", "FusedAdam", "DeepSpeedCPUAdam"})
+# A section of the config names these, to the Trainer too, and DeepSpeed makes them with one group.
+_NAMED_BY_THE_CONFIG = frozenset({"FusedAdam", "torch AdamW via config (torch_adam)"})
 # These copy lists of tensors during their step.
 FOREACH = frozenset({"torch AdamW foreach=True", "torch AdamW via config (torch_adam)"})
 OPTIMIZERS: Mapping[str, Optimizer] = {
@@ -235,9 +237,10 @@ def estimate_ranks(model: Model, sizes: RankSizes, ranks: int) -> list[Estimate]
     return each if sizes.strategy.cuts_shares else each * ranks
 
 
-def is_by_trainer(row: Row) -> bool:
-    """Whether it was the Trainer, whose optimizer has two groups."""
-    return row["kind"] == "trainer" or row.get("script") == "train_hf.py"
+def is_decay_apart(row: Row) -> bool:
+    """Whether the optimizer had two groups: the Trainer's has, one that the config names has not."""
+    by_trainer = row["kind"] == "trainer" or row.get("script") == "train_hf.py"
+    return by_trainer and row.get("optimizer") not in _NAMED_BY_THE_CONFIG
 
 
 def rank_of(row: Row) -> RankSizes:
@@ -248,7 +251,7 @@ def rank_of(row: Row) -> RankSizes:
         row["gpus"],
         strategy_of(row),
         buffers_of(row),
-        decay_apart=is_by_trainer(row),
+        decay_apart=is_decay_apart(row),
     )
 
 

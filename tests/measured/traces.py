@@ -25,7 +25,7 @@ from measured.rows import (
     buffers_of,
     estimate_ranks,
     family_of,
-    is_by_trainer,
+    is_decay_apart,
     read_every_row,
     read_model,
     strategy_of,
@@ -136,7 +136,7 @@ def _estimate(row: Row, model: Model, traced: Traced | None) -> list[Estimate]:
         strategy_of(row),
         buffers_of(row),
         traced,
-        is_by_trainer(row),
+        is_decay_apart(row),
     )
     return estimate_ranks(model, sizes, row["gpus"])
 

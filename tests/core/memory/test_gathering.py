@@ -12,7 +12,8 @@ from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering.layout import lay_out
 from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Layout, Limits, replay
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.workload import Workload
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Method, Workload
 
 _RANKS = Path(__file__).parents[2] / "ranks" / "gathering.py"
 _THRESHOLD = 300
@@ -163,3 +164,18 @@ def test_slices_of_experts_outlive_their_release() -> None:
         for layout in (_two_blocks(), kept)
     ]
     assert [0, 100] == sizes
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_views_of_4_bit_weights_outlive_their_release_without_a_checkpoint(
+    checkpointing: bool,
+) -> None:
+    model = model_from_config("a", _LLAMA)
+    full = Workload(gradient_checkpointing=checkpointing)
+    four_bit = replace(full, method=Method.QLORA)
+    kept = [
+        len(lay_out(model, w, Buffers(stage3_param_persistence_threshold=_THRESHOLD)).kept)
+        for w in (full, four_bit)
+    ]
+    linear = sum(tensor.copies for tensor in model.tensors if tensor.linear and tensor.in_block)
+    assert [0, 0 if checkpointing else linear] == kept

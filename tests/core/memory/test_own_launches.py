@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from measured.rows import Row, buffers_of, is_by_trainer, read_model
+from measured.rows import Row, buffers_of, is_decay_apart, read_model
 from paths import TESTS
 
 from zerowiz.core.memory.estimate import estimate
@@ -32,7 +32,7 @@ def predict(row: Row) -> list[int]:
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
     buffers = buffers_of({**row, "stage": strategy.stage})
-    apart = is_by_trainer({"kind": "launch", **row})
+    apart = is_decay_apart({"kind": "launch", **row})
     ranks = row["gpus"]
     sizes = rank_sizes(model, workload, ranks, strategy, buffers, decay_apart=apart)
     cuts = sizes.cuts if strategy.cuts_shares else sizes.cuts * ranks

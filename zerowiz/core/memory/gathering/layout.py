@@ -46,16 +46,21 @@ class _Builder:
     def _number(self, tensor: Tensor) -> int:
         self.sizes.append(self._numel(tensor))
         number = len(self.sizes) - 1
-        # transformers' experts multiply with slices of one tensor, and autograd keeps the slices;
-        # a checkpoint keeps none.
-        if tensor.name.startswith(_EXPERTS) and not self._workload.gradient_checkpointing:
+        # transformers' experts multiply with slices of one tensor, and bitsandbytes with a view of
+        # the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and views,
+        # which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
+        viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
+        if viewed and not self._workload.gradient_checkpointing:
             self.kept.add(number)
         return number
 
+    def _is_4_bit(self, tensor: Tensor) -> bool:
+        return self._workload.method is Method.QLORA and tensor.linear
+
     def _numel(self, tensor: Tensor) -> int:
         """Elements, as many as its bytes would be in the model's precision."""
-        four_bit = self._workload.method is Method.QLORA and tensor.linear
-        return tensor.numel // (2 * self._workload.precision.size_bytes if four_bit else 1)
+        elements_each = 2 * self._workload.precision.size_bytes if self._is_4_bit(tensor) else 1
+        return tensor.numel // elements_each
 
     def adapters(self, tensor: Tensor) -> Iterator[Module]:
         """The two layers of its adapters."""
