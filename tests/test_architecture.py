@@ -95,7 +95,7 @@ def test_a_value_is_frozen_slotted_and_keyword_only(record: type[Struct]) -> Non
 
 
 UNIT = re.compile(
-    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|steps|rate|fraction|milliseconds)$"
+    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|tokens_per_s|steps|rate|fraction|seconds|milliseconds)$"
 )
 # In DeepSpeed's config and in a model's config.json these count elements.
 ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")

@@ -34,6 +34,7 @@ from zerowiz.core.script import (
     read_said,
     settle,
 )
+from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
 from zerowiz.core.values import replace
@@ -46,6 +47,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
+from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.measured_runs import read_measured_pairs
 
 
@@ -210,6 +212,7 @@ def make_request(
         hpz=options.hpz,
         quantized_weights=options.quantized_weights,
         measured_pairs=read_measured_pairs(),
+        rates=find_rates(machine, read_gpu_table()),
         host_use=_host_use(facts, settings),
         script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
     )

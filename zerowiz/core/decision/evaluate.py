@@ -23,6 +23,7 @@ from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.memory.vllm import VllmShare, vllm_share
 from zerowiz.core.speed.communication import wire_bytes_per_step
+from zerowiz.core.speed.step_time import StepTime, predict_step_time
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
@@ -62,6 +63,8 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """Of all ranks of one node together."""
     host_budget_bytes: int | None
     wire_bytes_per_step: int
+    step_time: StepTime | None = None
+    """None where the rates of the GPU are not known."""
     vllm: VllmShare | None = None
     """What a vLLM takes of the same GPU; `device_bytes` has it."""
     ran_out: RanOut | None = None
@@ -250,6 +253,7 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         host=host,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(rank),
+        step_time=predict_step_time(job.model, rank, machine, job.rates),
         vllm=vllm,
     )
 

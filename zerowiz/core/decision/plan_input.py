@@ -14,6 +14,7 @@ from zerowiz.core.memory.nvme import fit_sub_group
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
+from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
@@ -72,6 +73,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     """What the script was seen to hold besides."""
     measured_pairs: frozenset[Pair] = frozenset()
     """The settings that measured runs had together; empty asks nothing of them."""
+    rates: GpuRates | None = None
+    """Of each GPU; None where no table knows it, and no time is predicted."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""

@@ -1,0 +1,42 @@
+"""What the GPUs of a machine compute and move in a second, as far as a table says it."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from zerowiz.core.machine.spec import GpuModel, match_models
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.workload import Precision
+
+
+class GpuRates(Struct, frozen=True, kw_only=True):
+    """The nominal rates of one GPU: no job reaches them."""
+
+    bf16_flop_per_s: int | None
+    """Dense; None where the GPU has no bf16 arithmetic."""
+    fp16_flop_per_s: int
+    memory_bytes_per_s: int
+    pcie_bytes_per_s: int
+    """In one direction."""
+
+    def flop_per_s(self, precision: Precision) -> int | None:
+        """Of products of matrices in this precision; None where it is not known."""
+        if precision is Precision.BF16:
+            return self.bf16_flop_per_s
+        return self.fp16_flop_per_s if precision is Precision.FP16 else None
+
+
+def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
+    """The rates of the GPUs of this machine; None where the table has no such GPU, or two kinds."""
+    if machine.accelerator is not Accelerator.CUDA or not machine.is_uniform:
+        return None
+    matches = match_models(machine.gpus[0].name, table)
+    if len(matches) != 1:
+        return None
+    (found,) = matches
+    return GpuRates(
+        bf16_flop_per_s=found.bf16_flop_per_s,
+        fp16_flop_per_s=found.fp16_flop_per_s,
+        memory_bytes_per_s=found.memory_bytes_per_s,
+        pcie_bytes_per_s=found.pcie_bytes_per_s,
+    )
