@@ -15,8 +15,10 @@ Json = dict[str, Any]
 FITS = ("plan", "--json", "--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing")
 
 TEXT, INT, BOOL = (str,), (int,), (bool,)
-NUMBER_OR_NULL, TEXT_OR_NULL, INT_OR_NULL = (
+NUMBER = (int, float)
+NUMBER_OR_NULL, OBJECT_OR_NULL, TEXT_OR_NULL, INT_OR_NULL = (
     (int, float, type(None)),
+    (dict, type(None)),
     (str, type(None)),
     (int, type(None)),
 )
@@ -47,9 +49,18 @@ STRATEGY = {
     },
     "host": {"peak_bytes": INT, "budget_bytes": INT_OR_NULL},
     "step_seconds": NUMBER_OR_NULL,
+    "step_seconds_interval": OBJECT_OR_NULL,
+    "step_terms": (list, type(None)),
     "tokens_per_s": NUMBER_OR_NULL,
     "wire_bytes_per_step": INT,
 }
+STEP_INTERVAL = {
+    "low_seconds": NUMBER,
+    "expected_seconds": NUMBER,
+    "high_seconds": NUMBER,
+    "calibrated": BOOL,
+}
+STEP_TERM = {"part": TEXT, "seconds": NUMBER, "formula": TEXT}
 SETTLED = [{"setting": TEXT, "value": (int, str, bool), "words": [TEXT]}]
 PLAN = {
     "schema_version": INT,
@@ -135,6 +146,29 @@ def test_the_plan_has_every_key_of_the_contract_with_its_type(
     assert [] == differences(PLAN, content)
     assert set(PLAN) == set(content)
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
+
+
+def test_the_plan_says_how_long_a_step_takes_and_what_for(here: Run) -> None:
+    for strategy in plan(here, *FITS)["strategies"]:
+        interval, terms = strategy["step_seconds_interval"], strategy["step_terms"]
+        assert [] == differences(STEP_INTERVAL, interval)
+        assert [] == differences([STEP_TERM], terms)
+        assert sum(term["seconds"] for term in terms) == pytest.approx(strategy["step_seconds"])
+        assert interval["low_seconds"] < strategy["step_seconds"] < interval["high_seconds"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--machine", "cpu", "--model", "10m"),
+        ("--machine", "1xH200", "--model", "1b", "--precision", "fp32"),
+    ],
+    ids=["cpu", "a precision without a rate"],
+)
+def test_a_time_that_is_unknown_is_null(here: Run, words: tuple[str, ...]) -> None:
+    names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
+    for strategy in plan(here, "plan", "--json", *words)["strategies"]:
+        assert dict.fromkeys(names) == {name: strategy[name] for name in names}
 
 
 def test_the_plan_of_real_gpus_has_the_same_shape(

@@ -78,6 +78,7 @@ ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
     "init": {"--slurm"},
+    "plan": {"--explain"},
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),
         *("--grace-seconds", "--launcher"),

@@ -93,6 +93,8 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "lines": [{"part": "str", "phase": "str", "bytes": "int", "formula": "str"}],
         },
         "step_seconds": "NoneType",
+        "step_seconds_interval": "NoneType",
+        "step_terms": "NoneType",
         "tokens_per_s": "NoneType",
         "wire_bytes_per_step": "int",
     }

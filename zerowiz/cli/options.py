@@ -9,6 +9,7 @@ import typer
 from msgspec.structs import fields
 
 from zerowiz.app.options import Options, rows
+from zerowiz.core.settings import SettingRow
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -19,7 +20,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=Annotated[get_args(field.type)[0], _option(field.name)],
+            annotation=Annotated[get_args(field.type)[0], option_of(rows()[field.name])],
         )
         for field in fields(Options)
     ]
@@ -36,8 +37,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def _option(name: str) -> typer.models.OptionInfo:
-    row = rows()[name]
+def option_of(row: SettingRow) -> typer.models.OptionInfo:
+    """The option of a setting, as its row spells and describes it."""
     spellings = [row.flag] if row.short is None else [row.flag, row.short]
     return typer.Option(  # type: ignore[no-any-return]
         *spellings, help=row.help, rich_help_panel=row.panel.value, show_default=False

@@ -13,9 +13,10 @@ from zerowiz.app.decide.decision import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
-from zerowiz.cli.options import takes_options
+from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand
+from zerowiz.core import settings
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -27,6 +28,8 @@ def plan(
         str | None, typer.Argument(help="Training script, whose settings are planned with")
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
+    *,
+    explain: Annotated[bool, option_of(settings.EXPLAIN)] = False,
 ) -> None:
     """Show what each strategy needs here, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet)
@@ -38,10 +41,12 @@ def plan(
         write_plan(result.decided)
     else:
         show.plan(result.decided.decision, result.remedies, sys.stdout)
+        if explain:
+            show.explain(result.decided.decision, sys.stdout)
     require_strategy(result.decided)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command; from SCRIPT on, every word belongs to the script."""
-    settings = {"allow_interspersed_args": False}
-    app.command(name="plan", cls=PlainCommand, context_settings=settings)(plan)
+    context = {"allow_interspersed_args": False}
+    app.command(name="plan", cls=PlainCommand, context_settings=context)(plan)

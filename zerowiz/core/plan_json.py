@@ -13,6 +13,7 @@ from zerowiz.core.flags import flags
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script import Settled
+from zerowiz.core.speed.terms import StepTime
 
 SCHEMA_VERSION = 1
 
@@ -85,6 +86,25 @@ def _host(evaluated: StrategyEstimate) -> dict[str, object]:
     }
 
 
+def _time(found: StepTime | None) -> dict[str, object]:
+    """Null where no time is predicted."""
+    names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
+    if found is None:
+        return dict.fromkeys(names)
+    interval = {
+        "low_seconds": found.low_seconds,
+        "expected_seconds": found.expected_seconds,
+        "high_seconds": found.high_seconds,
+        "calibrated": found.calibrated,
+    }
+    terms = [
+        {"part": term.kind.value, "seconds": term.exposed_seconds, "formula": term.formula}
+        for term in found.terms
+    ]
+    values = (found.expected_seconds, interval, terms, found.tokens_per_s)
+    return dict(zip(names, values, strict=True))
+
+
 def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
     estimate = evaluated.estimate
     return {
@@ -125,9 +145,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             for cost in buffer_costs(job, evaluated)
         ],
         "host": _host(evaluated),
-        # Time is not predicted yet, and unknown is null.
-        "step_seconds": None,
-        "tokens_per_s": None,
+        **_time(evaluated.step_time),
         "wire_bytes_per_step": evaluated.wire_bytes_per_step,
     }
 

@@ -152,6 +152,11 @@ MODULE = SettingRow(
 )
 OUTPUT_DIR = SettingRow(flag="--output-dir", help="Where configs are written", panel=Panel.OUTPUT)
 YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
+EXPLAIN = SettingRow(
+    flag="--explain",
+    help="Show what the step takes its time for, and what memory holds",
+    panel=Panel.OUTPUT,
+)
 AS_JSON = SettingRow(flag="--json", help="One JSON object on stdout", panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
     flag="--dry-run", help="Show what would be done, do nothing", panel=Panel.OUTPUT

@@ -12,11 +12,12 @@ from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
-from zerowiz.ui.text.table import grid, print_table, say
-from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, small
+from zerowiz.ui.text.table import grid, has_room, print_table, say
+from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, seconds, small
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +54,8 @@ _LABEL_COLUMNS = 9
 _LEGEND = (
     "peak is what torch allocates; device adds CUDA, NCCL and allocator slack; room is what is"
     " left of the budget; host is the most that a node's ranks hold of its memory, saving included"
-    " (host?: how much it has is unknown); sent is by each GPU in one optimizer step"
+    " (host?: how much it has is unknown); sent is by each GPU in one optimizer step; time is of"
+    " one optimizer step, in seconds"
 )
 
 
@@ -75,26 +77,31 @@ def _even(words: Sequence[str]) -> list[str]:
     return [f"{word:{width}}" for word in words]
 
 
-def _strategy_row(evaluated: StrategyEstimate) -> tuple[str, ...]:
+def _strategy_row(evaluated: StrategyEstimate, *, wide: bool) -> tuple[str, ...]:
     colour = _COLOURS[evaluated.verdict]
+    phase = (evaluated.estimate.peak_phase.value,) if wide else ()
     return (
         evaluated.strategy.name,
         bare_gib(evaluated.estimate.peak_bytes),
-        evaluated.estimate.peak_phase.value,
+        *phase,
         bare_gib(evaluated.device_bytes),
         bare_gib(evaluated.headroom_bytes),
         bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
         bare_gib(evaluated.wire_bytes_per_step),
+        "-" if evaluated.step_time is None else seconds(evaluated.step_time.expected_seconds),
         f"[{colour}]{sentences.verdict(evaluated)}[/]",
     )
 
 
 def _strategy_table(decision: Decision, stream: TextIO) -> "Table":
     """Narrow enough for 80 columns, so the unit stands above the table."""
-    headings = ("peak", "peak in", "device", "room", "host", "sent", "verdict")
-    table = grid(stream, "strategy", *headings)
+    wide = has_room(stream)
+    phase = ("peak in",) if wide else ()
+    table = grid(
+        stream, "strategy", "peak", *phase, "device", "room", "host", "sent", "time", "verdict"
+    )
     for evaluated in decision.evaluated:
-        table.add_row(*_strategy_row(evaluated))
+        table.add_row(*_strategy_row(evaluated, wide=wide))
     return table
 
 
@@ -146,6 +153,24 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
         say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 
+def _time(value: StepTime) -> str:
+    low, high = seconds(value.low_seconds), seconds(value.high_seconds)
+    steps = value.measured_steps
+    scaled = f", scaled by {steps} that were measured here" if value.calibrated else ""
+    return (
+        f"{seconds(value.expected_seconds)} s per optimizer step expected, {low} to {high}{scaled};"
+        f" {value.tokens_per_s:,.0f} tokens/s on all GPUs together"
+    )
+
+
+def _say_time(decision: Decision, stream: TextIO) -> None:
+    """How long a step of the chosen strategy takes, and how far off that may be."""
+    chosen = decision.chosen
+    if chosen is not None and chosen.step_time is not None:
+        words = _time(chosen.step_time)
+        say(stream, f"Time     {chosen.strategy.name}: {words}", hang=_LABEL_COLUMNS)
+
+
 def _say_host(decision: Decision, stream: TextIO) -> None:
     """What the chosen strategy takes of its nodes' memory."""
     if decision.chosen is not None:
@@ -189,6 +214,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
     if not by_rule_of_thumb:
+        _say_time(decision, stream)
         _say_trainer(decision, stream)
     _say_vllm(decision, stream)
     if not by_rule_of_thumb:
@@ -197,6 +223,35 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     if remedies:
         stream.write("\nWhat would help:\n")
         say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
+
+
+def explain(decision: Decision, stream: TextIO) -> None:
+    """What makes the time and the memory of the chosen strategy, part by part."""
+    chosen = decision.chosen
+    if chosen is None:
+        return
+    say(stream, "", f"A step of {chosen.strategy.name}, in seconds:")
+    if chosen.step_time is None:
+        say(stream, "  unknown: no table has the rates of these GPUs in this precision")
+    else:
+        print_table(_time_table(chosen.step_time, stream), stream)
+    say(stream, "", f"What a GPU holds under {chosen.strategy.name}, in GiB, by phase:")
+    table = grid(stream, "phase", "part", "GiB", "formula")
+    for phase, moment in chosen.estimate.peaks().items():
+        for allocation in moment:
+            size = bare_gib(allocation.size_bytes)
+            table.add_row(phase.value, allocation.kind.value, size, allocation.formula)
+    print_table(table, stream)
+
+
+def _time_table(value: StepTime, stream: TextIO) -> "Table":
+    table = grid(stream, "part", "seconds", "share", "formula")
+    for term in value.terms:
+        share = term.exposed_seconds / value.expected_seconds
+        words = term.kind.value.replace("_", " ")
+        table.add_row(words, seconds(term.exposed_seconds), f"{share:.0%}", term.formula)
+    table.add_row("sum", seconds(value.expected_seconds), "100%", "")
+    return table
 
 
 def launch(plan: LaunchPlan, stream: TextIO) -> None:

@@ -23,7 +23,8 @@ from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.memory.vllm import VllmShare, vllm_share
 from zerowiz.core.speed.communication import wire_bytes_per_step
-from zerowiz.core.speed.step_time import StepTime, predict_step_time
+from zerowiz.core.speed.step_time import predict_step_time
+from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
@@ -253,7 +254,14 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
         host=host,
         host_budget_bytes=host_budget_bytes,
         wire_bytes_per_step=wire_bytes_per_step(rank),
-        step_time=predict_step_time(job.model, rank, machine, job.rates),
+        step_time=predict_step_time(
+            job.model,
+            rank,
+            machine,
+            job.rates,
+            job.calibration,
+            tight=verdict is Verdict.TIGHT,
+        ),
         vllm=vllm,
     )
 

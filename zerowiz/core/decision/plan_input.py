@@ -14,6 +14,7 @@ from zerowiz.core.memory.nvme import fit_sub_group
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
+from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
@@ -75,6 +76,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     """The settings that measured runs had together; empty asks nothing of them."""
     rates: GpuRates | None = None
     """Of each GPU; None where no table knows it, and no time is predicted."""
+    calibration: Calibration | None = None
+    """What was learned from steps that were measured on this machine."""
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""

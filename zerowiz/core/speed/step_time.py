@@ -1,81 +1,278 @@
-"""Predict how long an optimizer step takes, term by term."""
+"""Predict how long an optimizer step takes, term by term.
 
-from enum import StrEnum
+Theory: a GPU computes while the host launches what comes next and other streams communicate, so a
+phase takes as long as the slowest of them: each term counts what it adds to those before it. A step
+is A micro-steps of forward and backward, then the optimizer. Stage 0 reduces gradients behind the
+last backward, stages 1 and 2 while it runs where `overlap_comm` is on, and gather the updated
+weights behind the step; stage 3 gathers weights in both passes of each micro-step, ahead of the
+module that needs them. The optimizer moves bytes of the GPU's memory, or of the host's.
 
-from msgspec import Struct
+Sources: DeepSpeed 0.19.8, runtime/engine.py (allreduce_gradients, _take_model_step),
+runtime/zero/stage_1_and_2.py (reduce_ipg_grads, step), runtime/zero/stage3.py and
+partitioned_param_coordinator.py. The constants stand in costs.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.communication import wire_bytes_per_step
+from zerowiz.core.speed.calibration import Calibration
+from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
+from zerowiz.core.speed.costs import COSTS, Costs
+from zerowiz.core.speed.doubts import doubt_fraction
+from zerowiz.core.speed.links import Ring, find_ring
+from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.speed.terms import StepTime, Term, TermKind
+from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.workload import Reference, Workload
+
+_FORMULAS: Mapping[TermKind, str] = {
+    TermKind.MATRIX_PRODUCTS: "2 t x weights forward, 4 t backward, 2 t again where checkpointed",
+    TermKind.ATTENTION: "4 t s q forward, half where causal, 2.5 times as much backward",
+    TermKind.ELEMENTWISE: "bytes that small kernels move / memory bandwidth",
+    TermKind.HOST: "modules x launches - what the GPU computes meanwhile",
+    TermKind.HOOKS: "modules x hooks of stage 3 - what the GPU computes meanwhile",
+    TermKind.GATHERING: "w (N + F) / link - what the GPU computes meanwhile",
+    TermKind.REDUCTION: "w N / link - what the GPU computes meanwhile",
+    TermKind.OPTIMIZER: "bytes of P parameters / memory bandwidth + launches",
+    TermKind.CPU_OPTIMIZER: "bytes of P parameters / what the cores move",
+    TermKind.PCIE: "w P / PCIe - what the GPU computes meanwhile",
+    TermKind.ALLOCATOR: "flushes near the limit of memory",
+}
+
+Seconds = dict[TermKind, float]
 
 
-class TermKind(StrEnum):
-    """What takes the time; other programs read these names."""
+class _MicroStep(NamedTuple):
+    """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
-    MATRIX_PRODUCTS = "matrix_products"
-    COMMUNICATION = "communication"
+    gathered: float
+    """Weights for forward."""
+    gathered_again: float
+    """Weights for backward."""
+    reduced: float
+    """Gradients, behind or beside backward."""
+    fetched: float
+    """Weights from the host, for forward and as often for backward."""
+    stored: float
+    """Gradients to the host."""
+    overlaps: bool
+    """Whether gradients are reduced while backward goes on."""
+    alone_fraction: float
+    """Of what is reduced, the last bucket: nothing runs beside it."""
 
 
-class Term(Struct, frozen=True, kw_only=True):
-    """One part of a step."""
+def _beside(parts: Mapping[TermKind, float], busy: float, alone_fraction: float) -> Seconds:
+    """What other streams add to a phase of `busy` seconds, in the shares that they have."""
+    total = sum(parts.values())
+    if not total:
+        return {}
+    exposed = max(total - (1 - alone_fraction) * busy, alone_fraction * total)
+    return {kind: seconds * exposed / total for kind, seconds in parts.items()}
 
-    kind: TermKind
-    exposed_seconds: float
-    """What the step is longer by: less than it takes where something else runs beside it."""
-    formula: str
+
+class _Sum:
+    """Adds up terms of a kind."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = {}
+
+    def add(self, parts: Mapping[TermKind, float], times: float = 1) -> None:
+        for kind, seconds in parts.items():
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + times * seconds
 
 
-class StepTime(Struct, frozen=True, kw_only=True):
-    """How long one optimizer step takes, and what of it is made."""
+def _phase(computed: Pass, host: float, hooks: float) -> tuple[Seconds, float]:
+    """What the GPU computes and waits for the host, and how long that takes."""
+    gpu = computed.seconds
+    busy = max(gpu, host)
+    parts = {
+        TermKind.MATRIX_PRODUCTS: computed.products,
+        TermKind.ATTENTION: computed.attention,
+        TermKind.ELEMENTWISE: computed.elementwise,
+        TermKind.HOST: busy - gpu,
+    }
+    if hooks:
+        parts[TermKind.HOOKS] = max(busy, host + hooks) - busy
+    return parts, max(busy, host + hooks)
 
-    terms: tuple[Term, ...]
-    expected_seconds: float
-    low_seconds: float
-    high_seconds: float
-    tokens: int
-    """Of one optimizer step, over all ranks."""
 
-    @property
-    def tokens_per_s(self) -> float:
-        """Over all ranks."""
-        return self.tokens / self.expected_seconds
+def _sharded_weights(r: RankSizes) -> bool:
+    return Part.PARAMETERS in r.strategy.sharded
+
+
+def _hooked_modules(r: RankSizes, counted: Counted) -> int:
+    """DeepSpeed hooks every module, also one without weights of its own."""
+    layout = r.layout
+    visits = len(layout.first) + sum(map(len, layout.blocks)) + len(layout.last)
+    return max(visits, counted.modules)
+
+
+def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepping) -> _MicroStep:
+    ring = find_ring(machine, costs)
+    others = (r.ranks - 1) / r.ranks
+    gradient_bytes = others * r.weight_bytes * r.trainable
+    bucket = max(1, r.buffers.reduce_bucket_size)
+    buckets = -(-r.trainable // bucket) if others else 0
+    alone = min(1.0, bucket / r.trainable)
+    moves_weights = r.strategy.offload is Offload.ALL
+    if not _sharded_weights(r):
+        return _MicroStep(
+            gathered=0.0,
+            gathered_again=0.0,
+            reduced=ring.seconds(2 * gradient_bytes, buckets),
+            fetched=0.0,
+            stored=stepping.stored,
+            overlaps=r.buffers.overlap_comm and not r.offloaded and r.strategy.stage > 0,
+            alone_fraction=alone,
+        )
+    weights_bytes = r.weight_bytes * r.trainable + r.frozen_bytes
+    live_bytes = r.weight_bytes * r.buffers.stage3_max_live_parameters
+    again_bytes = weights_bytes - min(weights_bytes, live_bytes)
+    near = _gathering_ring(r, machine, costs, ring)
+    modules = len(r.layout.sizes) if others else 0
+    return _MicroStep(
+        gathered=near.seconds(others * weights_bytes, modules),
+        gathered_again=near.seconds(others * again_bytes, modules * again_bytes / weights_bytes),
+        reduced=ring.seconds(gradient_bytes, buckets),
+        fetched=stepping.fetched if moves_weights else 0.0,
+        stored=stepping.stored,
+        overlaps=True,
+        alone_fraction=alone,
+    )
+
+
+def _gathering_ring(r: RankSizes, machine: Machine, costs: Costs, ring: Ring) -> Ring:
+    """With a copy of the weights on each node, gathers stay inside it."""
+    return find_ring(machine, costs, inside=True) if r.buffers.hpz_partition_size > 1 else ring
+
+
+def _reduces_each_micro_step(r: RankSizes) -> bool:
+    return Part.GRADIENTS in r.strategy.sharded
+
+
+def _seconds(
+    model: Model, r: RankSizes, machine: Machine, rates: GpuRates, flop_per_s: float, costs: Costs
+) -> Seconds:
+    """What each kind of term adds to an optimizer step."""
+    workload = r.workload
+    counted = count_products(model, workload)
+    passes = compute_passes(model, r, counted, rates, flop_per_s, costs)
+    stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
+    sent = _communication(r, machine, costs, stepping)
+    sharded, micro_steps = _sharded_weights(r), workload.accumulation_steps
+    host = costs.host_seconds * counted.modules
+    hooks = costs.hook_seconds * _hooked_modules(r, counted) if sharded else 0.0
+    again = 2 if workload.gradient_checkpointing else 1
+    total = _Sum()
+
+    forward, busy = _phase(passes.forward, host, hooks)
+    total.add(forward, micro_steps * (1 + _reference_passes(workload)))
+    incoming = {TermKind.GATHERING: sent.gathered, TermKind.PCIE: sent.fetched}
+    total.add(_beside(incoming, busy, 0.0), micro_steps)
+
+    backward, busy = _phase(passes.backward, again * host, again * hooks)
+    total.add(backward, micro_steps)
+    behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
+    incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
+    if not sent.overlaps:
+        times = micro_steps if _reduces_each_micro_step(r) else 1
+        total.add(behind, times)
+    elif _reduces_each_micro_step(r):
+        both = _Sum()
+        both.add(incoming)
+        both.add(behind)
+        alone = sent.alone_fraction * sum(behind.values()) / (sum(both.seconds.values()) or 1)
+        total.add(_beside(both.seconds, busy, alone), micro_steps)
+    else:
+        total.add(_beside(behind, busy, sent.alone_fraction))
+    total.add(stepping.seconds)
+    if r.strategy.cuts_shares:
+        gathered_bytes = (r.ranks - 1) / r.ranks * r.weight_bytes * r.trainable
+        gathered = find_ring(machine, costs).seconds(gathered_bytes, 1 if r.ranks > 1 else 0)
+        total.add({TermKind.GATHERING: gathered})
+    return total.seconds
+
+
+def _reference_passes(workload: Workload) -> int:
+    """Passes without gradients that a loss compares with."""
+    compares = workload.trainer.compares and not workload.trainer.generates
+    with_model = workload.resolved_reference is Reference.MODEL
+    return 1 if compares and (with_model or workload.is_own_reference) else 0
+
+
+def _is_unknown(r: RankSizes) -> bool:
+    """What takes time that nothing here counts: sampling, and disks."""
+    return r.workload.trainer.generates or (r.offloaded and r.buffers.on_nvme)
 
 
 def predict_step_time(
-    model: Model, rank: RankSizes, machine: Machine, rates: GpuRates | None
+    model: Model,
+    rank: RankSizes,
+    machine: Machine,
+    rates: GpuRates | None,
+    calibration: Calibration | None = None,
+    *,
+    tight: bool = False,
+    costs: Costs = COSTS,
 ) -> StepTime | None:
-    """How long a step of this rank takes; None where the rates of its GPU are not known.
+    """How long a step of this rank takes.
+
+    None where the rates of its GPU are not known, or where the step has parts that nothing here
+    counts: completions that are sampled, states on a disk.
 
     Args:
         model: What is trained.
         rank: The strategy, its buffers and its workload.
         machine: The links and the host.
         rates: Of each GPU.
+        calibration: What was learned from steps that were measured on the machine.
+        tight: Whether memory is so full that the allocator flushes now and then.
+        costs: The constants of the model.
     """
     workload = rank.workload
-    flop_per_s = None if rates is None else rates.flop_per_s(workload.precision)
-    if flop_per_s is None:
+    flop_per_s = None
+    if rates is not None and not _is_unknown(rank):
+        flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
+    if rates is None or flop_per_s is None:
         return None
-    tokens = workload.tokens * workload.accumulation_steps
-    passes = 8 if workload.gradient_checkpointing else 6
-    products = Term(
-        kind=TermKind.MATRIX_PRODUCTS,
-        exposed_seconds=passes * model.params * tokens / (flop_per_s / 2),
-        formula="6 N t",
+    seconds = _seconds(model, rank, machine, rates, flop_per_s, costs)
+    if tight:
+        seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())
+    return _step_time(model, rank, machine, _terms(seconds, calibration), calibration, tight=tight)
+
+
+def _terms(seconds: Seconds, calibration: Calibration | None) -> tuple[Term, ...]:
+    terms = (
+        Term(kind=kind, exposed_seconds=seconds[kind], formula=_FORMULAS[kind])
+        for kind in TermKind
+        if seconds.get(kind)
     )
-    link_bytes_per_s = machine.interconnect.bytes_per_s or 16_000_000_000
-    sent = Term(
-        kind=TermKind.COMMUNICATION,
-        exposed_seconds=wire_bytes_per_step(rank) / link_bytes_per_s,
-        formula="sent bytes / link",
+    return tuple(terms if calibration is None else map(calibration.apply, terms))
+
+
+def _step_time(
+    model: Model,
+    rank: RankSizes,
+    machine: Machine,
+    terms: Iterable[Term],
+    calibration: Calibration | None,
+    *,
+    tight: bool,
+) -> StepTime:
+    terms = tuple(terms)
+    expected = sum(term.exposed_seconds for term in terms)
+    factor = 1 + doubt_fraction(
+        model, rank, machine, calibrated=calibration is not None, tight=tight
     )
-    seconds = products.exposed_seconds + sent.exposed_seconds
     return StepTime(
-        terms=(products, sent),
-        expected_seconds=seconds,
-        low_seconds=seconds / 2,
-        high_seconds=seconds * 2,
-        tokens=tokens * machine.world_size,
+        terms=terms,
+        expected_seconds=expected,
+        low_seconds=expected / factor,
+        high_seconds=expected * factor,
+        tokens=rank.workload.tokens * rank.workload.accumulation_steps * machine.world_size,
+        measured_steps=0 if calibration is None else calibration.measured_steps,
     )

@@ -11,19 +11,26 @@ if TYPE_CHECKING:
 # Tables of a file or a pipe are not cut to a terminal that is not there.
 _FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
 
-_WORDS = frozenset({"strategy", "verdict", "peak in", "GPU", "rank", "name", ""})
+_WORDS = frozenset(
+    {"strategy", "verdict", "peak in", "phase", "part", "formula", "GPU", "rank", "name", ""}
+)
 
 
 def grid(stream: TextIO, *headings: str) -> "Table":
     """A table without lines; words stand left, numbers right."""
     from rich.table import Table
 
-    gap = 2 if (columns(stream) or _FILE_COLUMNS) > _NARROW_COLUMNS else 1
+    gap = 2 if has_room(stream) else 1
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     for heading in headings:
         justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
         table.add_column(heading, justify=justify, no_wrap=True)
     return table
+
+
+def has_room(stream: TextIO) -> bool:
+    """Whether a wide table fits."""
+    return (columns(stream) or _FILE_COLUMNS) > _NARROW_COLUMNS
 
 
 def print_table(table: "Table", stream: TextIO) -> None:

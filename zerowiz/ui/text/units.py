@@ -53,6 +53,12 @@ def small(size_bytes: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def seconds(value: float) -> str:
+    """A time of three digits, without its unit: `0.0124`, `1.24`, `124`."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3  # noqa: PLR2004
+    return f"{value:.{digits}f}"
+
+
 def count(params: int) -> str:
     """A parameter count: `6.74 B`, `10.5 M`."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):

@@ -1,0 +1,209 @@
+"""Laws of predicted times, and what they are made of."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_models import models as random_models
+
+from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Machine, with_nodes
+from zerowiz.core.memory.buffers import fit_buffers
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import Model
+from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.speed.step_time import predict_step_time
+from zerowiz.core.speed.terms import StepTime, TermKind
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+TABLE = read_gpu_table()
+H200 = parse_spec("2xH200", TABLE)
+
+
+def _known_rates() -> GpuRates:
+    found = find_rates(H200, TABLE)
+    assert found is not None
+    return found
+
+
+RATES = _known_rates()
+LARGE = model_from_size("7b", 7_000_000_000)
+
+strategies = st.sampled_from(STRATEGIES)
+workloads = st.builds(
+    Workload,
+    micro_batch=st.integers(min_value=1, max_value=16),
+    sequence_tokens=st.sampled_from([128, 2048]),
+    accumulation_steps=st.integers(min_value=1, max_value=8),
+    method=st.sampled_from(Method),
+    gradient_checkpointing=st.booleans(),
+    optimizer=st.sampled_from(Optimizer),
+)
+
+
+def step_time(
+    model: Model,
+    workload: Workload,
+    strategy: StrategyRow,
+    machine: Machine = H200,
+    rates: GpuRates = RATES,
+) -> StepTime:
+    buffers = fit_buffers(model, trainable_params(model, workload), strategy)[0]
+    rank = rank_sizes(model, workload, machine.world_size, strategy, buffers)
+    found = predict_step_time(model, rank, machine, rates)
+    assert found is not None
+    return found
+
+
+def seconds(
+    model: Model,
+    workload: Workload,
+    strategy: StrategyRow,
+    machine: Machine = H200,
+    rates: GpuRates = RATES,
+) -> float:
+    return step_time(model, workload, strategy, machine, rates).expected_seconds
+
+
+def linked(link_class: LinkClass, bytes_per_s: int | None) -> Machine:
+    return replace(H200, interconnect=Interconnect(link_class=link_class, bytes_per_s=bytes_per_s))
+
+
+@given(model=random_models(), workload=workloads, strategy=strategies)
+def test_a_step_is_the_sum_of_its_terms_and_lies_within_its_bounds(
+    model: Model, workload: Workload, strategy: StrategyRow
+) -> None:
+    found = step_time(model, workload, strategy)
+    assert sum(term.exposed_seconds for term in found.terms) == pytest.approx(
+        found.expected_seconds
+    )
+    assert all(term.exposed_seconds > 0 for term in found.terms)
+    assert found.low_seconds < found.expected_seconds < found.high_seconds
+    assert found.tokens == workload.tokens * workload.accumulation_steps * 2
+    assert found.tokens_per_s == pytest.approx(found.tokens / found.expected_seconds)
+
+
+RATE_NAMES = ("bf16_flop_per_s", "memory_bytes_per_s", "pcie_bytes_per_s")
+
+
+@given(
+    model=random_models(),
+    workload=workloads,
+    strategy=strategies,
+    name=st.sampled_from(RATE_NAMES),
+    factor=st.integers(min_value=2, max_value=100),
+)
+def test_a_gpu_with_a_higher_rate_is_never_slower(
+    model: Model, workload: Workload, strategy: StrategyRow, name: str, factor: int
+) -> None:
+    faster = replace(RATES, **{name: getattr(RATES, name) * factor})
+    slow, fast = (seconds(model, workload, strategy, rates=each) for each in (RATES, faster))
+    assert fast <= slow * (1 + 1e-9)
+
+
+@given(
+    model=random_models(),
+    workload=workloads,
+    strategy=strategies,
+    bytes_per_s=st.integers(min_value=10**8, max_value=10**12),
+    factor=st.integers(min_value=2, max_value=100),
+    link_class=st.sampled_from([LinkClass.NVLINK_ALL, LinkClass.PCIE]),
+)
+def test_a_slower_link_never_makes_a_step_faster(
+    model: Model,
+    workload: Workload,
+    strategy: StrategyRow,
+    bytes_per_s: int,
+    factor: int,
+    link_class: LinkClass,
+) -> None:
+    slow, fast = (
+        seconds(model, workload, strategy, linked(link_class, rate))
+        for rate in (bytes_per_s, bytes_per_s * factor)
+    )
+    assert fast <= slow * (1 + 1e-9)
+
+
+@given(model=random_models(), workload=workloads, strategy=strategies)
+def test_checkpointing_is_never_faster_at_the_same_micro_batch(
+    model: Model, workload: Workload, strategy: StrategyRow
+) -> None:
+    kept, again = (
+        seconds(model, replace(workload, gradient_checkpointing=on), strategy)
+        for on in (False, True)
+    )
+    assert kept <= again * (1 + 1e-9)
+
+
+@given(
+    model=random_models(),
+    workload=workloads,
+    strategy=strategies,
+    field=st.sampled_from(["micro_batch", "accumulation_steps", "sequence_tokens"]),
+)
+def test_more_work_never_takes_less_time(
+    model: Model, workload: Workload, strategy: StrategyRow, field: str
+) -> None:
+    more = replace(workload, **{field: 2 * getattr(workload, field)})
+    assert seconds(model, workload, strategy) <= seconds(model, more, strategy) * (1 + 1e-9)
+
+
+def test_large_products_take_most_of_a_large_step() -> None:
+    found = step_time(LARGE, Workload(micro_batch=8), DDP)
+    shares = {term.kind: term.exposed_seconds / found.expected_seconds for term in found.terms}
+    # 6 N t operations at the nominal rate are a bound from below.
+    assert 6 * LARGE.params * 8 * 2048 / 989e12 < found.expected_seconds
+    assert shares[TermKind.MATRIX_PRODUCTS] > 0.4
+
+
+def test_an_optimizer_on_the_host_is_slower_by_its_cores_and_pcie() -> None:
+    here, there = (step_time(LARGE, Workload(), each) for each in (ZERO2, ZERO2_OFFLOAD))
+    kinds = {term.kind for term in there.terms}
+    assert here.expected_seconds * 2 < there.expected_seconds
+    assert {TermKind.CPU_OPTIMIZER, TermKind.PCIE} <= kinds
+
+
+def test_stage_3_gathers_within_each_micro_step() -> None:
+    slow = linked(LinkClass.PCIE, 1_000_000_000)
+    one, four = (
+        seconds(LARGE, Workload(accumulation_steps=steps), ZERO3, slow)
+        - seconds(LARGE, Workload(accumulation_steps=steps), ZERO3)
+        for steps in (1, 4)
+    )
+    assert four == pytest.approx(4 * one, rel=0.1)
+
+
+def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
+    alone, together = (seconds(LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2))
+    assert alone * 2 < together
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [Workload(precision=Precision.FP32), Workload(trainer=Trainer.GRPO)],
+    ids=["a precision without a rate", "sampled completions"],
+)
+def test_what_nothing_counts_has_no_time(workload: Workload) -> None:
+    rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+    assert predict_step_time(LARGE, rank, H200, RATES) is None
+
+
+def test_a_gpu_of_no_table_has_no_time() -> None:
+    rank = rank_sizes(LARGE, Workload(), 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+    assert predict_step_time(LARGE, rank, H200, None) is None
+
+
+def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
+    rank = rank_sizes(LARGE, Workload(), 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+    roomy, tight = (
+        predict_step_time(LARGE, rank, H200, RATES, tight=tight) for tight in (False, True)
+    )
+    assert roomy is not None
+    assert tight is not None
+    assert roomy.expected_seconds < tight.expected_seconds
+    assert TermKind.ALLOCATOR in {term.kind for term in tight.terms}
+    assert roomy.high_seconds / roomy.low_seconds < tight.high_seconds / tight.low_seconds

@@ -1,0 +1,208 @@
+"""Count what the GPU computes in one micro-step.
+
+Theory: a product of t tokens with a weight of m x n takes 2 t m n operations and moves t (m + n) +
+m n values, so a small one is limited by memory. Forward has one such product, backward two: the
+gradient of the input, and that of the weight where it trains. Attention has two products of s x s
+for every head; backward computes five (Dao 2023, FlashAttention-2, section 3.1). What else a block
+does moves bytes: a multiple of what forward keeps for backward, which memory/forward counts.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from zerowiz.core.memory.forward.attention import is_fused, length_tokens
+from zerowiz.core.memory.rank_sizes import RankSizes
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.types import Architecture, Model, Tensor
+from zerowiz.core.speed.costs import Costs
+from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.workload import Method, Trainer, Workload
+
+_EXPERTS = "experts."
+
+
+class Products(NamedTuple):
+    """The products of matrices of one pass; counts are elements."""
+
+    weights: int = 0
+    """Of all weights that are multiplied with."""
+    used: int = 0
+    """Of those, what one token is multiplied with: active experts alone."""
+    values: int = 0
+    """Inputs and outputs of one token."""
+
+    def plus(self, other: "Products") -> "Products":
+        """Both together."""
+        return Products(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Counted(NamedTuple):
+    """What a model multiplies."""
+
+    blocks: Products
+    ends: Products
+    """The head, and projections before and behind the blocks."""
+    adapters: Products
+    modules: int
+    """With weights."""
+    trained_tensors: int
+
+
+def _product(tensor: Tensor, architecture: Architecture) -> Products:
+    out, wide = tensor.shape[-2:]
+    visits = stack = math.prod(tensor.shape[:-2])
+    if tensor.name.startswith(_EXPERTS) and architecture.experts_per_token:
+        visits = architecture.experts_per_token
+    size = out * wide
+    copies = tensor.copies
+    return Products(stack * size * copies, visits * size * copies, visits * (out + wide) * copies)
+
+
+def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> Products:
+    out, wide = tensor.shape[-2:]
+    stack, visits = tensor.adapters, len(tensor.targets)
+    if tensor.name.startswith(_EXPERTS):
+        visits *= max(1, architecture.experts_per_token)
+    size, copies = rank * (out + wide), tensor.copies
+    values = visits * (out + wide + 2 * rank)
+    return Products(stack * size * copies, visits * size * copies, values * copies)
+
+
+def _head(model: Model, trainer: Trainer) -> Products:
+    """The logits: a reward has one, and a model of images a few."""
+    a = model.architecture
+    if not a.vocab_size or trainer is Trainer.REWARD:
+        return Products()
+    size = a.vocab_size * a.embedding_size
+    return Products(size, size, a.vocab_size + a.embedding_size)
+
+
+def count_products(model: Model, workload: Workload) -> Counted:
+    """What one token is multiplied with, forward."""
+    full = workload.method is Method.FULL
+    rank = 0 if full else workload.lora_rank
+    return _count(model, rank, () if full else workload.lora_target_modules, workload.trainer)
+
+
+@lru_cache(maxsize=64)
+def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) -> Counted:
+    a = model.architecture
+    blocks, adapters = Products(), Products()
+    ends = _head(model, trainer)
+    modules = trained = 0
+    for tensor in model.tensors:
+        is_bias = tensor.name.endswith(".bias")
+        modules += 0 if is_bias else tensor.copies
+        trained += 0 if rank else tensor.copies
+        is_vector = len(tensor.shape) == 1
+        if is_vector or not (tensor.in_block or tensor.linear):
+            continue
+        product = _product(tensor, a)
+        if tensor.in_block:
+            blocks = blocks.plus(product)
+        else:
+            ends = ends.plus(product)
+        if rank and tensor.is_adapted(targets):
+            adapters = adapters.plus(_adapters(tensor, a, rank))
+            # peft: two layers and a dropout around each.
+            modules += 3 * tensor.copies * len(tensor.targets)
+            trained += 2 * tensor.copies * len(tensor.targets)
+    return Counted(blocks, ends, adapters, modules, trained)
+
+
+class Pass(NamedTuple):
+    """Seconds that the GPU computes for one pass of one micro-step."""
+
+    products: float
+    attention: float
+    elementwise: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.products + self.attention + self.elementwise
+
+
+class _Gpu(NamedTuple):
+    """What one GPU really does in a second."""
+
+    product_flop_per_s: float
+    attention_flop_per_s: float
+    bytes_per_s: float
+
+
+def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int) -> float:
+    flops = 2 * tokens * counted.used
+    moved = size_bytes * (counted.weights + tokens * counted.values)
+    return flops / gpu.product_flop_per_s + moved / gpu.bytes_per_s
+
+
+def _attention_flops(architecture: Architecture, workload: Workload, tokens: int) -> float:
+    """Of forward: a causal kernel computes half of the scores, a window those inside it."""
+    a, length = architecture, length_tokens(architecture, workload)
+    family = FAMILIES.get(a.family)
+    fused = family is not None and is_fused(a, workload)
+    causal = family is None or family.causal
+    seen = length / 2 if fused and causal and not workload.packing else length
+    windowed = min(seen, a.sliding_window_tokens or seen) if fused else seen
+    sliding = min(a.sliding_layers, a.layers)
+    scores = (a.layers - sliding) * seen + sliding * windowed
+    return 4 * tokens * a.query_size * scores
+
+
+class Passes(NamedTuple):
+    """The GPU's work of one micro-step."""
+
+    forward: Pass
+    backward: Pass
+    """With what is computed again for it."""
+
+
+def compute_passes(
+    model: Model,
+    rank: RankSizes,
+    counted: Counted,
+    rates: GpuRates,
+    flop_per_s: float,
+    costs: Costs,
+) -> Passes:
+    """What the GPU computes in one micro-step of this rank.
+
+    Args:
+        model: What is trained.
+        rank: The micro-step.
+        counted: The products of the model.
+        rates: Of the GPU.
+        flop_per_s: Nominal, in the precision that is computed in.
+        costs: What of the nominal rates is reached.
+    """
+    workload, a = rank.workload, model.architecture
+    tokens = workload.rows * length_tokens(a, workload)
+    w = rank.weight_bytes if workload.torch_autocast is None else 2
+    gpu = _Gpu(
+        flop_per_s * costs.product_fraction,
+        flop_per_s * costs.attention_fraction,
+        rates.memory_bytes_per_s * costs.memory_fraction,
+    )
+    again = 1 if workload.gradient_checkpointing else 0
+    blocks, ends, adapters = (
+        _products_seconds(gpu, each, tokens, w)
+        for each in (counted.blocks, counted.ends, counted.adapters)
+    )
+    # A frozen weight has no gradient; its input has one, and adapters train.
+    gradients = 2 if workload.method is Method.FULL else 1
+    attention = _attention_flops(a, workload, tokens) / gpu.attention_flop_per_s
+    r = rank.activations
+    kept = r.block_bytes * a.layers if again else r.saved_bytes
+    loss = r.head_bytes + r.loss_forward_bytes
+    moved = costs.forward_passes / gpu.bytes_per_s
+    moved_back = costs.backward_passes / gpu.bytes_per_s
+    return Passes(
+        Pass(blocks + ends + adapters, attention, moved * (kept + loss)),
+        Pass(
+            (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
+            (2.5 + again) * attention,
+            moved_back * (kept + r.head_bytes + r.loss_backward_bytes) + again * moved * kept,
+        ),
+    )

@@ -1,0 +1,68 @@
+"""What the optimizer's step takes, on the GPU or on the host."""
+
+from typing import NamedTuple
+
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.rank_sizes import RankSizes
+from zerowiz.core.speed.costs import Costs
+from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.speed.terms import TermKind
+from zerowiz.core.strategy import Part
+from zerowiz.core.workload import FP32_BYTES
+
+# Of one parameter: the gradient in fp32 is written, its norm read, and it is scaled
+# (stage_1_and_2.py, step, unscale_and_clip_grads), before Adam reads it.
+_GRADIENT_PASSES = 6
+# torch/optim/adam.py, _multi_tensor_adam: ten operations on lists, each with two operands of fp32.
+_FOREACH_BYTES = 10 * 2 * FP32_BYTES
+
+
+class Stepping(NamedTuple):
+    """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
+
+    seconds: dict[TermKind, float]
+    fetched: float = 0.0
+    """Seconds to bring this rank's share of the weights to the GPU, if nothing else ran."""
+    stored: float = 0.0
+    """Seconds to bring its share of the gradients to the host, if nothing else ran."""
+
+
+def _stepped_bytes(r: RankSizes) -> int:
+    """That the step reads and writes of one parameter: its states, its gradient, its weight."""
+    states = 2 * (r.master_bytes + r.state_bytes)
+    lists = _FOREACH_BYTES if r.stepping_bytes else 0
+    return states + _GRADIENT_PASSES * FP32_BYTES + 2 * r.weight_bytes + lists
+
+
+def step_optimizer(
+    r: RankSizes, machine: Machine, rates: GpuRates, tensors: int, costs: Costs
+) -> Stepping:
+    """The step of this rank's share.
+
+    Args:
+        r: The rank.
+        machine: Whose cores step what is offloaded.
+        rates: Of the GPU.
+        tensors: How many train.
+        costs: What of the nominal rates is reached.
+    """
+    params = r.share if Part.OPTIMIZER in r.strategy.sharded else r.trainable
+    launched = costs.fixed_seconds + costs.step_seconds * tensors
+    moved_bytes = params * _stepped_bytes(r)
+    if not r.offloaded:
+        moved = moved_bytes / (rates.memory_bytes_per_s * costs.memory_fraction)
+        return Stepping({TermKind.OPTIMIZER: moved + launched})
+    ranks = len(machine.gpus)
+    cores = machine.host.cores or costs.unknown_cores * ranks
+    rate = min(costs.core_bytes_per_s * cores, costs.host_bytes_per_s) / ranks
+    pcie = rates.pcie_bytes_per_s * costs.pcie_fraction
+    copied = r.weight_bytes * r.share / pcie
+    return Stepping(
+        {
+            TermKind.OPTIMIZER: launched,
+            TermKind.CPU_OPTIMIZER: moved_bytes / rate,
+            TermKind.PCIE: copied,
+        },
+        fetched=copied,
+        stored=copied,
+    )
