@@ -46,10 +46,10 @@ def dry(here: Run, *words: str) -> list[dict[str, Any]]:
 
 def test_a_dry_run_shows_the_case_and_its_config(here: Run) -> None:
     words = ("--model", MODEL, "--stage", "2", "--micro-batch", "3", "--seq-len", "64")
-    [case] = dry(here, *words, "--cap-bytes", "5000", "--steps", "2")
-    assert (2, 2, 3, 64, 5000, 2) == (
+    [case] = dry(here, *words, "--cap-bytes", "5000", "--steps", "2", "--timed-steps", "4")
+    assert (2, 2, 3, 64, 5000, 2, 4) == (
         *(case["gpus"], case["stage"], case["micro_batch"], case["sequence_tokens"]),
-        *(case["memory_cap_bytes"], case["steps"]),
+        *(case["memory_cap_bytes"], case["steps"], case["timed_steps"]),
     )
     assert 3 == case["ds_config"]["train_micro_batch_size_per_gpu"]
     assert "llama" == case["config"]["model_type"]
@@ -179,7 +179,15 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
         {**common, "id": "broken", "stage": 2, "ds_config": {"train_batch_size": "none"}},
         {**common, "id": "sharded", "stage": 3, "gradient_checkpointing": True},
         {**common, "id": "encoder", "stage": 1, "config": BERT, "model": "tiny-bert"},
-        {**common, "id": "alone", "stage": 0, "gpus": 1, "accumulation_steps": 2, "steps": 2},
+        {
+            **common,
+            "id": "alone",
+            "stage": 0,
+            "gpus": 1,
+            "accumulation_steps": 2,
+            "steps": 2,
+            "timed_steps": 0,
+        },
     )
 
     done = run(
@@ -201,6 +209,15 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     assert [0] == [each["rank"] for each in alone["rank_peaks"]]
     assert [3, 3, 2] == [len(row["step_seconds"]) for row in (sharded, encoder, alone)]
     assert 10_818_432 == sharded["params"]
+    assert [8, 6, 0] == [row["timed_steps"] for row in (sharded, encoder, alone)]
+    timed = [[len(r["timed_step_seconds"] or ()) for r in row["rank_times"]] for row in rows[1:]]
+    assert [[8, 8], [6, 6], [0]] == timed
+    assert sharded["steady_step_seconds"] > 0
+    assert alone["steady_step_seconds"] is None
+    measured = {each["collective"] for each in sharded["bus"]}
+    assert {"all_reduce", "all_gather", "reduce_scatter"} == measured
+    assert [None, None] == [encoder["bus"], alone["bus"]]
+    assert all(row["case_seconds"] > 0 for row in rows)
     parts = ("forward", "backward", "step")
     phases = {"model", "init"} | {
         f"{when}_{part}" for when in ("first", "steady") for part in parts
@@ -218,7 +235,8 @@ def test_the_trainer_is_measured_on_real_ranks(tmp_path: Path) -> None:
     common = {"model": MODEL, "sequence_tokens": 64, "gpus": 2, "kind": "trainer", "steps": 2}
     path = cases_file(
         tmp_path,
-        {**common, "id": "replicas", "stage": 0, "precision": "fp32", "accumulation_steps": 2},
+        {**common, "id": "replicas", "stage": 0, "precision": "fp32", "accumulation_steps": 2}
+        | {"timed_steps": 3},
         {**common, "id": "divided", "stage": 2, "gradient_checkpointing": True},
         {**common, "id": "sharded", "stage": 3, "accumulation_steps": 2},
         {**common, "id": "built-whole", "stage": 3, "zero_init": False, "gpus": 1},
@@ -242,6 +260,8 @@ def test_the_trainer_is_measured_on_real_ranks(tmp_path: Path) -> None:
     }
     assert [phases] * 4 == [set(row["phases"]) for row in rows]
     assert [2] * 4 == [len(row["step_seconds"]) for row in rows]
+    timed = [[len(r["timed_step_seconds"]) for r in row["rank_times"]] for row in rows]
+    assert [[3, 3], [6, 6], [8, 8], [8]] == timed
     assert [2, 2, 2, 1] == [len(row["rank_peaks"]) for row in rows]
 
 

@@ -16,7 +16,8 @@ LAUNCHER = (sys.executable, str(TESTS / "worker" / "fake_deepspeed.py"))
 
 
 def case(seen: Path, name: str, *parts: str) -> dict[str, object]:
-    return {"id": name, "gpus": len(parts), "config": {"do": parts, "seen": str(seen)}}
+    links = {"gpus": len(parts), "nccl_p2p": True, "timed_steps": 1}
+    return {"id": name, **links, "config": {"do": parts, "seen": str(seen)}}
 
 
 def batch_of(
@@ -73,6 +74,26 @@ def test_a_rank_that_fails_ends_the_ranks_that_hang_for_it(
     first, second = run(batch_of(*cases))
     assert [(-9, "peer"), (status, None)] == [(end.status, end.killed) for end in first.ends]
     assert [0, 0] == [end.status for end in second.ends]
+
+
+def test_how_long_a_case_took_is_known_of_each_rank(tmp_path: Path) -> None:
+    [ended] = run(batch_of(case(tmp_path, "a", "run", "run")))
+    assert all(end.seconds is not None and 0 < end.seconds < 30 for end in ended.ends)
+
+
+def test_links_are_measured_once_for_each_number_of_ranks(tmp_path: Path) -> None:
+    """Anew where the first case did not come so far."""
+    cases = [
+        case(tmp_path, "alone", "run"),
+        case(tmp_path, "failed", "run", "fail"),
+        case(tmp_path, "first", "run", "run"),
+        case(tmp_path, "again", "run", "run"),
+        {**case(tmp_path, "other links", "run", "run"), "nccl_p2p": False},
+        {**case(tmp_path, "wider", "run", "run", "run"), "timed_steps": 0},
+    ]
+    ended = run(batch_of(*cases))
+    asked = [each.ends[0].report["bus_asked"] for each in ended]
+    assert [False, True, True, False, True, False] == asked
 
 
 def test_the_log_of_the_rank_that_failed_is_handed_over(tmp_path: Path) -> None:

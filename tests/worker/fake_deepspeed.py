@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerowiz.worker.batch import serve
-from zerowiz.worker.batch_files import WorkerBatch, report_file, write_json
+from zerowiz.worker.batch_files import CaseStart, WorkerBatch, report_file, write_json
 
 
 def hang(_: dict[str, Any]) -> NoReturn:
@@ -51,7 +51,7 @@ def stray(report: dict[str, Any]) -> int:
 PARTS = {each.__name__: each for each in (run, fail, run_out, hang, die, stray)}
 
 
-def run_case(case: dict[str, Any], rank: int, folder: Path) -> int:
+def run_case(case: dict[str, Any], rank: int, folder: Path, start: CaseStart) -> int:
     """Act, and report as a real case does."""
     report: dict[str, Any] = {
         "rank": rank,
@@ -62,10 +62,13 @@ def run_case(case: dict[str, Any], rank: int, folder: Path) -> int:
     }
     report |= {"pid": os.getpid(), "world": os.environ["WORLD_SIZE"]}
     report |= {"port": os.environ["MASTER_PORT"]}
+    report["bus_asked"] = start["bus"]
     write_json(report_file(folder, rank), report)
     seen = Path(case["config"]["seen"])
     (seen / f"{case['id']}-{rank}").write_text(str(os.getpid()))
     code = PARTS[case["config"]["do"][rank]](report)
+    if start["bus"] and "fail" not in case["config"]["do"]:
+        report["bus"] = [{"collective": "all_reduce", "size_bytes": 1, "bus_bytes_per_s": 1}]
     write_json(report_file(folder, rank), report)
     return code
 

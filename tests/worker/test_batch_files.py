@@ -6,7 +6,7 @@ from zerowiz.worker.batch_files import CaseEnd, read_end, write_json
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    end: CaseEnd = {"status": 3, "killed": None}
+    end: CaseEnd = {"status": 3, "killed": None, "seconds": 1.5}
     write_json(tmp_path / "end.json", dict(end))
     assert end == read_end(tmp_path / "end.json")
 

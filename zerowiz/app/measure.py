@@ -34,12 +34,14 @@ from zerowiz.core.measure.trial import (
     plan_trial,
 )
 from zerowiz.core.script import ScriptSettings
+from zerowiz.core.speed.rates import GpuRates, find_rates
 from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
 from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
 
@@ -67,6 +69,7 @@ def plan_measurement(
     loop: Loop,
     cap_bytes: int | None,
     steps: int,
+    timed_steps: int | None,
 ) -> Measurement:
     """Predict every run.
 
@@ -76,7 +79,8 @@ def plan_measurement(
         reporter: Hears what the predictions rest on.
         loop: What takes the steps in the run of the options.
         cap_bytes: A cap for torch's allocator in the run of the options.
-        steps: Optimizer steps of the run of the options.
+        steps: Optimizer steps of the run of the options whose memory is measured.
+        timed_steps: Those of it that run freely; None takes as many as it needs.
 
     Raises:
         ZerowizError: A run is described wrongly, or has no place here.
@@ -87,7 +91,14 @@ def plan_measurement(
     trials = (
         _with_room(listed, machine, reporter)
         if listed
-        else (_trial_of(options, machine, loop, cap_bytes, steps, reporter),)
+        else (
+            replace(
+                _trial_of(options, machine, loop, reporter),
+                memory_cap_bytes=cap_bytes,
+                steps=steps,
+                timed_steps=timed_steps,
+            ),
+        )
     )
     planned = _plan_all(trials, machine, trace=options.trace)
     if listed:
@@ -192,8 +203,6 @@ def _trial_of(
     options: Options,
     machine: Machine,
     loop: Loop,
-    cap_bytes: int | None,
-    steps: int,
     reporter: Reporter,
 ) -> Trial:
     """The run that the options describe; a named stage is run whether or not it fits."""
@@ -220,8 +229,6 @@ def _trial_of(
         hpz=job.hpz,
         quantized_weights=job.quantized_weights,
         memory_budget_bytes=job.budget_bytes,
-        memory_cap_bytes=cap_bytes,
-        steps=steps,
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
         ds_config=None if own is None else ready_values(own, asked, job.workload, reader),
         config={},
@@ -232,18 +239,21 @@ def _plan_all(
     trials: Sequence[Trial], machine: Machine, *, trace: bool | None
 ) -> list[tuple[PlannedTrial, Notes]]:
     """Every case as it will run, and what its prediction rests on."""
-    release = read_transformers_release()
+    release, rates = read_transformers_release(), find_rates(machine, read_gpu_table())
     return [
         _plan(
             replace(trial, workload=replace(trial.workload, transformers_version=release)),
             machine,
+            rates,
             trace=trace,
         )
         for trial in trials
     ]
 
 
-def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[PlannedTrial, Notes]:
+def _plan(
+    trial: Trial, machine: Machine, rates: GpuRates | None, *, trace: bool | None
+) -> tuple[PlannedTrial, Notes]:
     """The case as it will run, and what its prediction rests on."""
     trial = replace(trial, config=trial.config or read_config_json(trial.model))
     read = _read(trial, trace=trace)
@@ -251,7 +261,7 @@ def _plan(trial: Trial, machine: Machine, *, trace: bool | None) -> tuple[Planne
         return plan_trial(trial, machine, read), ()
     if not trial.config:
         trial = replace(trial, config=config_of_size(read.model))
-    return plan_trial(trial, machine, read.model, read.traced), read.notes
+    return plan_trial(trial, machine, read.model, read.traced, rates), read.notes
 
 
 def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:

@@ -32,7 +32,15 @@ def measure(
         int | None,
         typer.Option("--cap-bytes", min=1, help="Cap torch's allocator: a smaller card"),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps")] = 3,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Optimizer steps, measured by phase")
+    ] = 3,
+    timed_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--timed-steps", min=0, help="Free-running optimizer steps after those; 0: none"
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Append each run as a line of JSON")
     ] = None,
@@ -46,7 +54,13 @@ def measure(
     """Take real steps on this machine, and hold the prediction against them"""
     reporter = TerminalReporter(quiet=options.quiet)
     planned = plan_measurement(
-        options, cases, reporter, loop=loop, cap_bytes=cap_bytes, steps=steps
+        options,
+        cases,
+        reporter,
+        loop=loop,
+        cap_bytes=cap_bytes,
+        steps=steps,
+        timed_steps=timed_steps,
     )
     if options.dry_run:
         write_json([trial.as_case() for trial in planned.trials])

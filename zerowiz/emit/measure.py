@@ -123,6 +123,7 @@ def _read_end(case: Path, rank: int) -> TrialEnd:
         report=_read(_report_file(case, rank)),
         status=cast("int", end.get("status", 1)),
         killed=cast("str | None", end.get("killed", KILLED_WITH_LAUNCHER)),
+        seconds=cast("float | None", end.get("seconds")),
     )
 
 

@@ -1,6 +1,8 @@
 """Show a measured run and its prediction."""
 
-from typing import TextIO, cast
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import Compared, Comparison
@@ -43,9 +45,34 @@ def _run_line(comparison: Comparison) -> str:
     )
 
 
-def _seconds_line(comparison: Comparison) -> str | None:
-    seconds = cast("list[float] | None", comparison.row["step_seconds"])
-    return None if not seconds else f"Step     {', '.join(f'{each:.2f}' for each in seconds)} s"
+def _seconds(*seconds: float) -> str:
+    """One or a range, with the digits that a comparison needs."""
+    return f"{' to '.join(f'{each:.3g}' for each in seconds)} s"
+
+
+def _step_lines(comparison: Comparison) -> Iterator[str]:
+    """The time of a step: predicted, and measured where nothing waits inside it."""
+    step, samples = comparison.step, cast("list[float]", comparison.row["timed_step_seconds"] or [])
+    if step.measured is not None:
+        median = f"{_seconds(step.measured.seconds)}, median of the last 3 of"
+        yield f"Step     measured: {median} {', '.join(f'{each:.3g}' for each in samples)}"
+    if step.predicted is not None:
+        found = step.predicted
+        bounds = _seconds(found.low_seconds, found.high_seconds)
+        error = "" if step.error is None else f"; error {100 * step.error:+.1f} %"
+        yield f"Step     predicted: {_seconds(found.expected_seconds)} ({bounds}){error}"
+
+
+def _bus_lines(comparison: Comparison) -> Iterator[str]:
+    """What the links carry, by the size of the message."""
+    readings = cast("list[dict[str, Any]]", comparison.row["bus"] or [])
+    for size_bytes, same in groupby(sorted(readings, key=_message), key=_message):
+        rates = ", ".join(f"{e['collective']} {e['bus_bytes_per_s'] / 1e9:.3g}" for e in same)
+        yield f"Bus      {size_bytes // 2**20} MiB: {rates} GB/s"
+
+
+def _message(reading: dict[str, Any]) -> int:
+    return cast("int", reading["size_bytes"])
 
 
 def comparison(comparison: Comparison, stream: TextIO) -> None:
@@ -58,5 +85,5 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     print_table(table, stream)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = f"predicted: {said}" if comparison.verdict else f"not predicted: {said}"
-    lines = (f"Verdict  {predicted}; {outcome(comparison)}", _seconds_line(comparison), "")
-    say(stream, *(line for line in lines if line is not None))
+    verdict = f"Verdict  {predicted}; {outcome(comparison)}"
+    say(stream, verdict, *_step_lines(comparison), *_bus_lines(comparison), "")

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,7 +30,9 @@ from zerowiz.worker.batch_files import (
     end_file,
     log_file,
     read_end,
+    read_report,
     read_start,
+    report_file,
     start_file,
     stop_file,
     write_json,
@@ -62,8 +65,7 @@ def serve(batch: WorkerBatch, rank: int) -> None:
         start = _begin(folder, index, batch) if rank == 0 else _wait_for_start(folder, here)
         if start is None:
             return
-        until = min(time.time() + batch["case_deadline_s"], batch["stop_at"])
-        end = _run(case, here, rank, start["port"], until)
+        end = _run(case, here, rank, start)
         write_json(end_file(here, rank), dict(end))
         if rank == 0 and not _all_ended(here, case["gpus"]):
             return
@@ -84,9 +86,25 @@ def _begin(folder: Path, index: int, batch: WorkerBatch) -> CaseStart | None:
     write_json(case_file(here), dict(batch["cases"][index]))
     with socket.socket() as listener:
         listener.bind(("", 0))
-        start: CaseStart = {"port": listener.getsockname()[1]}
+        start: CaseStart = {
+            "port": listener.getsockname()[1],
+            "until": min(time.time() + batch["case_deadline_s"], batch["stop_at"]),
+            "bus": _wants_bus(folder, batch["cases"], index),
+        }
     write_json(start_file(here), dict(start))
     return start
+
+
+def _wants_bus(folder: Path, cases: Sequence[Case], index: int) -> bool:
+    """Whether the case has links that no case before it measured."""
+    case = cases[index]
+    before = (
+        read_report(report_file(case_folder(folder, place), 0))
+        for place, other in enumerate(cases[:index])
+        if (other["gpus"], other["nccl_p2p"]) == (case["gpus"], case["nccl_p2p"])
+    )
+    known = any(report is not None and report.get("bus") for report in before)
+    return case["gpus"] > 1 and case["timed_steps"] > 0 and not known
 
 
 def _wait_for_start(folder: Path, here: Path) -> CaseStart | None:
@@ -107,18 +125,21 @@ def _all_ended(here: Path, ranks: int) -> bool:
     return False
 
 
-def _run(case: Case, here: Path, rank: int, port: int, until: float) -> CaseEnd:
+def _run(case: Case, here: Path, rank: int, start: CaseStart) -> CaseEnd:
     """Fork the case, and wait until it has ended."""
+    began = time.monotonic()
     child = os.fork()
     if child == 0:
-        _run_child(case, here, rank, port)
+        _run_child(case, here, rank, start)
     try:
-        return _supervise(child, here, rank, case["gpus"], until)
+        status, killed = _supervise(child, here, rank, case["gpus"], start["until"])
     finally:
-        _drop_shared_memory(port, rank)
+        _drop_shared_memory(start["port"], rank)
+    seconds = round(time.monotonic() - began, 3)
+    return {"status": status, "killed": killed, "seconds": seconds}
 
 
-def _run_child(case: Case, here: Path, rank: int, port: int) -> NoReturn:
+def _run_child(case: Case, here: Path, rank: int, start: CaseStart) -> NoReturn:
     """Run the case in the child, with its own log and port; never return to the parent's code."""
     code = 1
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -127,33 +148,36 @@ def _run_child(case: Case, here: Path, rank: int, port: int) -> NoReturn:
         os.dup2(log, 1)
         os.dup2(log, 2)
         ranks = str(case["gpus"])
-        os.environ |= {"MASTER_PORT": str(port), "WORLD_SIZE": ranks, "RANK": str(rank)}
+        os.environ |= {"MASTER_PORT": str(start["port"]), "WORLD_SIZE": ranks, "RANK": str(rank)}
         os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
         from zerowiz.worker.case import can_fork, run_case  # noqa: PLC0415 - loaded by now
 
         if not can_fork():
             argv = [sys.executable, "-m", "zerowiz.worker.single_case", str(here)]
             os.execv(sys.executable, argv)  # noqa: S606 - no shell is wanted
-        code = run_case(case, rank, here)
+        code = run_case(case, rank, here, start)
     except BaseException:  # noqa: BLE001 - a child must not unwind into its parent's code
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _supervise(child: int, here: Path, rank: int, ranks: int, until: float) -> CaseEnd:
+def _supervise(
+    child: int, here: Path, rank: int, ranks: int, until: float
+) -> tuple[int, KillReason | None]:
+    """Wait until the case has ended, or has to be; its status, and why it was killed."""
     grace_until: float | None = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return {"status": os.waitstatus_to_exitcode(status), "killed": None}
+            return os.waitstatus_to_exitcode(status), None
         if grace_until is None and _peer_failed(here, rank, ranks):
             grace_until = time.time() + _GRACE_S
         why = _reason_to_kill(until, grace_until)
         if why is not None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return {"status": -signal.SIGKILL, "killed": why}
+            return -signal.SIGKILL, why
         time.sleep(_POLL_S)
 
 

@@ -42,6 +42,7 @@ class Case(TypedDict):
     memory_cap_bytes: int | None
     nccl_p2p: bool
     steps: int
+    timed_steps: int
 
 
 class WorkerBatch(TypedDict):
@@ -61,6 +62,10 @@ class CaseStart(TypedDict):
 
     port: int
     """Where its ranks meet."""
+    until: float
+    """When they are ended, in seconds since 1970."""
+    bus: bool
+    """Whether the links between them are measured when all else is."""
 
 
 class CaseEnd(TypedDict):
@@ -69,6 +74,8 @@ class CaseEnd(TypedDict):
     status: int
     """The exit status; negative for a signal."""
     killed: KillReason | None
+    seconds: float
+    """From its fork to its end."""
 
 
 class Reading(TypedDict):
@@ -79,6 +86,15 @@ class Reading(TypedDict):
     peak_reserved_bytes: int | None
 
 
+class BusReading(TypedDict):
+    """What the links carry while a collective of this size runs."""
+
+    collective: str
+    size_bytes: int
+    """Of the whole message."""
+    bus_bytes_per_s: int
+
+
 class Report(TypedDict, total=False):
     """What a rank measured so far; the names are those of a measured row."""
 
@@ -87,6 +103,12 @@ class Report(TypedDict, total=False):
     error: str | None
     phases: dict[str, Reading]
     step_seconds: list[float]
+    timed_step_seconds: list[float]
+    timed_peak_bytes: int | None
+    timed_allocator_retries: int | None
+    bus: list[BusReading]
+    cpu_cores: int
+    cpu_threads: int
     params: int
     trainable_params: int | None
     gpu: str
@@ -111,6 +133,11 @@ def write_json(path: Path, values: Mapping[str, object]) -> None:
 def read_start(path: Path) -> CaseStart | None:
     """What a `start_file` says; None where it is not there yet."""
     return cast("CaseStart | None", _read_json(path))
+
+
+def read_report(path: Path) -> Report | None:
+    """What a `report_file` says; None where it is not there yet."""
+    return cast("Report | None", _read_json(path))
 
 
 def read_end(path: Path) -> CaseEnd | None:

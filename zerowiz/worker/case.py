@@ -1,5 +1,6 @@
 """Run one case in a fresh process: build, initialize, take real steps, and report each phase."""
 
+import gc
 import os
 import sys
 import traceback
@@ -14,9 +15,11 @@ import transformers
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from zerowiz.worker.batch_files import Case, Report, report_file
+from zerowiz.worker.batch_files import BusReading, Case, CaseStart, Report, report_file
+from zerowiz.worker.links.bus import measure_bus
 from zerowiz.worker.loops.engine import train_by_engine
 from zerowiz.worker.loops.recorder import StepRecorder
+from zerowiz.worker.loops.timing import TimingPass
 from zerowiz.worker.meters import CpuMeter, CudaMeter, Meter
 from zerowiz.worker.models import build_model, count_params
 
@@ -44,24 +47,28 @@ def can_fork() -> bool:
     return not torch.cuda._is_in_bad_fork()  # noqa: SLF001 - torch's own question
 
 
-def run_case(case: Case, rank: int, folder: Path) -> int:
+def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
     """Run and measure a case; the exit status is _OK, _FAILED or _OUT_OF_MEMORY.
 
     Args:
         case: What is run.
         rank: This rank, which is also its device's number.
         folder: The folder of the case.
+        start: When it has to be over, and what is measured besides.
     """
     on_cuda = get_accelerator().device_name() == "cuda"
     meter: Meter = CudaMeter() if on_cuda else CpuMeter()
     recorder = StepRecorder(report_file(folder, rank), meter)
     try:
         device = _open_cuda(case, rank) if on_cuda else torch.device("cpu")
-        _measure(case, folder, device, meter, recorder)
+        timing = TimingPass(case, device, meter, recorder, start["until"])
+        _measure(case, folder, device, meter, recorder, timing)
+        recorder.add(ok=True)
+        if start["bus"]:
+            recorder.add(bus=_measure_links(device, start["until"], recorder))
     except Exception as error:  # noqa: BLE001 - whatever it is, the row says it
         traceback.print_exc()
         return _fail(recorder, error)
-    recorder.add(ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     return _OK
@@ -109,8 +116,23 @@ def _open_cuda(case: Case, rank: int) -> torch.device:
     return device
 
 
+def _measure_links(device: torch.device, until: float, recorder: StepRecorder) -> list[BusReading]:
+    """Measure the links, with what is left of the memory once the training is gone."""
+    recorder.name_phase("bus")
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return measure_bus(device, until)
+
+
 def _measure(
-    case: Case, folder: Path, device: torch.device, meter: Meter, recorder: StepRecorder
+    case: Case,
+    folder: Path,
+    device: torch.device,
+    meter: Meter,
+    recorder: StepRecorder,
+    timing: TimingPass,
 ) -> None:
     # CUDA creates its context here.
     torch.ones(1, device=device).add_(1)
@@ -136,23 +158,24 @@ def _measure(
     if case["kind"] == "trainer":
         from zerowiz.worker.loops.trainer import train_by_trainer  # noqa: PLC0415 - takes seconds
 
-        train_by_trainer(case, folder, device, recorder, build)
+        train_by_trainer(case, folder, device, recorder, timing, build)
     else:
-        train_by_engine(case, build(), device, recorder)
-    on_device = device.type == "cuda"
-    outside_bytes = meter.outside_bytes() if on_device else None
-    recorder.add(device_used_outside_allocator_bytes=outside_bytes)
+        train_by_engine(case, build(), device, recorder, timing)
     dist.barrier()
 
 
 def _describe(device: torch.device) -> Report:
     loaded = {"torch": torch, "deepspeed": deepspeed, "transformers": transformers}
-    versions = {name: module.__version__ for name, module in loaded.items()}
+    described: Report = {
+        "versions": {name: module.__version__ for name, module in loaded.items()},
+        "cpu_cores": len(os.sched_getaffinity(0)),
+        "cpu_threads": torch.get_num_threads(),
+    }
     if device.type != "cuda":
-        return {"versions": versions, "gpu": "CPU rank"}
+        return {**described, "gpu": "CPU rank"}
     settings = torch.cuda.memory._snapshot().get("allocator_settings", {})  # noqa: SLF001
     return {
-        "versions": versions,
+        **described,
         "gpu": torch.cuda.get_device_name(device),
         "expandable_segments": settings.get("expandable_segments"),
     }

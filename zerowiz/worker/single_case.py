@@ -4,8 +4,9 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import cast
 
-from zerowiz.worker.batch_files import case_file
+from zerowiz.worker.batch_files import CaseStart, case_file, read_start, start_file
 from zerowiz.worker.case import run_case
 
 
@@ -13,7 +14,8 @@ def main() -> None:
     """Run the case of a folder as this rank, and exit with its status."""
     folder = Path(sys.argv[1])
     case = json.loads(case_file(folder).read_text(encoding="utf-8"))
-    code = run_case(case, int(os.environ["RANK"]), folder)
+    start = cast("CaseStart", read_start(start_file(folder)))
+    code = run_case(case, int(os.environ["RANK"]), folder, start)
     # gloo's thread wants the interpreter lock while Python finalises, and may abort it.
     os._exit(code)
 

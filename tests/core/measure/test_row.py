@@ -1,6 +1,7 @@
 """What ranks report becomes one row, and the row is held against the prediction."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from zerowiz.core.measure.row import (
     make_row,
 )
 from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.core.speed.rates import find_rates
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 H200S = parse_spec("4xH200", read_gpu_table())
@@ -27,7 +29,8 @@ MEASURED = KNOWN["b4-001"]
 
 def plan(row: Any, **said: object) -> PlannedTrial:
     trial = decode_trial({**row, **said}, "case")
-    return plan_trial(trial, H200S, read_model(row["model"]), None)
+    rates = find_rates(H200S, read_gpu_table())
+    return plan_trial(trial, H200S, read_model(row["model"]), None, rates)
 
 
 def report(row: Any, **said: object) -> dict[str, object]:
@@ -100,6 +103,57 @@ def test_what_is_of_cuda_is_null_on_the_cpu_accelerator() -> None:
         row["nccl_p2p"],
         row["expandable_segments"],
     )
+
+
+TIMED = (0.9, 0.5, 0.31, 0.3, 0.29)
+LINK = {"collective": "all_reduce", "size_bytes": 2**20, "bus_bytes_per_s": 10**9}
+
+
+def timed(
+    rank: int, seconds: float = 9.0, samples: Sequence[float] = TIMED, bus: object = None
+) -> TrialEnd:
+    """The end of a rank whose steps ran freely after those that were measured."""
+    free = {"timed_step_seconds": samples, "timed_peak_bytes": 5, "timed_allocator_retries": 1}
+    said = report(MEASURED, rank=rank, bus=bus, **free)
+    return TrialEnd(rank=rank, report=said, status=0, killed=None, seconds=seconds)
+
+
+def test_a_row_has_the_free_steps_of_every_rank_and_the_steady_one() -> None:
+    slower = [2 * each for each in TIMED]
+    row = row_of(timed(0, bus=[LINK]), timed(1, 11.0, slower))
+    assert (6, TIMED, 0.6) == (
+        *(row["timed_steps"], row["timed_step_seconds"], row["steady_step_seconds"]),
+    )
+    assert pytest.approx(0.02 / 0.3, abs=1e-4) == row["steady_step_spread"]
+    assert [TIMED, slower] == [each["timed_step_seconds"] for each in row["rank_times"]]
+    assert ([LINK], 11.0) == (row["bus"], row["case_seconds"])
+
+
+def test_free_steps_change_no_size_of_a_row() -> None:
+    bare, free = row_of(end(0), end(1)), row_of(timed(0), timed(1))
+    assert {key: bare[key] for key in MEASURED} == {key: free[key] for key in MEASURED}
+
+
+def test_a_run_that_dies_in_the_free_steps_ran_out_of_memory_there() -> None:
+    row = row_of(end(0, status=3, ok=False, oom_phase="timing"))
+    assert (False, "timing", None) == (row["ok"], row["oom_phase"], row["steady_step_seconds"])
+    assert MEASURED["phases"] == row["phases"]
+
+
+def test_the_step_is_compared_where_it_was_timed() -> None:
+    row = row_of(timed(0))
+    step = compare(plan(MEASURED), row).step
+    assert step.predicted is not None
+    assert step.measured is not None
+    assert 0.3 == step.measured.seconds
+    assert step.predicted.expected_seconds / 0.3 - 1 == step.error
+    content = encode_comparison(compare(plan(MEASURED), row))
+    assert step.predicted.expected_seconds == content["predicted"]["step_seconds"]  # type: ignore[index]
+    assert step.error == content["error"]["step_seconds"]  # type: ignore[index]
+
+
+def test_a_row_of_before_has_no_steady_step() -> None:
+    assert compared(MEASURED).step.measured is None
 
 
 def compared(row: Any, **said: object) -> Comparison:

@@ -133,6 +133,22 @@ def test_a_silent_case_runs_with_the_buffers_that_zerowiz_writes() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "steps"),
+    [
+        ({}, 6),
+        ({"stage": 3}, 8),
+        ({"offload": "optimizer"}, 8),
+        ({"stage": 3, "timed_steps": 4}, 4),
+        ({"timed_steps": 0}, 0),
+    ],
+)
+def test_more_steps_run_freely_where_time_is_steady_late(
+    said: dict[str, object], steps: int
+) -> None:
+    assert steps == planned(**said).as_case()["timed_steps"]
+
+
 def test_named_keys_stand_over_deepspeeds_defaults() -> None:
     plan = planned(zero_optimization={})
     assert {"stage": 2} == zero_of(plan)
@@ -247,7 +263,8 @@ def test_the_ranks_are_told_the_config_and_the_trial() -> None:
     plan = planned()
     case = json.loads(json.dumps(plan.as_case()))
     assert plan.ds_config == case["ds_config"]
-    assert plan.trial == replace(decode_trial(case, "case"), ds_config=None)
+    told = replace(decode_trial(case, "case"), ds_config=None)
+    assert replace(plan.trial, timed_steps=plan.trial.free_steps) == told
 
 
 def test_the_budget_is_weighed_for_the_trials_own_ranks() -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.measure.timing import ComparedStep, SteadyStep, steady_step
 from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
@@ -32,6 +33,8 @@ class TrialEnd(Struct, frozen=True, kw_only=True):
     """Its exit status, negative for a signal."""
     killed: str | None
     """Why it was ended from outside: `deadline`, `peer`, `launcher`."""
+    seconds: float | None = None
+    """From its begin to its end; None where it was lost with the launcher."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Why."""
     phases: tuple[Compared, ...]
     peak: Compared
+    step: ComparedStep
+    """Its time, where nothing waits inside it."""
 
     @property
     def ok(self) -> bool:
@@ -141,6 +146,29 @@ def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, o
     }
 
 
+def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
+    """What the steps took that ran freely, on every rank; the links, and the host's share of it."""
+    told = ("timed_step_seconds", "timed_peak_bytes", "timed_allocator_retries")
+    steady = steady_step([_samples(end.report) for end in ends])
+    seconds = [end.seconds for end in ends if end.seconds is not None]
+    return {
+        **{key: first.get(key) for key in told},
+        "steady_step_seconds": None if steady is None else steady.seconds,
+        "steady_step_spread": None if steady is None else round(steady.spread_fraction, 4),
+        "rank_times": [
+            {"rank": end.rank, **{key: end.report.get(key) for key in told}} for end in ends
+        ],
+        "bus": first.get("bus"),
+        "cpu_cores": first.get("cpu_cores"),
+        "cpu_threads": first.get("cpu_threads"),
+        "case_seconds": max(seconds, default=None),
+    }
+
+
+def _samples(report: Report) -> Sequence[float]:
+    return cast("Sequence[float]", report.get("timed_step_seconds") or ())
+
+
 def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accelerator) -> Report:
     """One line of measured truth; what nobody could tell is null."""
     trial = planned.trial
@@ -168,11 +196,13 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "versions": first.get("versions"),
         "trainable_params": first.get("trainable_params"),
         "steps": trial.steps,
+        "timed_steps": trial.free_steps,
         "ok": ok,
         "oom_phase": died[0] if died else None,
         "error": None if ok or died else _error(ends),
         "wrapper": first.get("wrapper"),
         **_memory(first, ends, ok=ok),
+        **_times(first, ends),
     }
 
 
@@ -209,10 +239,17 @@ def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
+def _measured_step(row: Report) -> SteadyStep | None:
+    """The steady step of the row; None for a row that was made before steps ran freely."""
+    ranks = cast("Sequence[Report]", row.get("rank_times") or ())
+    return steady_step([_samples(rank) for rank in ranks])
+
+
 def compare(planned: PlannedTrial, row: Report) -> Comparison:
     """The prediction beside the row, phase by phase."""
     measured = measured_phases(row)
     peak_bytes = cast("int | None", row["peak_bytes"])
+    step = _measured_step(row)
     if planned.job is None or planned.strategy is None:
         return Comparison(
             row=row,
@@ -223,6 +260,7 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
                 for name, size in measured.items()
             ),
             peak=Compared(name="peak", predicted_bytes=None, measured_bytes=peak_bytes),
+            step=ComparedStep(predicted=None, measured=step),
         )
     job, cap_bytes = planned.job, cast("int | None", row["memory_cap_bytes"])
     if cap_bytes is not None:
@@ -240,19 +278,21 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
         peak=Compared(
             name="peak", predicted_bytes=evaluated.estimate.peak_bytes, measured_bytes=peak_bytes
         ),
+        step=ComparedStep(predicted=evaluated.step_time, measured=step),
     )
 
 
 def encode_comparison(comparison: Comparison) -> dict[str, object]:
     """The row with the prediction in it, as `measure --json` says it."""
-    compared = (*comparison.phases, comparison.peak)
+    compared, step = (*comparison.phases, comparison.peak), comparison.step
     return {
         "row": dict(comparison.row),
         "predicted": {
             "verdict": None if comparison.verdict is None else comparison.verdict.value,
             "phases": {each.name: each.predicted_bytes for each in comparison.phases},
             "peak_bytes": comparison.peak.predicted_bytes,
+            "step_seconds": None if step.predicted is None else step.predicted.expected_seconds,
             "why_not": comparison.unpredicted,
         },
-        "error": {each.name: each.error for each in compared},
+        "error": {**{each.name: each.error for each in compared}, "step_seconds": step.error},
     }

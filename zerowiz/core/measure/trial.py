@@ -16,6 +16,7 @@ from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
@@ -40,6 +41,11 @@ class Loop(StrEnum):
     TRAINER = "trainer"
     """The Trainer of transformers, with its own optimizer."""
 
+
+# Rule: enough that the last three take equally long. At stage 3 the third step of a run still took
+# 0.39 of its second (median of the 111 rows of `tests/measured/2026-11-*.jsonl` at stage 3).
+_STEADY, _SLOW_TO_STEADY = 6, 8
+_SHARDED_WEIGHTS = 3
 
 # transformers has no name for them in `optim`.
 NOT_BY_TRAINER = frozenset({OptimizerKernel.FUSED_LION, OptimizerKernel.CPU_LION})
@@ -72,6 +78,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Of torch's allocator on each GPU: stands for a smaller card."""
     nccl_p2p: bool = True
     steps: Count = 3
+    """Whose memory is measured, phase by phase."""
+    timed_steps: Count | None = None
+    """That run freely after those; None takes as many as it needs until they take equally long."""
     zero_optimization: Section | None = None
     """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
     bf16: Section = field(default_factory=dict)
@@ -80,6 +89,15 @@ class Trial(Struct, frozen=True, kw_only=True):
     """A whole config, taken as it is."""
     config: Section = field(default_factory=dict)
     """The content of config.json; empty where a hub id stands for it."""
+
+    @property
+    def free_steps(self) -> int:
+        """How many steps run freely."""
+        if self.timed_steps is not None:
+            return self.timed_steps
+        # ZeRO-3 gathers by the order that it saw in its first steps, and offload fills its buffers.
+        slow = self.stage == _SHARDED_WEIGHTS or self.offload is not Offload.NONE
+        return _SLOW_TO_STEADY if slow else _STEADY
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -186,7 +204,8 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
 
     def as_case(self) -> dict[str, object]:
         """What the ranks are told."""
-        return {**encode_trial(self.trial), "ds_config": self.ds_config}
+        free = {"timed_steps": self.trial.free_steps}
+        return {**encode_trial(self.trial), **free, "ds_config": self.ds_config}
 
 
 def _find_strategy(stage: int | None, offload: str | None) -> StrategyRow | None:
@@ -263,6 +282,7 @@ def plan_trial(
     machine: Machine,
     model: Model | str,
     traced: Traced | None = None,
+    rates: GpuRates | None = None,
 ) -> PlannedTrial:
     """The config of a trial, and the job as the estimator sees it.
 
@@ -271,6 +291,7 @@ def plan_trial(
         machine: What it runs on, with as many GPUs or more.
         model: The model as it is counted, or why it cannot be.
         traced: A trace of the model, whose activations are then predicted.
+        rates: Of each GPU, where they are known.
     """
     if isinstance(model, str):
         own = trial.ds_config or _own_config(trial, _bare_config(trial))
@@ -283,6 +304,7 @@ def plan_trial(
         state_dtype=StateDtype.BF16 if half else None,
         budget_bytes=trial.memory_budget_bytes,
         traced=traced,
+        rates=rates,
         expandable_segments=trial.expandable_segments,
         nvme_path=trial.nvme_path,
         hpz=trial.hpz,

@@ -8,6 +8,7 @@ import torch
 
 from zerowiz.worker.batch_files import Case
 from zerowiz.worker.loops.recorder import StepRecorder, name_iteration
+from zerowiz.worker.loops.timing import TimingPass
 from zerowiz.worker.models import make_batch
 from zerowiz.worker.optimizers import build_optimizer
 
@@ -17,12 +18,19 @@ def train_by_engine(
     model: Any,  # noqa: ANN401 - untyped libraries
     device: torch.device,
     recorder: StepRecorder,
+    timing: TimingPass,
 ) -> None:
     """Initialize, and take every optimizer step of the case on one batch."""
     engine = _initialize(case, model, recorder)
     batch = make_batch(model, case, device)
     for iteration in range(case["steps"]):
-        _take_step(engine, batch, case, iteration, recorder)
+        _measure_step(engine, batch, case, iteration, recorder)
+    steps = timing.begin()
+    for _ in range(steps):
+        _take_step(engine, batch, case)
+        timing.end_step()
+    if steps:
+        timing.end()
 
 
 def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
@@ -41,10 +49,23 @@ def _take_step(
     engine: Any,  # noqa: ANN401
     batch: dict[str, torch.Tensor],
     case: Case,
+) -> None:
+    """Take one optimizer step, as a script does."""
+    for _ in range(case["accumulation_steps"]):
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        del loss
+        engine.step()
+
+
+def _measure_step(
+    engine: Any,  # noqa: ANN401
+    batch: dict[str, torch.Tensor],
+    case: Case,
     iteration: int,
     recorder: StepRecorder,
 ) -> None:
-    """Take one optimizer step."""
+    """Take one optimizer step, and measure each of its phases."""
     name = name_iteration(iteration, case["steps"])
     began = time.perf_counter()
     for _ in range(case["accumulation_steps"]):

@@ -30,6 +30,10 @@ class StepRecorder:
         self.report.update(values)
         write_json(self._path, dict(self.report))
 
+    def name_phase(self, name: str) -> None:
+        """Say what is done from here on that is none of the phases, for an error that comes."""
+        self.phase, self.phase_name = None, name
+
     @contextmanager
     def measured(self, phase: Phase, iteration: Iteration | None = None) -> Iterator[None]:
         """Measure a phase; of a repeated one, the report holds the largest peak and the last end.

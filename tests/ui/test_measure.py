@@ -1,0 +1,63 @@
+"""A measured run is shown with its time beside the prediction, and with what the links carry."""
+
+import io
+from typing import Any
+
+from measured.rows import read_model, read_rows
+
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.measure.row import Comparison, compare
+from zerowiz.core.measure.timing import ComparedStep
+from zerowiz.core.measure.trial import decode_trial, plan_trial
+from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.values import replace
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.ui.measure import comparison
+
+MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")
+PREDICTED = StepTime(terms=(), expected_seconds=0.3, low_seconds=0.2, high_seconds=0.4, tokens=8)
+SAMPLES = [0.5, 0.26, 0.2504, 0.25]
+LINKS = [
+    {"collective": "all_reduce", "size_bytes": 25 * 2**20, "bus_bytes_per_s": 253_400_000_000},
+    {"collective": "all_reduce", "size_bytes": 2**20, "bus_bytes_per_s": 20_000_000_000},
+    {"collective": "all_gather", "size_bytes": 2**20, "bus_bytes_per_s": 9_000_000_000},
+]
+
+
+def compared(**said: object) -> Comparison:
+    untimed = {"timed_step_seconds": None, "rank_times": [], "bus": None, "error": None}
+    row: dict[str, Any] = {**MEASURED, **untimed, **said}
+    machine = parse_spec("4xH200", read_gpu_table())
+    planned = plan_trial(decode_trial(MEASURED, "case"), machine, read_model(row["model"]))
+    return compare(planned, row)
+
+
+def shown(run: Comparison) -> list[str]:
+    stream = io.StringIO()
+    comparison(run, stream)
+    return stream.getvalue().splitlines()
+
+
+def timed(**said: object) -> Comparison:
+    run = compared(
+        timed_step_seconds=SAMPLES, rank_times=[{"timed_step_seconds": SAMPLES}], **said
+    )
+    return replace(run, step=ComparedStep(predicted=PREDICTED, measured=run.step.measured))
+
+
+def test_the_steady_step_stands_beside_its_prediction() -> None:
+    lines = shown(timed())
+    assert "Step     measured: 0.25 s, median of the last 3 of 0.5, 0.26, 0.25, 0.25" in lines
+    assert "Step     predicted: 0.3 s (0.2 to 0.4 s); error +19.8 %" in lines
+
+
+def test_the_links_stand_by_the_size_of_the_message() -> None:
+    lines = [line for line in shown(timed(bus=LINKS)) if line.startswith("Bus")]
+    assert [
+        "Bus      1 MiB: all_reduce 20, all_gather 9 GB/s",
+        "Bus      25 MiB: all_reduce 253 GB/s",
+    ] == lines
+
+
+def test_without_timed_steps_there_are_no_such_lines() -> None:
+    assert not any(line.startswith(("Step     measured", "Bus")) for line in shown(compared()))
