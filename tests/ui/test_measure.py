@@ -25,7 +25,12 @@ LINKS = [
 
 
 def compared(**said: object) -> Comparison:
-    untimed = {"timed_step_seconds": None, "rank_times": [], "bus": None, "error": None}
+    untimed: dict[str, Any] = {
+        "timed_step_seconds": None,
+        "rank_times": [],
+        "bus": None,
+        "error": None,
+    }
     row: dict[str, Any] = {**MEASURED, **untimed, **said}
     machine = parse_spec("4xH200", read_gpu_table())
     planned = plan_trial(decode_trial(MEASURED, "case"), machine, read_model(row["model"]))
@@ -39,16 +44,14 @@ def shown(run: Comparison) -> list[str]:
 
 
 def timed(**said: object) -> Comparison:
-    run = compared(
-        timed_step_seconds=SAMPLES, rank_times=[{"timed_step_seconds": SAMPLES}], **said
-    )
+    run = compared(timed_step_seconds=SAMPLES, rank_times=[{"timed_step_seconds": SAMPLES}], **said)
     return replace(run, step=ComparedStep(predicted=PREDICTED, measured=run.step.measured))
 
 
 def test_the_steady_step_stands_beside_its_prediction() -> None:
     lines = shown(timed())
-    assert "Step     measured: 0.25 s, median of the last 3 of 0.5, 0.26, 0.25, 0.25" in lines
-    assert "Step     predicted: 0.3 s (0.2 to 0.4 s); error +19.8 %" in lines
+    assert "Step     measured: 0.250 s, median of the last 3 of 0.500, 0.260, 0.250, 0.250" in lines
+    assert "Step     predicted: 0.300 s, 0.200 to 0.400; error +19.8 %" in lines
 
 
 def test_the_links_stand_by_the_size_of_the_message() -> None:

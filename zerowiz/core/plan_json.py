@@ -86,7 +86,7 @@ def _host(evaluated: StrategyEstimate) -> dict[str, object]:
     }
 
 
-def _time(found: StepTime | None) -> dict[str, object]:
+def encode_step_time(found: StepTime | None) -> dict[str, object]:
     """Null where no time is predicted."""
     names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
     if found is None:
@@ -145,7 +145,7 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
             for cost in buffer_costs(job, evaluated)
         ],
         "host": _host(evaluated),
-        **_time(evaluated.step_time),
+        **encode_step_time(evaluated.step_time),
         "wire_bytes_per_step": evaluated.wire_bytes_per_step,
     }
 

@@ -7,7 +7,7 @@ from typing import Any, TextIO, cast
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import Compared, Comparison
 from zerowiz.ui.text.table import grid, print_table, say
-from zerowiz.ui.text.units import bare_gib
+from zerowiz.ui.text.units import bare_gib, seconds
 
 _VERDICTS = {
     Verdict.FITS: "fits",
@@ -45,22 +45,17 @@ def _run_line(comparison: Comparison) -> str:
     )
 
 
-def _seconds(*seconds: float) -> str:
-    """One or a range, with the digits that a comparison needs."""
-    return f"{' to '.join(f'{each:.3g}' for each in seconds)} s"
-
-
 def _step_lines(comparison: Comparison) -> Iterator[str]:
     """The time of a step: predicted, and measured where nothing waits inside it."""
     step, samples = comparison.step, cast("list[float]", comparison.row["timed_step_seconds"] or [])
     if step.measured is not None:
-        median = f"{_seconds(step.measured.seconds)}, median of the last 3 of"
-        yield f"Step     measured: {median} {', '.join(f'{each:.3g}' for each in samples)}"
+        median = f"{seconds(step.measured.seconds)} s, median of the last 3 of"
+        yield f"Step     measured: {median} {', '.join(map(seconds, samples))}"
     if step.predicted is not None:
         found = step.predicted
-        bounds = _seconds(found.low_seconds, found.high_seconds)
+        bounds = f"{seconds(found.low_seconds)} to {seconds(found.high_seconds)}"
         error = "" if step.error is None else f"; error {100 * step.error:+.1f} %"
-        yield f"Step     predicted: {_seconds(found.expected_seconds)} ({bounds}){error}"
+        yield f"Step     predicted: {seconds(found.expected_seconds)} s, {bounds}{error}"
 
 
 def _bus_lines(comparison: Comparison) -> Iterator[str]:

@@ -8,6 +8,7 @@ import pytest
 from measured.rows import read_config, read_model, read_rows
 
 from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.optimizer_kernels import OptimizerKernel, stepper_for
@@ -147,6 +148,17 @@ def test_more_steps_run_freely_where_time_is_steady_late(
     said: dict[str, object], steps: int
 ) -> None:
     assert steps == planned(**said).as_case()["timed_steps"]
+
+
+def test_without_peer_to_peer_the_job_is_planned_over_pcie() -> None:
+    direct, through_host = planned().job, planned(nccl_p2p=False).job
+    assert direct is not None
+    assert through_host is not None
+    assert LinkClass.NVLINK_ALL is direct.machine.interconnect.link_class
+    assert LinkClass.PCIE is through_host.machine.interconnect.link_class
+    alone = planned(nccl_p2p=False, gpus=1).job
+    assert alone is not None
+    assert LinkClass.NONE is alone.machine.interconnect.link_class
 
 
 def test_named_keys_stand_over_deepspeeds_defaults() -> None:

@@ -6,8 +6,8 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from zerowiz.core.machine.links import PairLink, PciePath
-from zerowiz.core.machine.types import Gpu, PcieSlot
+from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
+from zerowiz.core.machine.types import Gpu, Machine, PcieSlot
 from zerowiz.core.values import replace
 
 # NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML has the
@@ -194,6 +194,21 @@ def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
     """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
     one, other = (slot_bytes_per_s(gpu.pcie) for gpu in gpus if gpu.index in link.pair)
     return replace(link, nvlinks=0, bytes_per_s=_slower(one, other))
+
+
+def without_peer_to_peer(machine: Machine) -> Machine:
+    """The machine where NCCL is told to use no peer-to-peer between its GPUs."""
+    if len(machine.gpus) == 1:
+        return machine
+    links = tuple(without_nvlink(link, machine.gpus) for link in machine.links)
+    slots = [slot_bytes_per_s(gpu.pcie) for gpu in machine.gpus]
+    known = [rate for rate in slots if rate is not None]
+    over_pcie = Interconnect(
+        link_class=LinkClass.PCIE,
+        bytes_per_s=min(known) if len(known) == len(slots) else None,
+    )
+    joined = join_pairs(links, {gpu.index: 0 for gpu in machine.gpus}) if links else over_pcie
+    return replace(machine, links=links, interconnect=joined)
 
 
 def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int | None:

@@ -11,6 +11,7 @@ from zerowiz.core.measure.timing import ComparedStep, SteadyStep, steady_step
 from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.plan_json import encode_step_time
 from zerowiz.core.values import replace
 from zerowiz.core.workload import SETTINGS, Method
 
@@ -291,7 +292,7 @@ def encode_comparison(comparison: Comparison) -> dict[str, object]:
             "verdict": None if comparison.verdict is None else comparison.verdict.value,
             "phases": {each.name: each.predicted_bytes for each in comparison.phases},
             "peak_bytes": comparison.peak.predicted_bytes,
-            "step_seconds": None if step.predicted is None else step.predicted.expected_seconds,
+            **encode_step_time(step.predicted),
             "why_not": comparison.unpredicted,
         },
         "error": {**{each.name: each.error for each in compared}, "step_seconds": step.error},

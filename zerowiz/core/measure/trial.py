@@ -11,6 +11,7 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
+from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, counted_as
 from zerowiz.core.memory.forward.traced import Traced
@@ -296,9 +297,10 @@ def plan_trial(
     if isinstance(model, str):
         own = trial.ds_config or _own_config(trial, _bare_config(trial))
         return PlannedTrial(trial=trial, ds_config=own, job=None, strategy=None, unpredicted=model)
+    chosen = with_gpus(machine, trial.gpus)
     half = trial.bf16.get("bf16_optimizer_states") is True
     job = PlanInput(
-        machine=with_gpus(machine, trial.gpus),
+        machine=chosen if trial.nccl_p2p else without_peer_to_peer(chosen),
         model=model,
         workload=trial.workload,
         state_dtype=StateDtype.BF16 if half else None,

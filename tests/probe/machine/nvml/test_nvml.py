@@ -12,6 +12,7 @@ from recorded import (
 )
 
 from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
@@ -305,6 +306,13 @@ def test_peer_to_peer_that_a_person_switched_off_takes_nvlink_along(
     assert ((note,) if off else ()) == machine.notes
     if off:
         assert GEN5_X16_BYTES_PER_S == machine.interconnect.bytes_per_s
+
+
+def test_a_machine_without_peer_to_peer_is_the_one_that_is_read_so() -> None:
+    machine = play(recording("h200-x4"))
+    off = play(recording("h200-x4"), environ={"NCCL_P2P_DISABLE": "1"})
+    planned = without_peer_to_peer(machine)
+    assert (off.links, off.interconnect) == (planned.links, planned.interconnect)
 
 
 def test_two_bridged_islands_are_partial() -> None:
