@@ -104,6 +104,75 @@ def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
     assert own == case["ds_config"]
 
 
+def ids(cases: list[dict[str, Any]]) -> list[Any]:
+    return [case["id"] for case in cases]
+
+
+def test_all_runs_each_strategy_that_fits_the_chosen_one_first(here: Run) -> None:
+    cases = dry(here, "--model", MODEL, "--all", "--offload", "none")
+    assert ["ddp", "zero1", "zero2", "zero3"] == ids(cases)
+    assert [0, 1, 2, 3] == [case["ds_config"]["zero_optimization"]["stage"] for case in cases]
+    assert cases[2:3] == [
+        {**case, "id": "zero2"} for case in dry(here, "--model", MODEL, "--stage", "2")
+    ]
+
+
+def test_all_of_a_named_stage_are_those_that_are_left_open(here: Run) -> None:
+    words = ("--model", MODEL, "--all", "--stage", "3", "--offload", "auto")
+    cases = dry(here, *words)
+    assert ["zero3", "zero3-offload", "zero3-offload-optimizer"] == ids(cases)
+    assert {"DeepSpeedCPUAdam"} == {case["optimizer"] for case in cases[1:]}
+
+
+def test_what_does_not_fit_is_not_run(here: Run) -> None:
+    words = ("--model", "100m", "--micro-batch", "1", "--seq-len", "64", "--offload", "none")
+    budget = ("--memory-budget", "1600MiB")
+    assert {"zero1", "zero2", "zero3"} == set(ids(dry(here, *words, *budget, "--all")))
+
+
+def test_what_deepspeed_does_not_train_is_left_out_and_named(here: Run) -> None:
+    words = ("--model", MODEL, "--all", "--offload", "none", "--precision", "bf16")
+    done = here("measure", *CPU, *words, "--optimizer-state-dtype", "bf16", "--dry-run")
+    assert "ddp" not in ids(json.loads(done.stdout))
+    assert "ddp is left out: " in done.stderr
+
+
+def test_all_and_a_cases_file_contradict_each_other(here: Run) -> None:
+    done = here("measure", *CPU, "--all", "--cases", "cases.json")
+    assert 2 == done.code
+    assert "`--all` and `--cases`" in done.problem
+
+
+@pytest.mark.deepspeed
+def test_all_candidates_are_run_one_after_the_other(tmp_path: Path) -> None:
+    words = ("--model", MODEL, "--micro-batch", "1", "--seq-len", "32", "--offload", "none")
+    done = run(
+        [sys.executable, "-m", "zerowiz", "measure", *CPU, "--all", *words, "--precision", "fp32"]
+        + ["--steps", "1", "--timed-steps", "3", "--output", "rows.jsonl"],
+        env=measuring_environ(tmp_path),
+        cwd=tmp_path,
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [(True, "ddp"), (True, "zero1"), (True, "zero2"), (True, "zero3")] == [
+        (row["ok"], row["id"]) for row in rows
+    ]
+    assert "4 of 4: zero3 ran" in done.stderr
+    heading, *table = done.stdout.splitlines()
+    assert ["strategy", "peak", "step"] == [
+        w for w in heading.split() if w in {"strategy", "peak", "step"}
+    ]
+    seconds = {row["id"]: row["steady_step_seconds"] for row in rows}
+    names = [line.split()[0] for line in table[:4]]
+    assert sorted(seconds, key=lambda name: seconds[name]) == names
+    assert {"Bus"} == {line.split()[0] for line in table[4:]}
+    [kept] = (tmp_path / "cache" / "zerowiz" / "measured").iterdir()
+    runs = json.loads(kept.read_text())["runs"]
+    assert seconds == {run["strategy"]: run["measured_seconds"] for run in runs}
+    assert () == done.shared_memory_left
+
+
 def test_cases_without_room_are_left_out_and_named(here: Run, folder: Path) -> None:
     cases = [{"id": f"on-{n}", "model": MODEL, "stage": 1, "gpus": n} for n in (1, 2, 4)]
     done = here("measure", *CPU, "--cases", cases_file(folder, *cases), "--dry-run")
@@ -193,7 +262,7 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     done = run(
         [sys.executable, "-m", "zerowiz", "measure", "--accelerator", "cpu", "--cases", path]
         + ["--output", "rows.jsonl", "--json", "--yes"],
-        env=rank_environ(tmp_path / "reports") | {"PYTHONPATH": python_path()},
+        env=measuring_environ(tmp_path),
         cwd=tmp_path,
     )
 
@@ -245,7 +314,7 @@ def test_the_trainer_is_measured_on_real_ranks(tmp_path: Path) -> None:
     done = run(
         [sys.executable, "-m", "zerowiz", "measure", "--accelerator", "cpu", "--cases", path]
         + ["--output", "rows.jsonl", "--json", "--yes"],
-        env=rank_environ(tmp_path / "reports") | {"PYTHONPATH": python_path()},
+        env=measuring_environ(tmp_path),
         cwd=tmp_path,
     )
 
@@ -313,10 +382,7 @@ def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: 
     cases = [{**common, "id": id_, "model": id_, "config": c} for id_, c in configs.items()]
     (tmp_path / "stablelm").mkdir()
     (tmp_path / "stablelm" / "config.json").write_text(json.dumps(STABLELM))
-    environ = rank_environ(tmp_path / "reports") | {
-        "PYTHONPATH": python_path(),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
+    environ = measuring_environ(tmp_path)
     tool = [sys.executable, "-m", "zerowiz"]
 
     measured = run(
@@ -348,6 +414,12 @@ def test_encoders_images_and_what_only_a_trace_can_count_are_measured(tmp_path: 
     assert strategies["zero2"] == runs["stablelm"]["predicted"]["peak_bytes"]
     assert plan["model"]["params"] == rows["stablelm"]["params"]
     assert "`a` is not known yet" in runs["abacus"]["predicted"]["why_not"]
+
+
+def measuring_environ(folder: Path) -> dict[str, str]:
+    """Of ranks whose results are kept in this folder, and not in the cache of who runs the tests."""
+    own = {"PYTHONPATH": python_path(), "XDG_CACHE_HOME": str(folder / "cache")}
+    return rank_environ(folder / "reports") | own
 
 
 def python_path() -> str:

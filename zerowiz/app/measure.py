@@ -4,12 +4,20 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from math import inf
 from pathlib import Path
 
 from msgspec import Struct
 
+from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
+from zerowiz.app.decide.decision import (
+    Plan,
+    note_basis,
+    note_emulation,
+    plan_options,
+    require_strategy,
+)
 from zerowiz.app.launch.preflight import check_locks
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options
@@ -17,10 +25,16 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.yaml_config import ready_values
+from zerowiz.core.codec import encode
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.launch.doctor.ops import BUILT_BY
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
+from zerowiz.core.measure.keep import keep_run
+from zerowiz.core.measure.machine_results import machine_key
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.measure.row import Comparison, compare, make_row
 from zerowiz.core.measure.trial import (
@@ -35,13 +49,16 @@ from zerowiz.core.measure.trial import (
 )
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype
+from zerowiz.emit.files import replace_file
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.results import read_results, results_path
 from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
 
@@ -70,34 +87,34 @@ def plan_measurement(
     cap_bytes: int | None,
     steps: int,
     timed_steps: int | None,
+    every: bool,
 ) -> Measurement:
     """Predict every run.
 
     Args:
-        options: What was said; they describe the one run where there are no cases.
+        options: What was said; they describe the runs where there are no cases.
         cases: A file with a JSON list of runs.
         reporter: Hears what the predictions rest on.
-        loop: What takes the steps in the run of the options.
-        cap_bytes: A cap for torch's allocator in the run of the options.
-        steps: Optimizer steps of the run of the options whose memory is measured.
-        timed_steps: Those of it that run freely; None takes as many as it needs.
+        loop: What takes the steps in the runs of the options.
+        cap_bytes: A cap for torch's allocator in the runs of the options.
+        steps: Optimizer steps of the runs of the options whose memory is measured.
+        timed_steps: Those of them that run freely; None takes as many as they need.
+        every: Whether each strategy that the plan says runs is run, or the chosen one alone.
 
     Raises:
         ZerowizError: A run is described wrongly, or has no place here.
     """
     _check(options)
+    if every and cases is not None:
+        raise UsageError("`--all` and `--cases` each say what is run", "drop one of them")
     listed = () if cases is None else decode_trials(read_cases(cases))
     machine = _find_machine(options, listed)
     trials = (
         _with_room(listed, machine, reporter)
         if listed
-        else (
-            replace(
-                _trial_of(options, machine, loop, reporter),
-                memory_cap_bytes=cap_bytes,
-                steps=steps,
-                timed_steps=timed_steps,
-            ),
+        else tuple(
+            replace(trial, memory_cap_bytes=cap_bytes, steps=steps, timed_steps=timed_steps)
+            for trial in _trials_of(options, machine, loop, reporter, every=every)
         )
     )
     planned = _plan_all(trials, machine, trace=options.trace)
@@ -146,9 +163,22 @@ def run_measurement(
             if output is not None:
                 append_line(output, json.dumps(row))
             comparisons.append(compare(plan, row))
+            _keep(plan, comparisons[-1], reporter)
             on_result(comparisons[-1], each.log_tail)
             advance(str(plan.trial.id))
     return comparisons
+
+
+def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> None:
+    """Keep a run for later plans on the same machine."""
+    run = keep_run(plan, comparison, __version__)
+    if run is None or plan.job is None:
+        return
+    path = results_path(machine_key(plan.job.machine), os.environ)
+    try:
+        replace_file(path, json.dumps(encode(read_results(path).plus(run)), indent=1) + "\n")
+    except ZerowizError as error:
+        reporter.note(f"later plans will not know of this run: {error.message}")
 
 
 def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> None:
@@ -199,32 +229,31 @@ def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) ->
     return few
 
 
-def _trial_of(
+def _trials_of(
     options: Options,
     machine: Machine,
     loop: Loop,
     reporter: Reporter,
-) -> Trial:
-    """The run that the options describe; a named stage is run whether or not it fits."""
+    *,
+    every: bool,
+) -> tuple[Trial, ...]:
+    """The runs that the options describe; a named stage is run whether or not it fits."""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
     options = answer(options, answers, answer_or_default)
     named = options.stage not in {None, "auto"}
     reader = INTEGRATIONS[loop]
-    asked = replace(options, integration=reader, force=options.force or named)
+    asked = replace(options, integration=reader, force=options.force or (named and not every))
     plan = plan_options(asked, machine, None, ())
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
-    strategy, job = require_strategy(plan), plan.request.job
-    own = options.config
-    return Trial(
+    job, own = plan.request.job, options.config
+    chosen = Trial(
         id="run",
         loop=loop,
         model=options.model or "",
         gpus=machine.world_size,
-        stage=strategy.stage,
-        offload=strategy.offload,
+        stage=0,
         workload=job.workload,
-        kernel=stepper_for(job.workload.optimizer, strategy.offload),
         nvme_path=job.nvme_path,
         hpz=job.hpz,
         quantized_weights=job.quantized_weights,
@@ -232,6 +261,52 @@ def _trial_of(
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
         ds_config=None if own is None else ready_values(own, asked, job.workload, reader),
         config={},
+    )
+    if not every:
+        return (_under(require_strategy(plan), chosen),)
+    require_strategy(plan)
+    strategies = (each.strategy for each in _most_promising_first(plan.decision) if each.runs)
+    return tuple(
+        replace(_under(strategy, chosen), id=strategy.name)
+        for strategy in strategies
+        if _is_supported(strategy, plan, reporter)
+    )
+
+
+def _most_promising_first(decision: Decision) -> list[StrategyEstimate]:
+    """The chosen strategy, then the fastest ones: a deadline cuts off the others."""
+
+    def order(each: StrategyEstimate) -> tuple[bool, float]:
+        seconds = None if each.step_time is None else each.step_time.expected_seconds
+        return each is not decision.chosen, inf if seconds is None else seconds
+
+    return sorted(decision.allowed, key=order)
+
+
+def _is_supported(strategy: Strategy, plan: Plan, reporter: Reporter) -> bool:
+    """Whether DeepSpeed trains this job under the strategy; else it is said why not."""
+    request = plan.request
+    handover = request.handover
+    try:
+        refuse_unsupported(
+            request.job,
+            strategy,
+            handover.integration,
+            script_has_optimizer=handover.script_has_optimizer,
+        )
+    except UsageError as error:
+        reporter.event(f"{strategy.name} is left out: {error.message}")
+        return False
+    return True
+
+
+def _under(strategy: Strategy, trial: Trial) -> Trial:
+    """The trial with this strategy, and with what takes its step then."""
+    return replace(
+        trial,
+        stage=strategy.stage,
+        offload=strategy.offload,
+        kernel=stepper_for(trial.workload.optimizer, strategy.offload),
     )
 
 

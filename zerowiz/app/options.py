@@ -79,6 +79,7 @@ class Options(Struct, frozen=True, kw_only=True):
     quantized_weights: Annotated[bool, settings.QUANTIZED_WEIGHTS] = False
     allow_slow: Annotated[bool, settings.ALLOW_SLOW] = False
     ignore_oom: Annotated[bool, settings.IGNORE_OOM] = False
+    calibration: Annotated[bool | None, settings.CALIBRATION] = None
     accounting: Annotated[Accounting, settings.ACCOUNTING] = Accounting.REAL
     integration: Annotated[Integration | None, settings.INTEGRATION] = None
     config_via: Annotated[str | None, settings.CONFIG_VIA] = None

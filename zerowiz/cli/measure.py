@@ -1,6 +1,7 @@
 """`zerowiz measure`: real steps on this machine, and the prediction of each."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,9 @@ def measure(
     cases: Annotated[
         Path | None, typer.Option("--cases", help="JSON list of runs, instead of the options")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run each strategy that fits, not the chosen one alone")
+    ] = False,
     loop: Annotated[
         Loop, typer.Option("--loop", help="Whose loop takes the steps: DeepSpeed's engine, Trainer")
     ] = Loop.ENGINE,
@@ -61,31 +65,48 @@ def measure(
         cap_bytes=cap_bytes,
         steps=steps,
         timed_steps=timed_steps,
+        every=every,
     )
     if options.dry_run:
         write_json([trial.as_case() for trial in planned.trials])
         return
 
+    ended: list[Comparison] = []
+
     def show_result(comparison: Comparison, log_tail: str) -> None:
-        if not options.as_json:
+        ended.append(comparison)
+        if every:
+            reporter.note(show_measured.ended(comparison, len(ended), len(planned.trials)))
+        elif not options.as_json:
             show_measured.comparison(comparison, sys.stdout)
             sys.stdout.flush()
         if not comparison.measured and log_tail and not options.quiet:
             sys.stderr.write(f"{log_tail}\n")
 
-    comparisons = run_measurement(
-        planned,
-        output,
-        reporter,
-        show_result,
-        deadline_s=deadline,
-        case_deadline_s=case_deadline,
-    )
+    try:
+        run_measurement(
+            planned,
+            output,
+            reporter,
+            show_result,
+            deadline_s=deadline,
+            case_deadline_s=case_deadline,
+        )
+    finally:
+        # What has ended was paid for, whatever ends the rest.
+        if ended:
+            _show_ended(ended, options, every=every)
+    require_all(ended, planned)
+
+
+def _show_ended(ended: Sequence[Comparison], options: Options, *, every: bool) -> None:
+    """Everything as JSON, or a table of many candidates."""
     if options.as_json:
-        runs = [encode_comparison(comparison) for comparison in comparisons]
+        runs = [encode_comparison(comparison) for comparison in ended]
         versions = {"schema_version": SCHEMA_VERSION, "zerowiz_version": __version__}
         write_json({**versions, "runs": runs})
-    require_all(comparisons, planned)
+    elif every:
+        show_measured.candidates(ended, sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -132,6 +132,11 @@ ALLOW_SLOW = SettingRow(
 IGNORE_OOM = SettingRow(
     flag="--ignore-oom", help="Forget what ran out of memory here before", panel=Panel.CHOICE
 )
+CALIBRATION = SettingRow(
+    flag="--calibration/--no-calibration",
+    help="Time by what `measure` saw on this machine",
+    panel=Panel.CHOICE,
+)
 ACCOUNTING = SettingRow(
     flag="--accounting", help="What DeepSpeed allocates, or as told", panel=Panel.CHOICE
 )

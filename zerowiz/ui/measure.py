@@ -1,11 +1,12 @@
 """Show a measured run and its prediction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import inf
 from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measure.row import Compared, Comparison
+from zerowiz.core.measure.row import Comparison
 from zerowiz.ui.text.table import grid, print_table, say
 from zerowiz.ui.text.units import bare_gib, seconds
 
@@ -24,8 +25,8 @@ def _size(size_bytes: int | None) -> str:
     return bare_gib(size_bytes) if size_bytes >= 10 * 2**30 else f"{size_bytes / 2**30:.3f}"
 
 
-def _error(compared: Compared) -> str:
-    return "" if compared.error is None else f"{100 * compared.error:+.1f} %"
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{100 * error:+.1f} %"
 
 
 def outcome(comparison: Comparison) -> str:
@@ -75,10 +76,42 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     say(stream, _run_line(comparison), "In GiB, of rank 0")
     table = grid(stream, "", "predicted", "measured", "error")
     for each in (*comparison.phases, comparison.peak):
-        words = (_size(each.predicted_bytes), _size(each.measured_bytes), _error(each))
+        words = (_size(each.predicted_bytes), _size(each.measured_bytes), _percent(each.error))
         table.add_row(each.name.replace("_", " "), *words)
     print_table(table, stream)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = f"predicted: {said}" if comparison.verdict else f"not predicted: {said}"
     verdict = f"Verdict  {predicted}; {outcome(comparison)}"
     say(stream, verdict, *_step_lines(comparison), *_bus_lines(comparison), "")
+
+
+def ended(comparison: Comparison, number: int, total: int) -> str:
+    """One candidate of many, as it ends."""
+    step = comparison.step.measured
+    took = "" if step is None else f", {step.seconds:.3g} s a step"
+    return f"{number} of {total}: {comparison.row['id']} {outcome(comparison)}{took}"
+
+
+def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
+    """Every candidate that has ended, the fastest first: predicted beside measured."""
+    headings = ("predicted", "peak in GiB", "error", "predicted", "step in s", "error")
+    table = grid(stream, "strategy", *headings)
+    for each in sorted(comparisons, key=_took):
+        peak, step = each.fullest, each.step
+        predicted, measured = step.predicted, step.measured
+        table.add_row(
+            str(each.row["id"]),
+            *(_size(peak.predicted_bytes), _size(peak.measured_bytes), _percent(peak.error)),
+            "?" if predicted is None else f"{predicted.expected_seconds:.3g}",
+            "?" if measured is None else f"{measured.seconds:.3g}",
+            _percent(step.error),
+        )
+    print_table(table, stream)
+    say(stream, *(line for each in comparisons for line in _bus_lines(each)))
+    say(stream, *(f"{each.row['id']}: {outcome(each)}" for each in comparisons if not each.ok))
+
+
+def _took(comparison: Comparison) -> float:
+    """What is not known stands last."""
+    step = comparison.step.measured
+    return inf if step is None else step.seconds

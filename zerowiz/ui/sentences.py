@@ -18,6 +18,7 @@ from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.vllm import VllmShare
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
+from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
 from zerowiz.ui.text.units import bare_gib, count, decimal_size_of, gib, gpus, size_of, small
@@ -469,6 +470,13 @@ def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
     if held.get(AllocationKind.REFERENCE_PINNED):
         return f"{models} in the host's memory ({gib(size_bytes)} of each rank)"
     return f"{models}, sharded ({gib(size_bytes)} on each GPU)"
+
+
+def calibrated(calibration: Calibration) -> str:
+    """What the predicted times were learned from."""
+    count = calibration.measured_steps
+    settings = "1 setting that was" if count == 1 else f"{count} settings that were"
+    return f"times are calibrated by {settings} measured on this machine"
 
 
 VLLM_ELSEWHERE = "vLLM is a server, on GPUs that do not train; they are not among these"

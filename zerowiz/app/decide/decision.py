@@ -177,10 +177,13 @@ def note_basis(plan: Plan, reporter: Reporter) -> None:
     stated = (sentences.size_only(plan.options.model, size),) if size else ()
     uncounted = (f"`{plan.options.config}`: {keys} not counted",) if keys else ()
     server = request.elsewhere
+    learned = request.job.calibration
+    calibrated = (sentences.calibrated(learned),) if learned else ()
     elsewhere = (f"{server}: {sentences.VLLM_ELSEWHERE}",) if server else ()
     for note in (
         *request.job.machine.notes,
         *request.traced,
+        *calibrated,
         *stated,
         *assumed,
         *unfused,

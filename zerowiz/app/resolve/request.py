@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.options import Options
+from zerowiz.app.resolve.calibration import read_calibration
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
 from zerowiz.app.resolve.model import read_and_trace
@@ -213,6 +214,7 @@ def make_request(
         quantized_weights=options.quantized_weights,
         measured_pairs=read_measured_pairs(),
         rates=find_rates(machine, read_gpu_table()),
+        calibration=None if options.calibration is False else read_calibration(machine, environ),
         host_use=_host_use(facts, settings),
         script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
     )

@@ -86,11 +86,15 @@ class Decision(Struct, frozen=True, kw_only=True):
     chosen: StrategyEstimate | None
 
     @property
+    def allowed(self) -> tuple[StrategyEstimate, ...]:
+        """The strategies that the constraints leave open, whether or not they fit."""
+        considered = _considered(self.constraints)
+        return tuple(each for each in self.evaluated if each.strategy in considered)
+
+    @property
     def closest(self) -> StrategyEstimate:
         """Of the strategies that may be chosen, the one that lacks least."""
-        considered = _considered(self.constraints)
-        allowed = [each for each in self.evaluated if each.strategy in considered]
-        return min(allowed, key=lambda each: each.lacking_bytes)
+        return min(self.allowed, key=lambda each: each.lacking_bytes)
 
     def of(self, strategy: Strategy) -> StrategyEstimate:
         """The verdict on one strategy."""

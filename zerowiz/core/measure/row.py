@@ -76,6 +76,13 @@ class Comparison(Struct, frozen=True, kw_only=True):
         """Whether the run says something: running out of memory is an answer, failing is none."""
         return self.ok or self.row["oom_phase"] is not None
 
+    @property
+    def fullest(self) -> Compared:
+        """The peak of the rank that held most; the prediction is of that one."""
+        ranks = cast("Sequence[Mapping[str, int | None]]", self.row["rank_peaks"])
+        peaks = [peak for each in ranks if (peak := each["peak_bytes"]) is not None]
+        return replace(self.peak, measured_bytes=max(peaks) if self.ok and peaks else None)
+
 
 def _phases(report: Report) -> Mapping[str, Mapping[str, int | None]]:
     return cast("Mapping[str, Mapping[str, int | None]]", report.get("phases") or {})

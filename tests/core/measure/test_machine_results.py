@@ -1,0 +1,176 @@
+"""What was measured on a machine is kept, and calibrates what is predicted of it later."""
+
+import hashlib
+import json
+import math
+import statistics
+from typing import Any
+
+import pytest
+from measured.rows import family_of, read_every_row, read_model
+
+from zerowiz.core.codec import decode, encode
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, with_gpus
+from zerowiz.core.measure.keep import keep_run
+from zerowiz.core.measure.machine_results import KeptRun, MachineResults, machine_key
+from zerowiz.core.measure.row import Comparison, TrialEnd, compare, make_row
+from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.speed.terms import TermKind
+from zerowiz.core.values import replace
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+TABLE = read_gpu_table()
+H200S = parse_spec("2xH200", TABLE)
+ROW = next(row for row in read_every_row() if row["id"] == "m1-000")
+
+
+def planned(row: Any) -> PlannedTrial:
+    trial = decode_trial(dict(row), "case")
+    return plan_trial(trial, H200S, read_model(row["model"]), rates=find_rates(H200S, TABLE))
+
+
+def compared(plan: PlannedTrial, *seconds: float, **said: object) -> Comparison:
+    report = {"phases": {}, "ok": True, "timed_step_seconds": list(seconds), **said}
+    ends = [TrialEnd(rank=rank, report=report, status=0, killed=None) for rank in range(2)]
+    return compare(plan, make_row(plan, ends, Accelerator.CUDA))
+
+
+def kept(*seconds: float, version: str = "1", row: Any = ROW, **said: object) -> KeptRun | None:
+    plan = planned(row)
+    return keep_run(plan, compared(plan, *seconds, **said), version)
+
+
+def kept_surely(*seconds: float, **said: Any) -> KeptRun:
+    run = kept(*seconds, **said)
+    assert run is not None
+    return run
+
+
+def test_a_kept_run_has_its_setting_the_prediction_and_the_measured_time() -> None:
+    run = kept_surely(0.5, 0.4, 0.6)
+    assert (0.5, "ddp", "1") == (run.measured_seconds, run.strategy, run.zerowiz_version)
+    assert ("pythia-1.4b", 4) == (run.setting["model"], run.setting["micro_batch"])
+    plan = planned(ROW)
+    assert plan.job is not None
+    assert plan.strategy is not None
+    predicted = evaluate(plan.job, plan.strategy).step_time
+    assert predicted is not None
+    assert predicted.expected_seconds == pytest.approx(sum(run.predicted_seconds.values()))
+
+
+def test_what_is_kept_is_read_again_as_it_was() -> None:
+    results = MachineResults().plus(kept_surely(0.5, 0.4, 0.6))
+    assert results == decode(MachineResults, json.loads(json.dumps(encode(results))), "measured")
+
+
+def test_of_one_setting_the_latest_run_is_kept() -> None:
+    other = {**ROW, "micro_batch": 2}
+    runs = (kept_surely(1, 1, 1), kept_surely(3, 3, 3, row=other), kept_surely(2, 2, 2))
+    results = MachineResults()
+    for run in runs:
+        results = results.plus(run)
+    assert [3, 2] == [run.measured_seconds for run in results.runs]
+
+
+def test_no_more_than_a_hundred_runs_are_kept() -> None:
+    results = MachineResults()
+    for tokens in range(1, 102):
+        run = kept_surely(1, 1, 1)
+        results = results.plus(replace(run, setting={"sequence_tokens": tokens}))
+    assert [2, 101] == [results.runs[i].setting["sequence_tokens"] for i in (0, -1)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ok": False, "error": "no"},
+        {"timed_step_seconds": []},
+        {"timed_step_seconds": [1, 1]},
+        {"timed_allocator_retries": 2},
+    ],
+)
+def test_a_run_that_says_nothing_of_the_machines_speed_is_not_kept(said: dict[str, Any]) -> None:
+    assert kept(1, 1, 1) is not None
+    assert kept(1, 1, 1, **said) is None
+
+
+def test_gpus_that_were_kept_from_talking_directly_are_another_machine() -> None:
+    jobs = [planned({**ROW, "nccl_p2p": talks}).job for talks in (True, False)]
+    assert 2 == len({machine_key(job.machine) for job in jobs if job is not None})
+
+
+def test_runs_of_other_formulas_calibrate_nothing() -> None:
+    run = kept_surely(1, 1, 1, version="1")
+    assert MachineResults(runs=(run,)).calibration("1") is not None
+    assert MachineResults(runs=(run,)).calibration("2") is None
+    renamed = replace(run, predicted_seconds={"a term of before": 1.0})
+    assert MachineResults(runs=(renamed,)).calibration("1") is None
+
+
+def test_machines_with_other_speeds_have_other_keys() -> None:
+    specs = ("1xH200", "2xH200", "2xH100-80GB", "2x2xH200", "4xA100-40GB", "4xA100-80GB")
+    machines = [parse_spec(spec, TABLE) for spec in specs]
+    keys = {machine_key(machine) for machine in machines}
+    assert len(specs) == len(keys)
+    assert machine_key(with_gpus(H200S, 1)) in keys
+    assert all("/" not in key and " " not in key for key in keys)
+
+
+def _steady_rows() -> list[Any]:
+    """Of 2 H200s, whose steps are steady after three, and whose times were not disturbed."""
+    return [
+        row
+        for row in read_every_row()
+        if row["file"] in {"h200.jsonl", "2026-11-h200.jsonl", "2026-11-accumulation.jsonl"}
+        and family_of(row) is not None
+        and not row.get("packing")
+        and (row["ok"], row["kind"], row["gpus"]) == (True, "engine", 2)
+        and row["stage"] in {0, 1, 2}
+        and row.get("offload", "none") == "none"
+        and (row["nccl_p2p"], row["memory_cap_bytes"]) == (True, None)
+        and len(row.get("step_seconds") or ()) > 2
+        and (row["lora_rank"], row["precision"]) == (None, "bf16")
+    ]
+
+
+def _is_calibrated_on(row: Any) -> bool:
+    return hashlib.sha256(row["id"].encode()).digest()[0] % 2 == 0
+
+
+def test_runs_of_a_machine_bring_predictions_of_other_settings_nearer() -> None:
+    """Half of the runs calibrate, and the other half is predicted."""
+    results, held_out = MachineResults(), []
+    for row in _steady_rows():
+        plan = planned(row)
+        if plan.job is None or plan.strategy is None or plan.job.rates is None:
+            continue
+        seconds = row["step_seconds"][-1]
+        if _is_calibrated_on(row):
+            run = keep_run(plan, compared(plan, seconds, seconds, seconds), "1")
+            results = results if run is None else results.plus(run)
+        else:
+            held_out.append((plan.job, plan.strategy, seconds))
+    calibration = results.calibration("1")
+    assert calibration is not None
+    assert calibration.measured_steps >= 10
+    assert len(held_out) >= 10
+
+    def error(job: Any, strategy: Any, seconds: float) -> float:
+        predicted = evaluate(job, strategy).step_time
+        assert predicted is not None
+        return abs(math.log(predicted.expected_seconds / seconds))
+
+    before = [error(*each) for each in held_out]
+    after = [error(replace(job, calibration=calibration), *rest) for job, *rest in held_out]
+    assert statistics.median(after) <= statistics.median(before)
+    assert statistics.mean(after) <= statistics.mean(before)
+
+
+def test_every_kind_of_term_can_be_kept() -> None:
+    run = kept_surely(1, 1, 1)
+    every = replace(run, predicted_seconds={kind.value: 1.0 for kind in TermKind})
+    assert every.step is not None
+    assert len(TermKind) == every.step.predicted.expected_seconds

@@ -1,0 +1,76 @@
+"""Keep what was measured on one machine, so that later plans are calibrated by it."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
+from zerowiz.core.speed.terms import StepTime, Term, TermKind
+
+# More runs of one machine move a calibration by less than a step repeats.
+_MOST_RUNS = 100
+
+
+class KeptRun(Struct, frozen=True, kw_only=True):
+    """One measured setting, and what was predicted of it from the machine's data alone."""
+
+    setting: Mapping[str, object]
+    """By the names of a measured row."""
+    strategy: str
+    zerowiz_version: str
+    """Whose formulas predicted the terms."""
+    measured_seconds: float
+    """Of a steady optimizer step."""
+    predicted_seconds: Mapping[str, float]
+    """Of each kind of term; empty where no time was predicted."""
+
+    @property
+    def step(self) -> MeasuredStep | None:
+        """The prediction beside the measured time; None where these formulas had no such terms."""
+        kinds = {kind.value for kind in TermKind}
+        if not self.predicted_seconds or not kinds.issuperset(self.predicted_seconds):
+            return None
+        terms = tuple(
+            Term(kind=TermKind(kind), exposed_seconds=seconds, formula="")
+            for kind, seconds in self.predicted_seconds.items()
+        )
+        seconds = sum(self.predicted_seconds.values())
+        predicted = StepTime(
+            terms=terms,
+            expected_seconds=seconds,
+            low_seconds=seconds,
+            high_seconds=seconds,
+            tokens=0,
+        )
+        return MeasuredStep(predicted=predicted, measured_seconds=self.measured_seconds)
+
+
+class MachineResults(Struct, frozen=True, kw_only=True):
+    """The runs of one machine: of each setting the latest."""
+
+    runs: tuple[KeptRun, ...] = ()
+
+    def plus(self, run: KeptRun) -> "MachineResults":
+        """The results with one more run in them; beyond a hundred the oldest goes."""
+        others = [one for one in self.runs if one.setting != run.setting]
+        return MachineResults(runs=(*others, run)[-_MOST_RUNS:])
+
+    def calibration(self, version: str) -> Calibration | None:
+        """What the runs say of this machine; None where these formulas predicted none of them.
+
+        Args:
+            version: Of zerowiz. Another one may have predicted the same runs differently.
+        """
+        runs = (run.step for run in self.runs if run.zerowiz_version == version)
+        return calibrate([step for step in runs if step is not None])
+
+
+def machine_key(machine: Machine) -> str:
+    """What tells a machine from others with other speeds: its GPUs, how many, and their link."""
+    gpus = "+".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    total_bytes = machine.total_bytes or 0
+    link = machine.interconnect.link_class.value
+    words = f"{machine.nodes}x{len(machine.gpus)} {gpus} {total_bytes >> 30}gib {link}"
+    return re.sub(r"[^a-z0-9.+]+", "-", words.lower())
