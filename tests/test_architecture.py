@@ -107,7 +107,7 @@ COUNTS = {
     *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
     *("weakest_pair", "pair"),
     # of a step's time
-    *("unknown_cores", "forward_passes", "backward_passes"),
+    *("unknown_cores", "forward_passes"),
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),

@@ -24,6 +24,7 @@ from accuracy.records import (
 )
 from accuracy.split import LOOKED_AT, Split, split_of
 from measured.rows import family_of, host_at_stage_3, read_every_row
+from speed.errors import step_times
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.row import PHASES
@@ -82,6 +83,16 @@ _HOST_INTRO = """\
 What a rank of an offload run takes on the host. Measured is the largest resident set of rank 0 less what a process
 takes there anyway, the interpreter with its libraries and kernels: the median of the same family's runs at stage 0 in the
 same precision. Pinned memory comes in powers of two.
+"""
+
+_STEP_TIMES_INTRO = """\
+[How long a step takes](concepts/speed.md), by `python tests/speed/fit.py --set-aside` and `python tests/speed/public.py`. These
+figures are provisional. Nearly all steps here were synchronised at each phase to read the memory, which makes the
+host's part longer. Steps of stage 3 are left out, as most were not steady yet; so are runs under a cap, runs whose last two
+steps differ by more than 15 %, and those beside which other jobs ran. The same setting measured twice differs by 1 to 35 %.
+Constants were fitted on the fitted side, but for that of stage 3's hooks, which is from one published time (qwen, a 7B model at
+stage 3). No other published time fitted anything. With the optimizer on the host the published ones take twice as long as
+predicted: how many cores each of those ranks had is not known.
 """
 
 _HOST_STARTS_INTRO = """\
@@ -448,6 +459,9 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         host(records),
         _HOST_STARTS_INTRO,
         host_starts(),
+        "## Step time\n",
+        _STEP_TIMES_INTRO,
+        step_times(),
         "## Verdicts\n",
         _SLOWLY.format(slow=Outcome.SLOW.value),
         verdicts(records),

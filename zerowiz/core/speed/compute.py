@@ -11,15 +11,21 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.attention import is_fused, length_tokens
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.speed.costs import Costs
 from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.strategy import Part
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Trainer, Workload
 
 _EXPERTS = "experts."
+# peft/tuners/lora/layer.py: two products, a scale and a sum, beside the module's own product, the
+# norm in front of it, rotation or activation.
+_ADAPTERS_AS_MODULES = 0.5
 
 
 class Products(NamedTuple):
@@ -44,8 +50,8 @@ class Counted(NamedTuple):
     ends: Products
     """The head, and projections before and behind the blocks."""
     adapters: Products
-    modules: int
-    """With weights."""
+    modules: float
+    """With weights; a pair of adapters launches half as much as a module and what belongs to it."""
     trained_tensors: int
 
 
@@ -90,7 +96,7 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
     a = model.architecture
     blocks, adapters = Products(), Products()
     ends = _head(model, trainer)
-    modules = trained = 0
+    modules, trained = 0.0, 0
     for tensor in model.tensors:
         is_bias = tensor.name.endswith(".bias")
         modules += 0 if is_bias else tensor.copies
@@ -105,8 +111,7 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
             ends = ends.plus(product)
         if rank and tensor.is_adapted(targets):
             adapters = adapters.plus(_adapters(tensor, a, rank))
-            # peft: two layers and a dropout around each.
-            modules += 3 * tensor.copies * len(tensor.targets)
+            modules += _ADAPTERS_AS_MODULES * tensor.copies * len(tensor.targets)
             trained += 2 * tensor.copies * len(tensor.targets)
     return Counted(blocks, ends, adapters, modules, trained)
 
@@ -149,6 +154,25 @@ def _attention_flops(architecture: Architecture, workload: Workload, tokens: int
     sliding = min(a.sliding_layers, a.layers)
     scores = (a.layers - sliding) * seen + sliding * windowed
     return 4 * tokens * a.query_size * scores
+
+
+def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
+    """What the blocks would keep without checkpointing, as each computes it again."""
+    a, workload = model.architecture, rank.workload
+    upper_bytes = rank.activations.block_bytes * a.layers
+    if a.family not in FAMILIES or workload.torch_autocast is not None:
+        return upper_bytes
+    # A packed row is one sequence, so its length counts; other sequences are alike.
+    alike = workload if workload.packing else replace(workload, micro_batch=1)
+    one = replace(alike, gradient_checkpointing=False, accumulation_steps=1)
+    sequences = workload.micro_batch // one.micro_batch
+    sharded = Part.PARAMETERS in rank.strategy.sharded
+    return min(upper_bytes, sequences * _kept_bytes(a, one, sharded=sharded))
+
+
+@lru_cache(maxsize=256)
+def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool) -> int:
+    return activations(architecture, workload, sharded=sharded).saved_bytes
 
 
 class Passes(NamedTuple):
@@ -194,10 +218,10 @@ def compute_passes(
     gradients = 2 if workload.method is Method.FULL else 1
     attention = _attention_flops(a, workload, tokens) / gpu.attention_flop_per_s
     r = rank.activations
-    kept = r.block_bytes * a.layers if again else r.saved_bytes
+    kept = _recomputed_bytes(model, rank) if again else r.saved_bytes
     loss = r.head_bytes + r.loss_forward_bytes
     moved = costs.forward_passes / gpu.bytes_per_s
-    moved_back = costs.backward_passes / gpu.bytes_per_s
+    moved_back = 2 * moved
     return Passes(
         Pass(blocks + ends + adapters, attention, moved * (kept + loss)),
         Pass(

@@ -47,7 +47,10 @@ def step_optimizer(
         costs: What of the nominal rates is reached.
     """
     params = r.share if Part.OPTIMIZER in r.strategy.sharded else r.trainable
-    launched = costs.fixed_seconds + costs.step_seconds * tensors
+    # Stages 1 and 2 step one flat vector; stage 0's wrapper casts, scales and copies tensor by
+    # tensor (fp16/unfused_optimizer.py, step), and stage 3 partitions them so.
+    apart = 0 if r.strategy.cuts_shares else tensors
+    launched = costs.fixed_seconds + costs.step_seconds * apart
     moved_bytes = params * _stepped_bytes(r)
     if not r.offloaded:
         moved = moved_bytes / (rates.memory_bytes_per_s * costs.memory_fraction)

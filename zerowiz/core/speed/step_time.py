@@ -62,15 +62,18 @@ class _MicroStep(NamedTuple):
     overlaps: bool
     """Whether gradients are reduced while backward goes on."""
     alone_fraction: float
-    """Of what is reduced, the last bucket: nothing runs beside it."""
+    """Of what is reduced, what comes last: nothing runs beside it."""
 
 
-def _beside(parts: Mapping[TermKind, float], busy: float, alone_fraction: float) -> Seconds:
+def _beside(
+    parts: Mapping[TermKind, float], busy: float, alone_fraction: float, costs: Costs
+) -> Seconds:
     """What other streams add to a phase of `busy` seconds, in the shares that they have."""
     total = sum(parts.values())
     if not total:
         return {}
     exposed = max(total - (1 - alone_fraction) * busy, alone_fraction * total)
+    exposed += costs.contention_fraction * (total - exposed)
     return {kind: seconds * exposed / total for kind, seconds in parts.items()}
 
 
@@ -104,7 +107,7 @@ def _sharded_weights(r: RankSizes) -> bool:
     return Part.PARAMETERS in r.strategy.sharded
 
 
-def _hooked_modules(r: RankSizes, counted: Counted) -> int:
+def _hooked_modules(r: RankSizes, counted: Counted) -> float:
     """DeepSpeed hooks every module, also one without weights of its own."""
     layout = r.layout
     visits = len(layout.first) + sum(map(len, layout.blocks)) + len(layout.last)
@@ -117,7 +120,8 @@ def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepp
     gradient_bytes = others * r.weight_bytes * r.trainable
     bucket = max(1, r.buffers.reduce_bucket_size)
     buckets = -(-r.trainable // bucket) if others else 0
-    alone = min(1.0, bucket / r.trainable)
+    # The last gradient is that of the embedding, and buckets are half full as backward ends.
+    alone = min(1.0, (bucket / 2 + r.embedding) / r.trainable)
     moves_weights = r.strategy.offload is Offload.ALL
     if not _sharded_weights(r):
         return _MicroStep(
@@ -164,17 +168,18 @@ def _seconds(
     stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
     sent = _communication(r, machine, costs, stepping)
     sharded, micro_steps = _sharded_weights(r), workload.accumulation_steps
-    host = costs.host_seconds * counted.modules
+    host = costs.host_seconds * counted.modules + costs.micro_step_seconds / 2
     hooks = costs.hook_seconds * _hooked_modules(r, counted) if sharded else 0.0
+    reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
     again = 2 if workload.gradient_checkpointing else 1
     total = _Sum()
 
     forward, busy = _phase(passes.forward, host, hooks)
     total.add(forward, micro_steps * (1 + _reference_passes(workload)))
     incoming = {TermKind.GATHERING: sent.gathered, TermKind.PCIE: sent.fetched}
-    total.add(_beside(incoming, busy, 0.0), micro_steps)
+    total.add(_beside(incoming, busy, 0.0, costs), micro_steps)
 
-    backward, busy = _phase(passes.backward, again * host, again * hooks)
+    backward, busy = _phase(passes.backward, again * host, again * hooks + reducing)
     total.add(backward, micro_steps)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
@@ -186,9 +191,9 @@ def _seconds(
         both.add(incoming)
         both.add(behind)
         alone = sent.alone_fraction * sum(behind.values()) / (sum(both.seconds.values()) or 1)
-        total.add(_beside(both.seconds, busy, alone), micro_steps)
+        total.add(_beside(both.seconds, busy, alone, costs), micro_steps)
     else:
-        total.add(_beside(behind, busy, sent.alone_fraction))
+        total.add(_beside(behind, busy, sent.alone_fraction, costs))
     total.add(stepping.seconds)
     if r.strategy.cuts_shares:
         gathered_bytes = (r.ranks - 1) / r.ranks * r.weight_bytes * r.trainable
@@ -266,7 +271,7 @@ def _step_time(
     terms = tuple(terms)
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
-        model, rank, machine, calibrated=calibration is not None, tight=tight
+        model, rank, machine, terms, calibrated=calibration is not None, tight=tight
     )
     return StepTime(
         terms=terms,

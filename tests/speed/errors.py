@@ -1,0 +1,153 @@
+"""How right predicted step times are: by group, by pair, and as the tables of docs/accuracy.md."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from accuracy.split import Split
+from speed.public import SOURCES, read_published
+from speed.samples import Sample, kind_of, read_samples
+
+from zerowiz.core.speed.costs import COSTS, Costs
+
+_APART = 0.10
+"""By which two steps differ before their order counts."""
+
+
+class Line(NamedTuple):
+    """The errors of one group; fractions of what was measured."""
+
+    group: str
+    value: str
+    runs: int
+    median: float
+    most: float
+    """Nine in ten have no more."""
+    signed: float
+    """The median with its sign."""
+
+
+def log_error(sample: Sample, costs: Costs) -> float:
+    """Of the prediction, signed, as a logarithm."""
+    found = sample.predict(costs)
+    assert found is not None
+    return math.log(found.expected_seconds / sample.measured_seconds)
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """By rank, of at least one value."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
+
+
+def is_inside(sample: Sample, costs: Costs) -> bool:
+    """Whether what was measured lies within the bounds of the prediction."""
+    found = sample.predict(costs)
+    return found is not None and found.low_seconds <= sample.measured_seconds <= found.high_seconds
+
+
+GROUPS: Mapping[str, Callable[[Sample], str]] = {
+    "": lambda _: "all",
+    "job": kind_of,
+    "strategy": lambda each: each.rank.strategy.name,
+    "GPUs": lambda each: f"{each.row['gpus']} x {each.row.get('gpu') or 'NVIDIA H200'}",
+    "link": lambda each: "no peer-to-peer" if each.row.get("nccl_p2p") is False else "NVLink",
+    "checkpointing": lambda each: "with" if each.row["gradient_checkpointing"] else "without",
+    "method": lambda each: each.rank.workload.method.value,
+    "file": lambda each: each.row["file"].removesuffix(".jsonl"),
+    "steps": lambda each: "free-running" if each.free_running else "synchronised",
+}
+
+
+def lines(samples: Sequence[Sample], costs: Costs) -> Iterator[Line]:
+    """The errors of each group."""
+    for name, group in GROUPS.items():
+        for value in sorted({group(each) for each in samples}):
+            logs = [log_error(each, costs) for each in samples if group(each) == value]
+            errors = [abs(math.exp(log) - 1) for log in logs]
+            median, most = statistics.median(errors), quantile(errors, 0.9)
+            yield Line(name, value, len(logs), median, most, math.exp(statistics.median(logs)) - 1)
+
+
+def _are_rivals(one: Sample, other: Sample) -> bool:
+    """Whether a person could take one for the other."""
+    alike = one.setting == other.setting and one.free_running == other.free_running
+    ranks = one.rank, other.rank
+    return alike and len({(each.strategy.name, each.workload) for each in ranks}) > 1
+
+
+def ranking(samples: Iterable[Sample], costs: Costs) -> tuple[int, int]:
+    """Pairs of one workload whose times differ: how many are called right, of how many."""
+    right = pairs = 0
+    for one, other in combinations(samples, 2):
+        fast, slow = sorted((one, other), key=lambda each: each.measured_seconds)
+        if not _are_rivals(one, other):
+            continue
+        if slow.measured_seconds > fast.measured_seconds * (1 + _APART):
+            pairs += 1
+            predicted = [
+                math.exp(log_error(each, costs)) * each.measured_seconds for each in (fast, slow)
+            ]
+            right += predicted[0] < predicted[1]
+    return right, pairs
+
+
+def summary(samples: Sequence[Sample], costs: Costs) -> str:
+    """How many lie within their interval, and how many pairs are called right."""
+    inside = sum(is_inside(each, costs) for each in samples)
+    right, pairs = ranking(samples, costs)
+    return (
+        f"{inside} of {len(samples)} lie within their interval; of {pairs} pairs of one workload that"
+        f" differ by more than {_APART:.0%}, {right} are called right."
+    )
+
+
+def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = ("| " + " | ".join(headings) + " |", "|" + "---|" * len(headings))
+    return "\n".join((*head, *("| " + " | ".join(row) + " |" for row in rows))) + "\n"
+
+
+def _of_sides() -> Iterator[str]:
+    for side in Split:
+        samples = [each for each in read_samples() if each.side is side]
+        yield f"Steps on the side {side.value}:\n"
+        yield _markdown(
+            ("", "", "runs", "median", "nine in ten", "median, signed"),
+            (
+                (
+                    *(line.group, line.value, str(line.runs)),
+                    *(f"{line.median:.1%}", f"{line.most:.1%}", f"{line.signed:+.1%}"),
+                )
+                for line in lines(samples, COSTS)
+            ),
+        )
+        yield summary(samples, COSTS) + "\n"
+
+
+def _of_others() -> Iterator[str]:
+    yield "Times that others published, which ran freely (`tests/measured/public_times.json`):\n"
+    found = list(read_published())
+    groups = {
+        source: [each for each in found if each.run["source"] == source] for source in SOURCES
+    }
+    yield _markdown(
+        ("source", "strategy", "times", "median", "nine in ten", "median, signed"),
+        (
+            (
+                *(source, strategy, str(len(errors))),
+                f"{statistics.median(map(abs, errors)):.1%}",
+                f"{quantile([*map(abs, errors)], 0.9):.1%}",
+                f"{statistics.median(errors):+.1%}",
+            )
+            for source, published in groups.items()
+            for strategy in dict.fromkeys(each.run["strategy"] for each in published)
+            if (errors := [each.error for each in published if each.run["strategy"] == strategy])
+        ),
+    )
+
+
+def step_times() -> str:
+    """The section of docs/accuracy.md."""
+    return "\n".join((*_of_sides(), *_of_others()))
