@@ -7,9 +7,18 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
 from zerowiz.ui import sentences
-from zerowiz.ui.text.units import bare_gib
+from zerowiz.ui.text.units import bare_gib, seconds
 
-_HEADINGS = ("strategy", "peak GiB", "peak in", "device GiB", "headroom GiB", "host GiB", "verdict")
+_HEADINGS = (
+    "strategy",
+    "peak GiB",
+    "peak in",
+    "device GiB",
+    "headroom GiB",
+    "host GiB",
+    "s/step",
+    "verdict",
+)
 
 
 def plan_table(decision: Decision, remedies: Sequence[Remedy]) -> str:
@@ -34,6 +43,7 @@ def _row(evaluated: StrategyEstimate, decision: Decision) -> str:
         bare_gib(evaluated.device_bytes),
         bare_gib(evaluated.headroom_bytes),
         bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
+        "-" if evaluated.step_time is None else seconds(evaluated.step_time.expected_seconds),
         sentences.verdict(evaluated),
     )
     tag = "b" if evaluated is decision.chosen else "span"

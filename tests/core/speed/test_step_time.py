@@ -83,7 +83,8 @@ def test_a_step_is_the_sum_of_its_terms_and_lies_within_its_bounds(
     )
     assert all(term.exposed_seconds > 0 for term in found.terms)
     assert found.low_seconds < found.expected_seconds < found.high_seconds
-    assert found.tokens == workload.tokens * workload.accumulation_steps * 2
+    length = model.architecture.image_tokens or workload.sequence_tokens
+    assert found.tokens == 2 * workload.accumulation_steps * workload.micro_batch * length
     assert found.tokens_per_s == pytest.approx(found.tokens / found.expected_seconds)
 
 

@@ -20,7 +20,7 @@ from zerowiz.core.speed.costs import Costs
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategy import Part
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Trainer, Workload
+from zerowiz.core.workload import HALF_BYTES, Method, Trainer, Workload
 
 _EXPERTS = "experts."
 # peft/tuners/lora/layer.py: two products, a scale and a sum, beside the module's own product, the
@@ -143,6 +143,13 @@ def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int
     return flops / gpu.product_flop_per_s + moved / gpu.bytes_per_s
 
 
+def _unpacking_seconds(gpu: _Gpu, counted: Products, workload: Workload) -> float:
+    """Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit)."""
+    if workload.method is not Method.QLORA:
+        return 0.0
+    return counted.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
+
+
 def _attention_flops(architecture: Architecture, workload: Workload, tokens: int) -> float:
     """Of forward: a causal kernel computes half of the scores, a window those inside it."""
     a, length = architecture, length_tokens(architecture, workload)
@@ -203,7 +210,7 @@ def compute_passes(
     """
     workload, a = rank.workload, model.architecture
     tokens = workload.rows * length_tokens(a, workload)
-    w = rank.weight_bytes if workload.torch_autocast is None else 2
+    w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
         flop_per_s * costs.product_fraction,
         flop_per_s * costs.attention_fraction,
@@ -218,6 +225,7 @@ def compute_passes(
     gradients = 2 if workload.method is Method.FULL else 1
     attention = _attention_flops(a, workload, tokens) / gpu.attention_flop_per_s
     r = rank.activations
+    blocks += _unpacking_seconds(gpu, counted.blocks, workload)
     kept = _recomputed_bytes(model, rank) if again else r.saved_bytes
     loss = r.head_bytes + r.loss_forward_bytes
     moved = costs.forward_passes / gpu.bytes_per_s

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.forward.attention import length_tokens
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
@@ -268,7 +269,8 @@ def _step_time(
     *,
     tight: bool,
 ) -> StepTime:
-    terms = tuple(terms)
+    terms, workload = tuple(terms), rank.workload
+    length = length_tokens(model.architecture, workload)
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
         model, rank, machine, terms, calibrated=calibration is not None, tight=tight
@@ -278,6 +280,6 @@ def _step_time(
         expected_seconds=expected,
         low_seconds=expected / factor,
         high_seconds=expected * factor,
-        tokens=rank.workload.tokens * rank.workload.accumulation_steps * machine.world_size,
+        tokens=machine.world_size * workload.accumulation_steps * workload.rows * length,
         measured_steps=0 if calibration is None else calibration.measured_steps,
     )
