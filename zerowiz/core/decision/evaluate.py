@@ -1,7 +1,7 @@
 """Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate_fullest
+from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.host_phases import (
     HostNeed,
     HostPhase,
@@ -19,16 +20,17 @@ from zerowiz.core.memory.host_phases import (
     training_alone,
 )
 from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.memory.vllm import VllmShare, vllm_share
+from zerowiz.core.model.types import Model
 from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload import Accounting, Workload
 
 
 class Verdict(StrEnum):
@@ -220,22 +222,37 @@ def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
     return evaluate_with(job, strategy, leanest)
 
 
+@lru_cache(maxsize=256)
+def _predict(
+    model: Model,
+    step: Workload,
+    ranks: int,
+    strategy: StrategyRow,
+    buffers: Buffers,
+    traced: Traced | None,
+    accelerator: Accelerator,
+) -> tuple[RankSizes, Estimate]:
+    """The first rank and what the fullest one holds: the same on any GPUs, if they are as many."""
+    rank = rank_sizes(model, step, ranks, strategy, buffers, traced)
+    return rank, estimate_fullest(model, rank, accelerator)
+
+
 def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> StrategyEstimate:
     """The strategy with these buffers."""
     machine, budget_bytes = job.machine, job.gpu_budget_bytes
     ranks, step = machine.world_size, job.counted_workload
-    rank = rank_sizes(job.model, step, ranks, strategy, buffers, job.own_trace)
+    job_sizes = (step, ranks, strategy, buffers)
     heaviest = None
     if job.accounting is Accounting.TEXTBOOK:
+        rank = rank_sizes(job.model, *job_sizes, job.own_trace)
         predicted = rule_of_thumb_estimate(job.model, rank, job.state_dtype)
         vllm = None
     else:
-        predicted = estimate_fullest(job.model, rank, machine.accelerator)
+        rank, predicted = _predict(job.model, *job_sizes, job.own_trace, machine.accelerator)
         vllm = vllm_share(machine, step, predicted)
         fits_alone = budget_bytes is None or predicted.peak_bytes <= budget_bytes
         if fits_alone and (other := job.model.heaviest) is not None:
-            other_rank = rank_sizes(other, step, ranks, strategy, buffers)
-            heaviest = estimate_fullest(other, other_rank, machine.accelerator)
+            _, heaviest = _predict(other, *job_sizes, None, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
     device_bytes = need.expected_bytes
