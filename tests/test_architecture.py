@@ -95,7 +95,7 @@ def test_a_value_is_frozen_slotted_and_keyword_only(record: type[Struct]) -> Non
 
 
 UNIT = re.compile(
-    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|tokens_per_s|steps|rate|fraction|seconds|milliseconds)$"
+    r"(^|_)(bytes|bytes_per_s|bytes_per_step|flop_per_s|tokens|tokens_per_s|steps|rate|fraction|seconds|milliseconds|hours|cost|per_hour)$"
 )
 # In DeepSpeed's config and in a model's config.json these count elements.
 ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
@@ -118,6 +118,8 @@ COUNTS = {
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "copied", "alone", "groups"),
+    # of machines and prices
+    *("amount", "gpus", "kinds", "kinds_without", "data_sequences", "epochs"),
     # of a job
     *(
         "generation_batch",

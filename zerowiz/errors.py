@@ -119,6 +119,10 @@ class PreflightError(ZerowizError):
     exit_code = ExitCode.PREFLIGHT
 
 
+class NoGpuHereError(PreflightError):
+    """There is no NVIDIA driver on this computer, so it has no GPU for a job."""
+
+
 class InterruptedByUserError(ZerowizError):
     """The person pressed Ctrl-C; nothing was written."""
 

@@ -78,7 +78,7 @@ ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
     "init": {"--slurm"},
-    "plan": {"--explain"},
+    "plan": {"--explain", "--tokens", "--sequences", "--epochs", "--price"},
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),
         *("--grace-seconds", "--launcher"),

@@ -151,6 +151,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "config_path": "NoneType",
         "command": "NoneType",
         "env": "NoneType",
+        "run": "NoneType",
     }
     assert expected == shape(PLAN)
     assert 1 == PLAN["schema_version"]

@@ -2,7 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.units import parse_budget, parse_host_memory, solve_accumulation
+from zerowiz.core.units import (
+    parse_budget,
+    parse_count,
+    parse_host_memory,
+    solve_accumulation,
+)
 from zerowiz.errors import UsageError
 
 GIB = 2**30
@@ -109,3 +114,45 @@ def test_a_bare_number_that_lost_its_unit_is_told(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_budget(text, None)
     assert (f"did you mean `{text}GiB`?",) == caught.value.hints
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2B", 2 * 10**9),
+        ("2b", 2 * 10**9),
+        (" 1.5 T ", 15 * 10**11),
+        ("52k", 52_000),
+        ("52000", 52_000),
+        ("1_000_000", 10**6),
+        ("2e9", 2 * 10**9),
+        ("0.5k", 500),
+        ("1", 1),
+    ],
+)
+def test_a_count_is_a_number_with_the_letter_of_its_magnitude(text: str, expected: int) -> None:
+    assert expected == parse_count("tokens", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "0.4",
+        "-1",
+        "2GiB",
+        "2 GB",
+        "B",
+        "1,000",
+        "nan",
+        "inf",
+        "1e99",
+        "_1",
+        "2B tokens",
+        "9" * 400,
+    ],
+)
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no count"):
+        parse_count("tokens", text)

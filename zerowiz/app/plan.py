@@ -2,25 +2,40 @@
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
 from zerowiz.app.ask.answers import answer, open_questions
-from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.catalog.run_question import RunQuestion
+from zerowiz.app.machines.machine import ALL_MACHINES, find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import answer_or_default
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
+from zerowiz.errors import NoGpuHereError
+
+if TYPE_CHECKING:
+    from zerowiz.app.catalog.machines import MachineChoice
 
 
 def plan_job(
-    script: str | None, script_args: Sequence[str], options: Options, reporter: Reporter
-) -> PlanResult:
+    script: str | None,
+    script_args: Sequence[str],
+    options: Options,
+    question: RunQuestion,
+    reporter: Reporter,
+) -> "PlanResult | MachineChoice":
     """Decide, as `launch` would without questions; no config has to reach the script.
+
+    Where every machine is asked for, or none is said and none is here, the machines of the tables
+    that the job fits.
 
     Args:
         script: As it was named, if it was.
         script_args: The words after it.
         options: What was said.
+        question: What was said of the run's length and of prices.
         reporter: Hears how many nodes of a hostfile have answered.
 
     Raises:
@@ -33,13 +48,35 @@ def plan_job(
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, answer_or_default)
-    machine = find_machine(options, os.environ, reporter=reporter)
+    machine = _find_or_list(options, reporter)
+    if machine is None:
+        from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
+
+        return find_machines(options, facts, script_args, question)
     result = plan_with(options, machine, facts, script_args)
     if facts is not None:
         from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - most plans are for no script
 
         note_script(result.decided, facts, script_args, reporter)
     return result
+
+
+_OF_ONE_MACHINE = ("machine", "gpus", "hostfile", "accelerator")
+
+
+def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
+    """The machine of the job; None where all are asked for, or none is said and no GPU is here."""
+    if options.machine == ALL_MACHINES:
+        return None
+    try:
+        return find_machine(options, os.environ, reporter=reporter)
+    except NoGpuHereError as error:
+        if any(getattr(options, name) is not None for name in _OF_ONE_MACHINE):
+            raise
+        reporter.note(f"{error.message}: planned for the machines of the tables")
+        for hint in error.hints[:1]:
+            reporter.note(hint)
+        return None
 
 
 def _read(

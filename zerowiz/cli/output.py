@@ -4,11 +4,15 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zerowiz.app.decide.decision import NoStrategyError, Plan
 from zerowiz.app.decide.plan_json import encode_plan
+
+if TYPE_CHECKING:
+    from zerowiz.core.catalog.planned_run import PlannedRun
 
 
 def write_json(content: object) -> None:
@@ -20,10 +24,11 @@ def write_plan(
     plan: Plan,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
+    run: "PlannedRun | None" = None,
 ) -> None:
     """The contract's object of what was decided."""
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
-    text = json.dumps(encode_plan(plan, command, env))
+    text = json.dumps(encode_plan(plan, command, env, run))
     sys.stdout.write(msgspec.json.format(text, indent=2) + "\n")
 
 

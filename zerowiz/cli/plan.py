@@ -1,10 +1,12 @@
 """`zerowiz plan`: decide, write nothing."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zerowiz.app.api import PlanResult
+from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.decision import (
     note_basis,
     note_emulation,
@@ -13,12 +15,16 @@ from zerowiz.app.decide.decision import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
+from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, takes_options
-from zerowiz.cli.output import write_plan
+from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import settings
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
+
+if TYPE_CHECKING:
+    from zerowiz.app.catalog.machines import MachineChoice
 
 
 @takes_options
@@ -30,20 +36,59 @@ def plan(
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
     *,
     explain: Annotated[bool, option_of(settings.EXPLAIN)] = False,
+    tokens: Annotated[str | None, option_of(settings.TOKENS)] = None,
+    sequences: Annotated[str | None, option_of(settings.SEQUENCES)] = None,
+    epochs: Annotated[float | None, option_of(settings.EPOCHS)] = None,
+    price: Annotated[list[str] | None, option_of(settings.PRICE)] = None,
 ) -> None:
     """Show what each strategy needs here, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet)
-    result = plan_job(script, args or (), options, reporter)
+    question = RunQuestion(
+        tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
+    )
+    planned = plan_job(script, args or (), options, question, reporter)
+    if isinstance(planned, PlanResult):
+        _show_plan(planned, options, question, reporter, explain=explain)
+    else:
+        _show_machines(planned, options, reporter)
+
+
+def _show_plan(
+    result: PlanResult,
+    options: Options,
+    question: RunQuestion,
+    reporter: Reporter,
+    *,
+    explain: bool,
+) -> None:
+    """The plan for one machine, and how long the run takes where that is asked."""
+    run = question.plan_run(result.decided.decision, options.machine)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
     if options.as_json:
-        write_plan(result.decided)
+        write_plan(result.decided, run=run)
     else:
         show.plan(result.decided.decision, result.remedies, sys.stdout)
         if explain:
             show.explain(result.decided.decision, sys.stdout)
+        if run is not None:
+            from zerowiz.ui.catalog.run import run as show_run  # noqa: PLC0415 - most plans ask for none
+
+            show_run(run, sys.stdout)
     require_strategy(result.decided)
+
+
+def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter) -> None:
+    """The machines of the tables that the job fits."""
+    from zerowiz.ui.catalog.machines import machines  # noqa: PLC0415 - most plans are for one machine
+
+    reporter.note(f"assumed {', '.join(found.request.assumed)}")
+    if options.as_json:
+        write_json(found.to_dict())
+    else:
+        machines(found.offers, found.request.job, found.prices, sys.stdout)
+    found.require_any()
 
 
 def register(app: typer.Typer) -> None:

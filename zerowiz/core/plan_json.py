@@ -160,6 +160,7 @@ def encode_decision(
     config_path: str | None,
     command: Sequence[str] | None,
     env: Mapping[str, str] | None,
+    run: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """One JSON object; bytes are ints, unknowns are null."""
     chosen = decision.chosen
@@ -198,4 +199,5 @@ def encode_decision(
         "config_path": config_path,
         "command": None if command is None else list(command),
         "env": None if env is None else dict(env),
+        "run": None if run is None else dict(run),
     }

@@ -17,6 +17,7 @@ class Panel(StrEnum):
     MACHINE = "Machine"
     JOB = "Training step"
     CHOICE = "Choice"
+    LENGTH = "Time and cost"
     OUTPUT = "Output"
 
 
@@ -84,7 +85,9 @@ TRACE = SettingRow(
     flag="--trace/--no-trace", help="Count by running the model without memory", panel=Panel.MODEL
 )
 MACHINE = SettingRow(
-    flag="--machine", help="File, spec (4xA100-40GB), instance (p5.48xlarge)", panel=Panel.MACHINE
+    flag="--machine",
+    help="File, spec (4xA100-40GB), instance (p5.48xlarge); of plan: all",
+    panel=Panel.MACHINE,
 )
 ACCELERATOR = SettingRow(flag="--accelerator", help="What DeepSpeed runs on", panel=Panel.MACHINE)
 GPUS = SettingRow(flag="--gpus", help="NVML indices to use: 0,2,3", panel=Panel.MACHINE)
@@ -154,6 +157,18 @@ MODULE = SettingRow(
     short="-m",
     help="SCRIPT is a module, as of `python -m`",
     panel=Panel.CHOICE,
+)
+TOKENS = SettingRow(
+    flag="--tokens", help="Tokens to train on, of one epoch: 2B, 500M", panel=Panel.LENGTH
+)
+SEQUENCES = SettingRow(
+    flag="--sequences", help="The same in sequences of --seq-len: 52k", panel=Panel.LENGTH
+)
+EPOCHS = SettingRow(flag="--epochs", help="How often it trains on them", panel=Panel.LENGTH)
+PRICE = SettingRow(
+    flag="--price",
+    help="2.50/gpu-hour, 32/node-hour, NAME=2.50/gpu-hour, or a file",
+    panel=Panel.LENGTH,
 )
 OUTPUT_DIR = SettingRow(flag="--output-dir", help="Where configs are written", panel=Panel.OUTPUT)
 YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)

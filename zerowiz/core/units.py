@@ -1,4 +1,4 @@
-"""Parse amounts of memory that people type."""
+"""Parse amounts that people type."""
 
 import re
 from collections.abc import Mapping
@@ -54,6 +54,29 @@ def parse_host_memory(text: str) -> int:
             f"`$host_memory {text}` is no amount of memory", "write `1TiB`, `512GiB` or `1900GB`"
         )
     return _to_bytes(float(match[1]), match[2])
+
+
+_COUNT = re.compile(r"(\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?", re.IGNORECASE)
+_THOUSANDS: Mapping[str, float] = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+# A thousand times what the largest models were trained on.
+_MOST_COUNTED = 10**17
+
+
+def parse_count(name: str, text: str) -> int:
+    """How many are meant: `2B`, `1.5T`, `52k`, `2e9`, `1_000_000`.
+
+    Args:
+        name: The setting that says it.
+        text: A number, with the letter of its magnitude.
+
+    Raises:
+        UsageError: The text is no count, or one beyond any run.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    count = 0 if match is None else round(float(match[1]) * _THOUSANDS[(match[2] or "").lower()])
+    if not 1 <= count <= _MOST_COUNTED:
+        raise UsageError(f"`${name} {text}` is no count", "write `2B`, `500M`, `52k` or `52000`")
+    return count
 
 
 def _to_bytes(number: float, unit: str) -> int:

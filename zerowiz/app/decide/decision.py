@@ -17,6 +17,7 @@ from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.model.types import Model
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.settings import Panel
 from zerowiz.core.strategy import Strategy
@@ -43,15 +44,39 @@ class Plan(Struct, frozen=True, kw_only=True):
         return None if chosen is None else chosen.strategy
 
 
-def plan_options(
-    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
-) -> Plan:
-    """Decide with these options on this machine."""
-    request = make_request(options, machine, facts, script_args)
+def follow_options(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    model: Model | None = None,
+) -> tuple[Request, Decision]:
+    """The decision with these options on this machine, without remedies.
+
+    Args:
+        options: What was said.
+        machine: What the job runs on.
+        facts: What the script shows; None without one.
+        script_args: The words after the script.
+        model: The model where it was read already.
+
+    Raises:
+        UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
+            not do what they ask for.
+    """
+    request = make_request(options, machine, facts, script_args, model)
     if facts is not None:
         check_method(facts, request.job.workload.method)
     decision = decide(request.job, request.constraints)
     _refuse_unsupported(options, request, decision)
+    return request, decision
+
+
+def plan_options(
+    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+) -> Plan:
+    """Decide with these options on this machine."""
+    request, decision = follow_options(options, machine, facts, script_args)
     remedies: list[Remedy] = []
     in_script: dict[int, str] = {}
     for remedy in (_restate(each, options) for each in find_remedies(decision)):

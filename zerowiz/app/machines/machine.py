@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CPU_MACHINE = "cpu"
 """The value of `--machine` that means this host without a GPU."""
+ALL_MACHINES = "all"
+"""The value of `--machine` that means every machine of the tables: a question of `plan` alone."""
 
 
 def find_machine(
@@ -152,6 +154,11 @@ def _read(
 
         return read_nodes(options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
+    if options.machine == ALL_MACHINES:
+        raise UsageError(
+            "`$machine all` is no machine: it asks `zerowiz plan` which ones fit",
+            "a job is planned for one: `$machine 8xH100-80GB`",
+        )
     named = options.machine not in {None, CPU_MACHINE}
     if named:
         from zerowiz.app.machines.other_machine import read_named  # noqa: PLC0415 - takes long to load

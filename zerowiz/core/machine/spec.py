@@ -134,7 +134,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     if len(models) == 1:
         return models[0]
     if models:
-        choices = ", ".join(f"`{_own_spelling(model, table)}`" for model in models)
+        choices = ", ".join(f"`{own_name(model, table)}`" for model in models)
         raise UsageError(f"`{name}` could be more than one GPU", f"say which: {choices}")
     raise UsageError(
         f"`{name}` names no GPU and no instance that zerowiz knows",
@@ -143,8 +143,8 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     )
 
 
-def _own_spelling(model: GpuModel, table: Sequence[GpuModel]) -> str:
-    """The first name of a row that means no other row."""
+def own_name(model: GpuModel, table: Sequence[GpuModel]) -> str:
+    """The first name of a row, of those that mean no other row."""
     return next(a for a in (*model.aliases, model.name) if match_models(a, table) == (model,))
 
 
@@ -163,17 +163,32 @@ def parse_instance(
 
     None where the text names none. Case does not matter.
     """
-    known = {name.lower(): row for row in instances for name in (row.name, *row.aliases)}
-    match = _SPEC.fullmatch(text.strip())
-    row = None if match is None else known.get(match[2].lower())
-    if match is None or row is None:
+    nodes, name = split_spec(text)
+    row = find_instance(name, instances)
+    if row is None:
         return None
-    node = replace(
+    return with_nodes(instance_node(row, table), 1 if nodes is None else nodes)
+
+
+def find_instance(name: str, instances: Sequence[Instance]) -> Instance | None:
+    """The row that a name means; None where there is none. Case does not matter."""
+    known = {name.lower(): row for row in instances for name in (row.name, *row.aliases)}
+    return known.get(name.strip().lower())
+
+
+def instance_node(row: Instance, table: Sequence[GpuModel]) -> Machine:
+    """One node of an instance."""
+    return replace(
         parse_spec(f"{row.gpus}x{row.gpu}", table),
         host=Host(total_bytes=row.host_bytes, available_bytes=row.available_bytes),
         network=row.network or Network(),
     )
-    return with_nodes(node, int(match[1] or 1))
+
+
+def split_spec(text: str) -> tuple[int | None, str]:
+    """The count of a text such as `8xH200`, None where it has none, and what it is a count of."""
+    match = _SPEC.fullmatch(text.strip())
+    return (None, "") if match is None else (int(match[1]) if match[1] else None, match[2])
 
 
 def close_instances(text: str, instances: Sequence[Instance]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from zerowiz.core.machine.spec import match_models
 from zerowiz.core.machine.topology import without_nvlink
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
-from zerowiz.errors import PreflightError
+from zerowiz.errors import NoGpuHereError, PreflightError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
@@ -39,7 +39,8 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
         gpus: The value of `--gpus`; `None` for all that CUDA sees.
 
     Raises:
-        PreflightError: There is no driver, or no GPU that can be used.
+        NoGpuHereError: There is no driver.
+        PreflightError: The driver does not work, or there is no GPU that can be used.
         UsageError: `gpus` names a GPU that is not there or not visible.
     """
     try:
@@ -47,7 +48,8 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     except NoDriverError as error:
         inside = _inside_a_job(world) if error.is_absent else ()
         hints = (*inside, *error.hints, *_PLAN_WITHOUT)
-        raise PreflightError(error.message, *hints) from None
+        raised = NoGpuHereError if error.is_not_installed else PreflightError
+        raise raised(error.message, *hints) from None
     if not reading.gpus:
         why = [f"GPU {gpu.index} is left out: {gpu.why}" for gpu in reading.left_out]
         raise PreflightError("there is no usable GPU on this machine", *why, *_PLAN_WITHOUT)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 _FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
 
 _WORDS = frozenset(
-    {"strategy", "verdict", "peak in", "phase", "part", "formula", "GPU", "rank", "name", ""}
+    {
+        *("strategy", "verdict", "peak in", "phase", "part", "formula"),
+        *("machine", "GPU", "rank", "name", ""),
+    }
 )
 
 

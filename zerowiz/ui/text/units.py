@@ -92,3 +92,19 @@ def gpus(machine: Machine) -> str:
     names = list(dict.fromkeys(gpu.name for gpu in machine.gpus))
     node = f"{len(machine.gpus)} x {' + '.join(names)}"
     return node if machine.nodes == 1 else f"{machine.nodes} nodes of {node}"
+
+
+def hours(value: float) -> str:
+    """A time that people plan with: `35.2 h`, `1,220 h`, below an hour `14 min`, `20 s`."""
+    if value < 1 / 60:
+        return f"{value * 3600:.0f} s"
+    if value < 1:
+        return f"{value * 60:.0f} min"
+    return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"  # noqa: PLR2004 - three digits
+
+
+def money(amount: float, currency: str = "") -> str:
+    """An amount in a currency: `$704`, `17.60 EUR`, `0.0123`; no currency is assumed."""
+    digits = 0 if amount >= 100 else 2 if amount >= 0.1 else 4  # noqa: PLR2004 - three digits
+    plain = f"{amount:,.{digits}f}"
+    return f"{plain} {currency}" if currency.isalpha() else f"{currency}{plain}"

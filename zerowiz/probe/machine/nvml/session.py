@@ -86,6 +86,7 @@ class NoDriverError(PreflightError):
 
     is_absent = False
     """Whether no driver is installed or loaded, as on a host without a GPU."""
+    is_not_installed = False
 
 
 @contextmanager
@@ -147,5 +148,6 @@ def _init_failure(code: int) -> NoDriverError:
     other = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
     message, hints = _INIT_FAILURES.get(code, other)
     failure = NoDriverError(message, *hints)
+    failure.is_not_installed = code == Code.LIBRARY_NOT_FOUND
     failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
     return failure

@@ -1,0 +1,268 @@
+"""How long a run takes, what it costs, and which machines a model fits, as people ask it."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import HF_IN_CODE, Result, Run
+
+from zerowiz.probe.recording.tape import Replay
+
+PLAN = ("plan", "--model", "7b", "--gradient-checkpointing")
+ON_FOUR = (*PLAN, "--machine", "4xA100-80GB")
+ALL = (*PLAN, "--machine", "all")
+NO_LIBRARY = Replay({"nvmlInitWithFlags(0)": {"err": 12}})
+
+
+def content(result: Result) -> dict[str, Any]:
+    assert 0 == result.code, result.stderr
+    read: dict[str, Any] = json.loads(result.stdout)
+    return read
+
+
+def run_of(here: Run, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = content(here(*ON_FOUR, "--json", *words))["run"]
+    return found
+
+
+def machines(here: Run, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = content(here(*ALL, "--json", *words))["machines"]
+    return found
+
+
+def test_nobody_asks_and_nothing_is_said_of_a_run(here: Run) -> None:
+    result = here(*ON_FOUR)
+    assert "\nRun " not in result.stdout
+    assert content(here(*ON_FOUR, "--json"))["run"] is None
+
+
+def test_a_run_is_the_steps_of_its_tokens_for_each_strategy_that_fits(here: Run) -> None:
+    plan = content(here(*ON_FOUR, "--json", "--tokens", "2B", "--price", "2.50/gpu-hour"))
+    run = plan["run"]
+    assert (2 * 10**9, 10.0, None) == (run["tokens"], run["price_per_hour"], run["currency"])
+    fitting = [one for one in plan["strategies"] if one["verdict"] != "does_not_fit"]
+    assert [one["name"] for one in fitting] == [one["name"] for one in run["strategies"]]
+    for strategy, asked in zip(fitting, run["strategies"], strict=True):
+        assert -(-2 * 10**9 // (4 * 2048)) == asked["steps"]
+        assert asked["hours"] == pytest.approx(asked["steps"] * strategy["step_seconds"] / 3600)
+        assert asked["cost"] == pytest.approx(10 * asked["hours"])
+        interval = asked["hours_interval"]
+        assert interval["low_hours"] < interval["expected_hours"] < interval["high_hours"]
+        assert asked["cost_interval"]["high_cost"] == pytest.approx(10 * interval["high_hours"])
+
+
+def test_a_run_is_a_line_and_a_table_for_people(here: Run) -> None:
+    result = here(*ON_FOUR, "--tokens", "2B", "--price", "2.50EUR/gpu-hour")
+    line = next(line for line in result.stdout.splitlines() if line.startswith("Run "))
+    said = r"Run      2 B tokens, at 10\.00 EUR an hour for the whole machine: zero2 takes [\d.,]+ h, [\d.,]+ EUR"
+    assert re.fullmatch(said, line)
+    table = result.stdout.partition(line)[2]
+    assert ["zero1", "zero2", "zero3"] == re.findall(r"^(zero\d)  +244,141 ", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (("--tokens", "50M", "--epochs", "3"), 150_000_000),
+        (("--sequences", "52k", "--epochs", "3"), 3 * 52_000 * 2048),
+        (("--sequences", "52k", "--seq-len", "512"), 52_000 * 512),
+        (("--tokens", "1e9", "--epochs", "0.5"), 500_000_000),
+        (("--price", "2/gpu-hour"), 10**9),
+    ],
+)
+def test_the_data_is_said_in_tokens_or_sequences(
+    here: Run, words: tuple[str, ...], tokens: int
+) -> None:
+    assert tokens == run_of(here, *words)["tokens"]
+
+
+def test_without_a_price_there_is_no_cost(here: Run) -> None:
+    run = run_of(here, "--tokens", "1B")
+    assert run["price_per_hour"] is None
+    assert {None} == {one["cost"] for one in run["strategies"]}
+
+
+def test_a_price_of_an_instance_is_that_of_its_nodes(here: Run) -> None:
+    words = ("--machine", "2xp5.48xlarge", "--price", "$98/node-hour", "--tokens", "1B")
+    run = content(here(*PLAN, "--json", *words))["run"]
+    assert (196.0, "$") == (run["price_per_hour"], run["currency"])
+    named = ("--machine", "p5.48xlarge", "--price", "p5.48xlarge=98/node-hour")
+    assert 98.0 == content(here(*PLAN, "--json", *named))["run"]["price_per_hour"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"A100-80GB" = "2.50/gpu-hour"\n"p5.48xlarge" = "98/node-hour"\n',
+        '{"A100-80GB": "2.50/gpu-hour"}',
+    ],
+)
+def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
+    name = "prices.json" if text.startswith("{") else "prices.toml"
+    (folder / name).write_text(text)
+    assert 10.0 == run_of(here, "--price", name)["price_per_hour"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--tokens", "many"), "`--tokens many` is no count"),
+        (("--tokens", "0"), "`--tokens 0` is no count"),
+        (("--tokens", "2GiB"), "`--tokens 2GiB` is no count"),
+        (("--sequences", "-5"), "`--sequences -5` is no count"),
+        (("--epochs", "3"), "`--epochs 3`: of how much data is not said"),
+        (("--tokens", "1B", "--epochs", "0"), "`--epochs 0`: it is a number above 0"),
+        (("--tokens", "1B", "--epochs", "nan"), "`--epochs nan`: it is a number above 0"),
+        (("--tokens", "1B", "--epochs", "x"), "it takes a number"),
+        (("--tokens", "1B", "--sequences", "5"), "both say how much data"),
+        (("--price", "cheap"), "`--price cheap` is no price of an hour"),
+        (("--price", "1/gpu-hour", "--price", "2/gpu-hour"), "two prices"),
+        (("--price", "H200=4/gpu-hour"), "no price is for NVIDIA A100-SXM4-80GB"),
+        (("--price", "none.toml"), "`none.toml` cannot be read"),
+        (("--price", "broken.toml"), "`broken.toml` is no TOML"),
+        (("--price", "list.json"), "`list.json` is no list of prices"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_usage(
+    here: Run, folder: Path, words: tuple[str, ...], problem: str
+) -> None:
+    (folder / "broken.toml").write_text("=")
+    (folder / "list.json").write_text('{"H200": 2.5}')
+    result = here(*ON_FOUR, *words)
+    assert 2 == result.code
+    assert problem in result.problem
+    assert "" == result.stdout
+
+
+def test_every_machine_is_asked_where_all_are(here: Run) -> None:
+    result = here(*ALL)
+    assert 0 == result.code
+    head, *rows = result.stdout.partition("machine ")[2].splitlines()
+    assert ["strategy", "verdict", "peak", "room", "step", "(step)", "tokens/s"] == head.split()
+    assert [row for row in rows if row.startswith("2xH100-80GB ")]
+    assert "more machines fit: `--json` lists them all." in result.stdout
+    assert re.search(r"\n\d+ of the \d+ GPUs of the table do not fit it", result.stdout)
+    assert "assumed micro-batch 1" in result.stderr
+
+
+def test_a_machine_of_the_list_is_decided_as_it_is_alone(here: Run) -> None:
+    """What the list says of a machine, `plan --machine` says of it too."""
+    listed = machines(here)
+    picked = {one["strategy"]: one for one in listed if not one["network"]["assumed"]}
+    assert {"ddp", "zero2", "zero3", "zero2-offload"} <= set(picked)
+    for one in picked.values():
+        plan = content(here(*PLAN, "--json", "--machine", one["machine"]))
+        alone = next(e for e in plan["strategies"] if e["name"] == plan["chosen"])
+        assert (one["strategy"], one["verdict"]) == (alone["name"], alone["verdict"])
+        assert one["peak_bytes"] == alone["gpu"]["peak_bytes"]
+        assert one["headroom_bytes"] == alone["gpu"]["headroom_bytes"]
+        assert one["step_seconds"] == alone["step_seconds"]
+
+
+def test_an_assumed_network_can_be_said(here: Run) -> None:
+    found = machines(here, "--nodes", "2")
+    assumed = [one for one in found if one["network"]["assumed"]]
+    assert assumed
+    stated = machines(here, "--nodes", "2", "--interconnect", "ethernet:100Gb/s")
+    assert {"ethernet"} == {one["network"]["kind"] for one in stated}
+    assert {False} == {one["network"]["assumed"] for one in stated}
+
+
+def test_prices_put_the_cheapest_machine_first(here: Run) -> None:
+    words = ("--price", "H100-80GB=2.5/gpu-hour", "--price", "H200=3.5/gpu-hour,B200=6/gpu-hour")
+    found = machines(here, *words, "--tokens", "1B")
+    costs = [one["run"]["cost"] for one in found]
+    priced = [cost for cost in costs if cost is not None]
+    assert 6 == len(priced)
+    assert sorted(priced) == costs[:6]
+    table = here(*ALL, *words).stdout
+    assert "cheapest first" in table
+    assert "Time and cost are of 1 B tokens" in table
+
+
+def test_a_price_of_a_nameless_node_means_nothing_among_many(here: Run) -> None:
+    result = here(*ALL, "--price", "32/node-hour")
+    assert 2 == result.code
+    assert "it needs a name" in result.problem
+
+
+def test_a_script_is_planned_for_all_machines_too(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE.replace(", use_cpu=True", ""))
+    found = here("plan", "--model", "7b", "--machine", "all", "train.py")
+    alone = here("plan", "--model", "7b", "--machine", "8xH200", "--json", "train.py")
+    assert 4 == content(alone)["workload"]["micro_batch"]
+    assert 0 == found.code
+    assert "micro-batch 1" not in found.stderr
+
+
+def test_where_no_machine_fits_the_code_says_so(here: Run) -> None:
+    words = ("plan", "--model", "1t", "--machine", "all", "--gpus-per-node", "1")
+    result = here(*words)
+    assert 4 == result.code
+    assert "1t fits no machine that was tried" in result.problem
+    assert "zerowiz plan --machine" in result.hints
+    listed = here(*words, "--json")
+    assert 4 == listed.code
+    assert [] == json.loads(listed.stdout)["machines"]
+
+
+def test_without_a_driver_a_plan_is_for_the_machines_of_the_tables(
+    here: Run, driver: Callable[[object], None]
+) -> None:
+    driver(NO_LIBRARY)
+    result = here("plan", "--model", "7b")
+    assert 0 == result.code
+    assert "\nmachine " in result.stdout
+    assert "no NVIDIA driver found" in result.stderr
+    assert "planned for the machines of the tables" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--gpus", "0"),
+        ("plan", "--accelerator", "cuda"),
+        ("init",),
+        ("launch", "train.py"),
+        ("doctor",),
+    ],
+)
+def test_without_a_driver_what_is_for_this_computer_still_fails(
+    here: Run, folder: Path, driver: Callable[[object], None], words: tuple[str, ...]
+) -> None:
+    driver(NO_LIBRARY)
+    (folder / "train.py").write_text(HF_IN_CODE)
+    command, *rest = words
+    result = here(command, "--model", "7b", *rest)
+    assert 5 == result.code
+    assert "no NVIDIA driver found" in result.stderr + result.stdout
+
+
+@pytest.mark.parametrize("command", ["init", "launch", "doctor", "measure"])
+def test_all_machines_are_a_question_of_plan_alone(here: Run, folder: Path, command: str) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    script = () if command == "measure" else ("train.py",)
+    result = here(command, "--model", "7b", "--machine", "all", *script)
+    assert 2 == result.code
+    assert "`--machine all` is no machine" in result.problem
+
+
+@pytest.mark.parametrize(
+    "words", [("--gpus", "0"), ("--hostfile", "hosts"), ("--accelerator", "cuda")]
+)
+def test_all_machines_have_no_part_that_is_chosen(
+    here: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    (folder / "hosts").write_text("localhost slots=1\n")
+    result = here(*ALL, *words)
+    assert 2 == result.code
+    assert f"`{' '.join(words)}` is of one machine" in result.problem
+
+
+def test_what_no_machine_can_be_asked_is_said(here: Run) -> None:
+    result = here(*ALL, "--global-batch", "7", "--gpus-per-node", "8")
+    assert 2 == result.code
+    assert "`--global-batch 7`" in result.problem

@@ -1,0 +1,95 @@
+"""Prices as people write them, and the price of a machine."""
+
+import pytest
+
+from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
+from zerowiz.core.machine.spec import parse_instance, parse_spec
+from zerowiz.core.machine.types import Machine
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+
+TABLE, INSTANCES = read_gpu_table(), read_instances()
+
+
+def prices(text: str) -> PriceList:
+    return read_prices(split_prices(text), TABLE, INSTANCES)
+
+
+def machine(text: str) -> Machine:
+    return parse_instance(text, INSTANCES, TABLE) or parse_spec(text, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "of", "instance", "expected"),
+    [
+        ("2.50/gpu-hour", "8xH200", None, 20.0),
+        ("2.50 / gpu-hour", "8xH200", None, 20.0),
+        ("32/node-hour", "8xH200", None, 32.0),
+        ("32/node-hour", "4x8xH200", None, 128.0),
+        ("H200=3/gpu-hour,2/gpu-hour", "8xH200", None, 24.0),
+        ("2/gpu-hour,H200=3/gpu-hour", "8xH200", None, 24.0),
+        ("H200=3/gpu-hour,2/gpu-hour", "8xA100-80GB", None, 16.0),
+        ("8xH200=32/node-hour", "8xH200", None, 32.0),
+        ("8xH200=32/node-hour", "2x8xH200", None, 64.0),
+        ("8xH200=32/node-hour", "4xH200", None, None),
+        ("8xH200=32/node-hour,H200=5/gpu-hour", "4xH200", None, 20.0),
+        ("8xH200=32/node-hour,H200=5/gpu-hour", "8xH200", None, 32.0),
+        ("H200=3/gpu-hour", "8xA100-80GB", None, None),
+        ("p5.48xlarge=98/node-hour", "2xp5.48xlarge", "p5.48xlarge", 196.0),
+        ("P5.48XLARGE=98/node-hour", "p5.48xlarge", "p5.48xlarge", 98.0),
+        ("p5.48xlarge=98/node-hour", "8xH100-80GB", None, None),
+        ("H100-80GB=2/gpu-hour,p5.48xlarge=98/node-hour", "p5.48xlarge", "p5.48xlarge", 98.0),
+        ("H100-80GB=2/gpu-hour", "p5.48xlarge", "p5.48xlarge", 16.0),
+    ],
+)
+def test_the_most_special_price_of_a_machine_counts(
+    text: str, of: str, instance: str | None, expected: float | None
+) -> None:
+    assert expected == prices(text).per_hour(machine(of), instance)
+
+
+@pytest.mark.parametrize(
+    ("text", "currency"),
+    [
+        ("2.50/gpu-hour", ""),
+        ("$2.50/gpu-hour", "$"),
+        ("2.50eur/gpu-hour", "EUR"),
+        ("€2/gpu-h", "€"),
+    ],
+)
+def test_a_currency_is_kept_as_it_was_written(text: str, currency: str) -> None:
+    assert currency == prices(text).currency
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2.50",
+        "/gpu-hour",
+        "-1/gpu-hour",
+        "2.50/hour",
+        "2/tpu-hour",
+        "$2EUR/gpu-hour",
+        "1e9/gpu-hour",
+    ],
+)
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no price of an hour"):
+        prices(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("H100=2/gpu-hour", "could be more than one GPU"),
+        ("Z9000=2/gpu-hour", "names no GPU and no instance"),
+        ("H200=32/node-hour", "how many of its GPUs"),
+        ("H200=1/gpu-hour,H200=2/gpu-hour", "two prices of `H200`"),
+        ("1/gpu-hour,2/gpu-hour", "two prices"),
+        ("$1/gpu-hour,H200=2/gpu-hour", "more than one currency: none and `\\$`"),
+    ],
+)
+def test_a_price_that_has_no_meaning_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        prices(text)

@@ -1,0 +1,122 @@
+"""What a person sees of a run, and of the machines that a model fits."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from ui.test_show import Terminal
+
+from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
+from zerowiz.core.catalog.offers import find_offers
+from zerowiz.core.catalog.planned_run import plan_run
+from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
+from zerowiz.core.decision.flowchart import Constraints, Decision, decide
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.speed.run_cost import RunLength
+from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.ui.catalog.machines import machines
+from zerowiz.ui.catalog.run import run
+from zerowiz.ui.text.units import hours, money
+
+TABLE = read_gpu_table()
+SOME = tuple(row for row in TABLE if "80GB" in row.name or "V100" in row.name)
+LENGTH = RunLength(data_tokens=10**9)
+PRICES = read_prices(
+    split_prices("A100-80GB=$1.50/gpu-hour,H100-80GB=$2.50/gpu-hour"), TABLE, read_instances()
+)
+
+
+def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
+    """A plan whose times are made up: these pages do not change with a constant of theirs."""
+    model, workload = model_from_size("m", params), Workload(gradient_checkpointing=True)
+    made = decide(PlanInput(machine=machine, model=model, workload=workload), Constraints())
+    if not timed:
+        return made
+    tokens = 2048 * machine.world_size
+    time = StepTime(
+        terms=(), expected_seconds=0.5, low_seconds=0.25, high_seconds=1.125, tokens=tokens
+    )
+    evaluated = tuple(replace(one, step_time=time) for one in made.evaluated)
+    chosen = made.chosen and next(e for e in evaluated if e.strategy == made.chosen.strategy)
+    return replace(made, evaluated=evaluated, chosen=chosen)
+
+
+def listed(params: int, prices: PriceList, length: RunLength | None, stream: io.StringIO) -> str:
+    def decide_on(candidate: MachineCandidate) -> Decision:
+        return decided(candidate.machine, params)
+
+    found = find_offers(list_kinds(SOME, ()), TABLE, decide_on, prices, length)
+    job = decided(parse_spec("8xA100-80GB", TABLE), params).job
+    machines(found, job, prices, stream)
+    return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def test_the_machines_of_a_model(golden: Callable[[str, str], None]) -> None:
+    golden("catalog/machines.txt", listed(70 * 10**9, PriceList(), None, io.StringIO()))
+
+
+def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None]) -> None:
+    golden("catalog/machines-priced.txt", listed(7 * 10**9, PRICES, LENGTH, io.StringIO()))
+
+
+def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
+    golden("catalog/machines-none.txt", listed(10**12, PriceList(), None, io.StringIO()))
+
+
+def test_a_narrow_terminal_has_no_line_that_is_wider() -> None:
+    shown = listed(70 * 10**9, PRICES, LENGTH, Terminal())
+    assert "(step)" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("prices", [PRICES, PriceList()])
+def test_a_run(golden: Callable[[str, str], None], prices: PriceList) -> None:
+    stream = io.StringIO()
+    decision = decided(parse_spec("4xA100-80GB", TABLE), 7 * 10**9)
+    run(plan_run(decision, LENGTH, prices, None), stream)
+    golden(f"catalog/run{'-priced' if prices.prices else ''}.txt", stream.getvalue())
+
+
+def test_a_run_whose_time_nobody_knows_says_so() -> None:
+    stream = io.StringIO()
+    decision = decided(parse_spec("4xA100-80GB", TABLE), 7 * 10**9, timed=False)
+    run(plan_run(decision, LENGTH, PRICES, None), stream)
+    said = stream.getvalue()
+    assert "an hour for the whole machine: how long that takes is unknown" in said
+    assert [["zero2", *"-----"]] == [
+        line.split() for line in said.splitlines() if line.startswith("zero2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (hours(0.001), "4 s"),
+        (hours(0.25), "15 min"),
+        (hours(0.9999), "60 min"),
+        (hours(1), "1.0 h"),
+        (hours(99.94), "99.9 h"),
+        (hours(1220), "1,220 h"),
+        (money(704), "704"),
+        (money(17.6), "17.60"),
+        (money(17.6, "$"), "$17.60"),
+        (money(17.6, "EUR"), "17.60 EUR"),
+        (money(0.0123, "€"), "€0.0123"),
+        (money(12345.6), "12,346"),
+    ],
+)
+def test_times_and_costs_are_written_as_people_plan_with_them(said: str, expected: str) -> None:
+    assert expected == said

@@ -1,0 +1,137 @@
+"""Ask of every machine in the tables whether a job fits, how fast it is there and what it costs."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from zerowiz import __version__
+from zerowiz.app.catalog.run_question import RunQuestion
+from zerowiz.app.decide.decision import follow_options
+from zerowiz.app.machines.machine import complete
+from zerowiz.app.options import Options
+from zerowiz.app.resolve.request import Request
+from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, list_kinds
+from zerowiz.core.catalog.offers import Offers, find_offers
+from zerowiz.core.catalog.offers_json import encode_offers
+from zerowiz.core.catalog.prices import PriceList
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.speed.run_cost import RunLength
+from zerowiz.core.values import replace
+from zerowiz.errors import NothingFitsError, UsageError
+from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+
+
+class MachineChoice(Struct, frozen=True, kw_only=True):
+    """The machines of the tables that a job fits."""
+
+    request: Request
+    """Of one of the machines that were tried: what is assumed is the same of all."""
+    offers: Offers
+    length: RunLength | None
+    prices: PriceList
+    largest: str
+    """The largest machine that was tried, as `$machine` takes it."""
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON of `plan --json --machine all`."""
+        model = self.request.job.model
+        return encode_offers(self.offers, model, self.prices, version=__version__)
+
+    def require_any(self) -> None:
+        """See that some machine fits.
+
+        Raises:
+            NothingFitsError: None does.
+        """
+        if not self.offers.offers:
+            name = self.request.job.model.name
+            raise NothingFitsError(
+                f"{name} fits no machine that was tried, the largest of which is {self.largest}",
+                f"`zerowiz plan $machine {self.largest} $model {name}` says what would help",
+            )
+
+
+class _Planner:
+    """Plans one job for many machines: the model is read once."""
+
+    def __init__(
+        self, options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
+    ) -> None:
+        self.options = replace(options, machine=None, gpus_per_node=None)
+        self.facts = facts
+        self.script_args = script_args
+        self.first: Request | None = None
+        self.refused: UsageError | None = None
+
+    def decide(self, candidate: MachineCandidate) -> Decision | None:
+        """The decision on a machine; None where the job cannot be asked of it."""
+        model = None if self.first is None else self.first.job.model
+        try:
+            machine = complete(candidate.machine, self.options)
+            request, decision = follow_options(
+                self.options, machine, self.facts, self.script_args, model
+            )
+        except UsageError as error:
+            # A global batch that its ranks do not share evenly, fp16 states: another may do it.
+            self.refused = self.refused or error
+            return None
+        self.first = self.first or request
+        return decision
+
+
+def find_machines(
+    options: Options,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    question: RunQuestion,
+) -> MachineChoice:
+    """The machines of the tables that the job fits.
+
+    Args:
+        options: What was said; of the machine, at most its nodes, its GPUs per node, its links and
+            the memory of its hosts.
+        facts: What the script shows; None without one.
+        script_args: The words after it.
+        question: What was said of the run's length and of prices.
+
+    Raises:
+        UsageError: No machine can be asked, or a price has no meaning here.
+    """
+    _check_options(options)
+    length, prices = question.length, question.read_prices()
+    if prices.of_any_node:
+        raise UsageError(
+            "`$price` of a node: the nodes of the table differ, so it needs a name",
+            "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
+        )
+    table = read_gpu_table()
+    kinds = list_kinds(table, read_instances(), nodes=options.nodes, gpus=options.gpus_per_node)
+    planner = _Planner(options, facts, script_args)
+    offers = find_offers(kinds, table, planner.decide, prices, length)
+    if planner.first is None:
+        raise planner.refused or UsageError("no machine of the tables has that size")
+    return MachineChoice(
+        request=planner.first,
+        offers=offers,
+        length=length,
+        prices=prices,
+        largest=_largest(kinds),
+    )
+
+
+def _check_options(options: Options) -> None:
+    """See that no part of another machine is said."""
+    for name in ("gpus", "hostfile", "accelerator"):
+        value = getattr(options, name)
+        if value is not None:
+            raise UsageError(
+                f"`${name} {value}` is of one machine, and `$machine all` asks for many",
+                f"drop `${name} {value}`, or name the machine",
+            )
+
+
+def _largest(kinds: Sequence[MachineKind]) -> str:
+    """What has most memory in all."""
+    kind = max(kinds, key=lambda each: each.sizes[-1].world_size * each.gpu.usable_bytes)
+    return kind.build(kind.sizes[-1], read_gpu_table()).name

@@ -1,0 +1,109 @@
+"""How long a run takes and what it costs, as a person asks it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.speed.run_cost import RunLength
+from zerowiz.core.units import parse_count
+from zerowiz.errors import UsageError
+
+if TYPE_CHECKING:
+    from zerowiz.core.catalog.planned_run import PlannedRun
+    from zerowiz.core.catalog.prices import PriceList
+
+# Where a price is said and no length is: what machines and strategies are compared by.
+_COMPARED_TOKENS = 10**9
+_PRICE_FILES = frozenset({".toml", ".json"})
+_MOST_EPOCHS = 100_000
+
+
+class RunQuestion(Struct, frozen=True, kw_only=True):
+    """What a person said of the length of a run and of prices; None is nothing."""
+
+    tokens: str | None = None
+    sequences: str | None = None
+    epochs: float | None = None
+    prices: tuple[str, ...] = ()
+    """Each a price, some with names and commas between them, or the path of a file."""
+
+    @property
+    def length(self) -> RunLength | None:
+        """How much is trained on; a billion tokens where a price is said alone.
+
+        Raises:
+            UsageError: The length is said twice, or makes no sense.
+        """
+        epochs = self._epochs()
+        if self.tokens is not None and self.sequences is not None:
+            raise UsageError(
+                f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both say how much data"
+                " there is",
+                "drop one of them",
+            )
+        if self.tokens is not None:
+            return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
+        if self.sequences is not None:
+            return RunLength(data_sequences=parse_count("sequences", self.sequences), epochs=epochs)
+        if self.epochs is not None:
+            raise UsageError(
+                f"`$epochs {self.epochs:g}`: of how much data is not said",
+                "`$tokens 50M` or `$sequences 52k` says it",
+            )
+        return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
+
+    def _epochs(self) -> float:
+        epochs = 1.0 if self.epochs is None else self.epochs
+        if not 0 < epochs <= _MOST_EPOCHS:
+            raise UsageError(
+                f"`$epochs {epochs:g}`: it is a number above 0, and at most {_MOST_EPOCHS}"
+            )
+        return epochs
+
+    def read_prices(self) -> "PriceList":
+        """The prices that were said.
+
+        Raises:
+            UsageError: One is no price, is for nothing that is known, or is said twice.
+        """
+        from zerowiz.core.catalog.prices import read_prices, split_prices  # noqa: PLC0415 - most plans ask for no price
+        from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances  # noqa: PLC0415 - as above
+        from zerowiz.probe.machine.price_file import read_price_file  # noqa: PLC0415 - as above
+
+        amounts: dict[str, str] = {}
+        for text in self.prices:
+            path = Path(text)
+            read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
+            for name in read.keys() & amounts.keys():
+                raise UsageError(f"`$price` says two prices{f' of `{name}`' if name else ''}")
+            amounts |= read
+        return read_prices(amounts, read_gpu_table(), read_instances())
+
+    def plan_run(self, decision: Decision, machine: str | None) -> "PlannedRun | None":
+        """The run on the machine of a decision; None where nobody asks for it.
+
+        Args:
+            decision: What was decided.
+            machine: As `$machine` names it; None for this one.
+
+        Raises:
+            UsageError: The length or a price makes no sense, or no price is for this machine.
+        """
+        length = self.length
+        if length is None:
+            return None
+        from zerowiz.core.catalog.planned_run import plan_run  # noqa: PLC0415 - most plans ask for no run
+        from zerowiz.core.machine.spec import find_instance, split_spec  # noqa: PLC0415 - as above
+        from zerowiz.probe.machine.gpu_table import read_instances  # noqa: PLC0415 - as above
+
+        prices = self.read_prices()
+        instance = find_instance(split_spec(machine or "")[1], read_instances())
+        run = plan_run(decision, length, prices, None if instance is None else instance.name)
+        if prices.prices and run.price_per_hour is None:
+            raise UsageError(
+                f"no price is for {decision.job.machine.gpus[0].name}: `$price` names others",
+                "`$price 2.50/gpu-hour`, without a name, is for any machine",
+            )
+        return run

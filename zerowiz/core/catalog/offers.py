@@ -1,0 +1,194 @@
+"""Find the machines of the tables that a job fits, and put them in order.
+
+Each kind is tried from small to large. What decides most is memory, and the same strategies hold as
+much on any GPU where as many ranks share the job: so where nothing fits, nothing fits a smaller GPU
+either, and that one is not tried.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind
+from zerowiz.core.catalog.planned_run import run_of
+from zerowiz.core.catalog.prices import PriceList
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.machine.spec import GpuModel
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.speed.run_cost import PredictedRun, RunLength
+
+Decide = Callable[[MachineCandidate], Decision | None]
+"""What the flowchart says of a machine; None where the job cannot be asked of it."""
+
+# Of each GPU: the fewest that fit, and as many again, to see what more of them are worth.
+_SIZES_OF_A_GPU = 2
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """A machine that the job fits."""
+
+    candidate: MachineCandidate
+    machine: Machine
+    """With what the options say of it."""
+    chosen: StrategyEstimate
+    price_per_hour: float | None
+    """Of all its nodes; None where nobody said."""
+    run: PredictedRun | None
+    """None where no length was asked for, or no time is known."""
+
+    @property
+    def assumes_network(self) -> bool:
+        """Whether the network between its nodes is a guess."""
+        assumed = self.candidate.machine.network
+        return self.candidate.assumes_network and self.machine.network == assumed
+
+
+class Offers(Struct, frozen=True, kw_only=True):
+    """Every machine that was found, and what was not."""
+
+    offers: tuple[Offer, ...]
+    """The best first."""
+    kinds_without: int
+    """How many GPUs of the table fit in no size that was tried."""
+    kinds: int
+    """How many GPUs were tried."""
+
+
+class _TooSmall(Struct, frozen=True, kw_only=True):
+    """What each rank and node have of a machine that no strategy fits."""
+
+    world_size: int
+    takes_bf16: bool
+    total_bytes: int
+    free_bytes: int
+    host_bytes: int
+
+    @staticmethod
+    def of(machine: Machine) -> "_TooSmall":
+        return _TooSmall(
+            world_size=machine.world_size,
+            takes_bf16=machine.takes_bf16,
+            total_bytes=machine.total_bytes or 0,
+            free_bytes=machine.free_bytes or 0,
+            host_bytes=machine.host.available_bytes or 0,
+        )
+
+    def covers(self, other: "_TooSmall") -> bool:
+        """Whether the other one has no more of anything."""
+        if (self.world_size, self.takes_bf16) != (other.world_size, other.takes_bf16):
+            return False
+        return (
+            other.total_bytes <= self.total_bytes
+            and other.free_bytes <= self.free_bytes
+            and other.host_bytes <= self.host_bytes
+        )
+
+
+_Fitting = tuple[MachineCandidate, Decision, StrategyEstimate]
+
+
+class _Trial:
+    """What is known of the machines that were tried."""
+
+    def __init__(self, decide: Decide, table: Sequence[GpuModel]) -> None:
+        self.decide = decide
+        self.table = table
+        self.too_small: list[_TooSmall] = []
+
+    def fitting(self, kind: MachineKind) -> Iterator[_Fitting]:
+        """The sizes of a kind that the job fits, the smallest first."""
+        for size in kind.sizes:
+            candidate = kind.build(size, self.table)
+            seen = _TooSmall.of(candidate.machine)
+            if any(one.covers(seen) for one in self.too_small):
+                continue
+            decision = self.decide(candidate)
+            if decision is None:
+                continue
+            if not any(one.runs for one in decision.evaluated):
+                self.too_small.append(seen)
+            chosen = decision.chosen
+            if chosen is not None and chosen.runs:
+                yield candidate, decision, chosen
+
+
+def find_offers(
+    kinds: Iterable[MachineKind],
+    table: Sequence[GpuModel],
+    decide: Decide,
+    prices: PriceList,
+    length: RunLength | None,
+) -> Offers:
+    """The machines that the job fits, the cheapest first; without prices, the fewest GPUs first.
+
+    An instance is there where it has a price of its own, or adds something: a host whose memory is
+    known, where its GPUs alone do not fit, or a known network, where one node is not enough.
+
+    Args:
+        kinds: What is tried; GPUs before instances.
+        table: The GPUs, by which machines are built.
+        decide: What the flowchart says of a machine.
+        prices: What a person said of prices.
+        length: Of the run whose time and cost are asked for.
+    """
+    trial = _Trial(decide, table)
+    found: list[Offer] = []
+    fewest: dict[str, int] = {}
+    without = 0
+    gpu_kinds = [kind for kind in kinds if kind.instance is None]
+    for kind in gpu_kinds:
+        fitting = _first(trial.fitting(kind), _SIZES_OF_A_GPU)
+        without += not fitting
+        if fitting:
+            fewest[kind.gpu.name] = fitting[0][0].size.world_size
+        found += (_offer(*each, prices, length) for each in fitting)
+    for kind in kinds:
+        instance = kind.instance
+        if instance is None:
+            continue
+        covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
+        if not covered or prices.names(instance.name):
+            fitting = _first(trial.fitting(kind), 1)
+            found += (_offer(*each, prices, length) for each in fitting)
+    return Offers(
+        offers=tuple(sorted(found, key=_order)),
+        kinds_without=without,
+        kinds=len(gpu_kinds),
+    )
+
+
+def _first(found: Iterator[_Fitting], count: int) -> list[_Fitting]:
+    return [each for _, each in zip(range(count), found, strict=False)]
+
+
+def _offer(
+    candidate: MachineCandidate,
+    decision: Decision,
+    chosen: StrategyEstimate,
+    prices: PriceList,
+    length: RunLength | None,
+) -> Offer:
+    per_hour = prices.per_hour(candidate.machine, candidate.instance)
+    tokens = None if length is None else length.tokens(decision.job.workload.sequence_tokens)
+    return Offer(
+        candidate=candidate,
+        machine=decision.job.machine,
+        chosen=chosen,
+        price_per_hour=per_hour,
+        run=None if tokens is None else run_of(chosen, tokens, per_hour),
+    )
+
+
+def _order(offer: Offer) -> tuple[bool, float, int, float, str]:
+    """By cost; of equal or unknown cost by GPUs, then by speed."""
+    cost = None if offer.run is None else offer.run.cost
+    step_time = offer.chosen.step_time
+    speed = 0.0 if step_time is None else step_time.tokens_per_s
+    return (
+        cost is None,
+        0.0 if cost is None else cost.expected_cost,
+        offer.candidate.size.world_size,
+        -speed,
+        offer.candidate.name,
+    )

@@ -1,0 +1,164 @@
+"""Read what an hour of a machine costs, and find the price of one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from zerowiz.core.machine.spec import GpuModel, Instance, find_instance, find_model, split_spec
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
+
+_AMOUNT = re.compile(
+    r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)"
+)
+_HINTS = (
+    "write `$price 2.50/gpu-hour` or `$price 32/node-hour`",
+    "of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`",
+    'or a file, in TOML with `"H100-80GB" = "2.50/gpu-hour"`',
+)
+
+
+class PriceUnit(StrEnum):
+    """What is paid for by the hour."""
+
+    GPU = "gpu"
+    NODE = "node"
+
+
+class Price(Struct, frozen=True, kw_only=True):
+    """What an hour of something costs."""
+
+    amount: float
+    unit: PriceUnit
+    currency: str
+    """As it was written, `$` or `EUR`; empty where none was."""
+    instance: str | None = None
+    """The instance that it is for."""
+    gpu: str | None = None
+    """The GPU that it is for, as NVML prints it."""
+    gpus: int | None = None
+    """How many of it a node has; None for any."""
+
+    def per_hour(self, machine: Machine) -> float:
+        """Of all nodes of a machine."""
+        return self.amount * (machine.world_size if self.unit is PriceUnit.GPU else machine.nodes)
+
+    def is_for(self, machine: Machine, instance: str | None) -> bool:
+        """Whether it is the price of this machine, which may be nodes of an instance."""
+        if self.instance is not None:
+            return self.instance == instance
+        if self.gpu is None:
+            return True
+        of_kind = machine.is_uniform and machine.gpus[0].name == self.gpu
+        return of_kind and self.gpus in {None, len(machine.gpus)}
+
+
+class PriceList(Struct, frozen=True, kw_only=True):
+    """The prices that a person gave, the most special first."""
+
+    prices: tuple[Price, ...] = ()
+
+    @property
+    def currency(self) -> str:
+        """Of all of them."""
+        return next((price.currency for price in self.prices), "")
+
+    def per_hour(self, machine: Machine, instance: str | None) -> float | None:
+        """What an hour of a machine costs; None where no price is for it.
+
+        Args:
+            machine: The GPUs of a job.
+            instance: The name in the table of instances that its nodes have, if they have one.
+        """
+        of_it = (price for price in self.prices if price.is_for(machine, instance))
+        return next((price.per_hour(machine) for price in of_it), None)
+
+    def names(self, instance: str) -> bool:
+        """Whether an instance has a price of its own."""
+        return any(price.instance == instance for price in self.prices)
+
+    @property
+    def of_any_node(self) -> bool:
+        """Whether a node has one price, whatever it is."""
+        return any(p.unit is PriceUnit.NODE and not (p.instance or p.gpu) for p in self.prices)
+
+
+def split_prices(text: str) -> dict[str, str]:
+    """The amount of each name in `H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`.
+
+    A price of any machine has the empty name.
+
+    Raises:
+        UsageError: A name has two prices.
+    """
+    found: dict[str, str] = {}
+    for entry in text.split(","):
+        name, equals, amount = entry.rpartition("=")
+        if name.strip() in found:
+            whose = f" of `{name.strip()}`" if equals else ""
+            raise UsageError(f"`$price {text}` says two prices{whose}", *_HINTS)
+        found[name.strip()] = amount.strip()
+    return found
+
+
+def read_prices(
+    amounts: Mapping[str, str], table: Sequence[GpuModel], instances: Sequence[Instance]
+) -> PriceList:
+    """The prices by the names of what they are for.
+
+    Args:
+        amounts: Such as `2.50/gpu-hour`, by the name of an instance, of a GPU, of GPUs of a node
+            (`8xH200`), or by an empty name for any machine.
+        table: The GPUs that can be named.
+        instances: The instances that can be named.
+
+    Raises:
+        UsageError: An amount is no price, a name means nothing, or currencies differ.
+    """
+    prices = [_read(name, amount, table, instances) for name, amount in amounts.items()]
+    currencies = sorted({price.currency for price in prices})
+    if len(currencies) > 1:
+        shown = " and ".join(f"`{currency}`" if currency else "none" for currency in currencies)
+        raise UsageError(f"`$price` has more than one currency: {shown}", "write all in one")
+    return PriceList(prices=tuple(sorted(prices, key=_generality)))
+
+
+def _generality(price: Price) -> int:
+    """How many machines it can be for, as a rank."""
+    said = (price.instance is not None, price.gpus is not None, price.gpu is not None, True)
+    return said.index(True)
+
+
+def _read(
+    name: str, amount: str, table: Sequence[GpuModel], instances: Sequence[Instance]
+) -> Price:
+    match = _AMOUNT.fullmatch(amount.strip())
+    if match is None or (match[1] and match[3]):
+        words = f"{name}={amount}" if name else amount
+        raise UsageError(f"`$price {words}` is no price of an hour", *_HINTS)
+    price = Price(
+        amount=float(match[2]),
+        unit=PriceUnit(match[4]),
+        currency=match[1] or (match[3] or "").upper(),
+    )
+    return price if not name else _named(price, name, table, instances)
+
+
+def _named(
+    price: Price, name: str, table: Sequence[GpuModel], instances: Sequence[Instance]
+) -> Price:
+    """The price of what a name means."""
+    instance = find_instance(name, instances)
+    if instance is not None:
+        return replace(price, instance=instance.name)
+    count, gpu = split_spec(name)
+    model = find_model(gpu, table)
+    if price.unit is PriceUnit.NODE and count is None:
+        raise UsageError(
+            f"`$price {name}=...`: how many of its GPUs a node has is not said",
+            f"write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
+        )
+    return replace(price, gpu=model.name, gpus=count)

@@ -1,0 +1,1 @@
+"""How long a run takes, what it costs, and which machines it fits."""

@@ -1,0 +1,64 @@
+"""Show how long a run takes and what it costs, with each strategy that fits."""
+
+from typing import TextIO
+
+from zerowiz.core.catalog.planned_run import PlannedRun, StrategyRun
+from zerowiz.core.speed.run_cost import PredictedRun
+from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.units import count, hours, money
+
+_UNKNOWN = "-"
+_LEGEND = (
+    "time is of optimizer steps alone: starting, evaluating and saving come on top; in brackets are"
+    " the bounds of the prediction"
+)
+
+
+def run(planned: PlannedRun, stream: TextIO) -> None:
+    """The run of the chosen strategy in a line, then a table of all that fit."""
+    say(stream, "", f"Run      {_what(planned)}")
+    if not planned.strategies:
+        return
+    stream.write("\n")
+    priced = planned.price_per_hour is not None
+    costs = ("cost", "(cost)") if priced else ()
+    table = grid(stream, "strategy", "steps", "time", "(time)", *costs)
+    for each in planned.strategies:
+        table.add_row(*_row(each, planned.currency, priced=priced))
+    print_table(table, stream)
+    say(stream, "", _LEGEND)
+
+
+def _what(planned: PlannedRun) -> str:
+    """What is trained on, and how long the chosen strategy takes for it."""
+    trained = f"{count(planned.tokens)} tokens"
+    if planned.price_per_hour is not None:
+        price = money(planned.price_per_hour, planned.currency)
+        trained += f", at {price} an hour for the whole machine"
+    runs = {each.evaluated.strategy.name: each.run for each in planned.strategies}
+    chosen = runs.get(planned.chosen or "")
+    if chosen is None:
+        return f"{trained}: how long that takes is unknown"
+    cost = chosen.cost
+    costs = "" if cost is None else f", {money(cost.expected_cost, planned.currency)}"
+    return f"{trained}: {planned.chosen} takes {hours(chosen.expected_hours)}{costs}"
+
+
+def _row(each: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
+    name, found = each.evaluated.strategy.name, each.run
+    if found is None:
+        return (name, *[_UNKNOWN] * (5 if priced else 3))
+    return (name, f"{found.steps:,}", *_time(found), *(_cost(found, currency) if priced else ()))
+
+
+def _time(found: PredictedRun) -> tuple[str, str]:
+    bounds = f"({hours(found.low_hours)} to {hours(found.high_hours)})"
+    return hours(found.expected_hours), bounds
+
+
+def _cost(found: PredictedRun, currency: str) -> tuple[str, str]:
+    cost = found.cost
+    if cost is None:
+        return _UNKNOWN, _UNKNOWN
+    bounds = f"({money(cost.low_cost, currency)} to {money(cost.high_cost, currency)})"
+    return money(cost.expected_cost, currency), bounds
