@@ -12,7 +12,7 @@ from zerowiz.core.measure.trial import decode_trial, plan_trial
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.values import replace
 from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.ui.measure import comparison
+from zerowiz.ui.measure import comparison, outcome
 
 MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")
 PREDICTED = StepTime(terms=(), expected_seconds=0.3, low_seconds=0.2, high_seconds=0.4, tokens=8)
@@ -27,6 +27,7 @@ LINKS = [
 def compared(**said: object) -> Comparison:
     untimed: dict[str, Any] = {
         "timed_step_seconds": None,
+        "timed_steps": 6,
         "rank_times": [],
         "bus": None,
         "error": None,
@@ -54,6 +55,20 @@ def test_the_steady_step_stands_beside_its_prediction() -> None:
     assert "Step     predicted: 0.300 s, 0.200 to 0.400; error +19.8 %" in lines
 
 
+def test_steps_that_the_deadline_left_out_are_said_to_be() -> None:
+    samples = SAMPLES[:2]
+    run = compared(timed_step_seconds=samples, rank_times=[{"timed_step_seconds": samples}])
+    assert "Step     not measured: time was left for 2 of 6 steps" in shown(run)
+
+
+def test_a_run_that_dies_in_a_free_step_says_where() -> None:
+    died = compared(ok=False, oom_phase="timing")
+    assert "ran out of memory in a free-running step, after those that were measured" == outcome(
+        died
+    )
+    assert not any(line.startswith("Step     not") for line in shown(died))
+
+
 def test_the_links_stand_by_the_size_of_the_message() -> None:
     lines = [line for line in shown(timed(bus=LINKS)) if line.startswith("Bus")]
     assert [
@@ -63,4 +78,5 @@ def test_the_links_stand_by_the_size_of_the_message() -> None:
 
 
 def test_without_timed_steps_there_are_no_such_lines() -> None:
-    assert not any(line.startswith(("Step     measured", "Bus")) for line in shown(compared()))
+    lines = shown(compared(timed_steps=0))
+    assert not any(line.startswith(("Step     measured", "Step     not", "Bus")) for line in lines)

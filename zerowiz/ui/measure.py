@@ -1,6 +1,6 @@
 """Show a measured run and its prediction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import Any, TextIO, cast
@@ -18,6 +18,10 @@ _VERDICTS = {
 }
 
 
+# What a row calls otherwise.
+_PLACES: Mapping[object, str] = {"timing": "a free-running step, after those that were measured"}
+
+
 def _size(size_bytes: int | None) -> str:
     """GiB with the digits that a comparison needs."""
     if size_bytes is None:
@@ -33,7 +37,7 @@ def outcome(comparison: Comparison) -> str:
     """How the run ended, in words."""
     row = comparison.row
     if row["oom_phase"] is not None:
-        return f"ran out of memory in {row['oom_phase']}"
+        return f"ran out of memory in {_PLACES.get(row['oom_phase'], row['oom_phase'])}"
     return "ran" if comparison.ok else f"failed: {row['error']}"
 
 
@@ -48,10 +52,14 @@ def _run_line(comparison: Comparison) -> str:
 
 def _step_lines(comparison: Comparison) -> Iterator[str]:
     """The time of a step: predicted, and measured where nothing waits inside it."""
-    step, samples = comparison.step, cast("list[float]", comparison.row["timed_step_seconds"] or [])
+    row, step = comparison.row, comparison.step
+    samples = cast("list[float]", row["timed_step_seconds"] or [])
     if step.measured is not None:
         median = f"{seconds(step.measured.seconds)} s, median of the last 3 of"
         yield f"Step     measured: {median} {', '.join(map(seconds, samples))}"
+    elif comparison.ok and row["timed_steps"]:
+        left = f"time was left for {len(samples)} of {row['timed_steps']} steps"
+        yield f"Step     not measured: {left}"
     if step.predicted is not None:
         found = step.predicted
         bounds = f"{seconds(found.low_seconds)} to {seconds(found.high_seconds)}"
