@@ -34,11 +34,11 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.outcome import oom_text, verdict
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
-from zerowiz.emit import attempt_folder, job, measure, processes
+from zerowiz.emit import attempt_folder, job, measure, own_script, processes
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch import build_locks
 from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.worker import batch_files, rank
+from zerowiz.worker import batch_files, measured_script, rank
 
 KILL_REASONS = {*get_args(batch_files.KillReason)}
 SAME = {
@@ -54,6 +54,9 @@ SAME = {
     "how a traceback begins": (rank.TRACEBACK.decode(), oom_text.TRACEBACK),
     "what a shell adds to a signal": (rank.SIGNALLED, verdict.SIGNALLED),
     "what an Accelerator is told on the CPU": (sees_one_rank(rank.ACCELERATE_ON_CPU), True),
+    "the variable of measured steps": (rank.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
+    "the same, where they are counted": (measured_script.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
+    "the variable of their folder": (measured_script.FOLDER_VARIABLE, own_script.FOLDER_VARIABLE),
     "the folder's variable": (rank.ATTEMPT_VARIABLE, attempt_folder.ATTEMPT_VARIABLE),
     "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, attempt_folder.SUPERVISOR_VARIABLE),
     "the grace's variable": (rank.GRACE_VARIABLE, attempt_folder.GRACE_VARIABLE),

@@ -1,7 +1,7 @@
 """`zerowiz measure`: real steps on this machine, and the prediction of each."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +16,22 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.measure.row import Comparison, encode_comparison
 from zerowiz.core.measure.trial import Loop
 from zerowiz.core.plan_json import SCHEMA_VERSION
+from zerowiz.errors import UsageError
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter
+
+_STEPS, _SCRIPT_STEPS = 3, 8
 
 
 @takes_options
 def measure(
     options: Options,
+    script: Annotated[
+        str | None, typer.Argument(help="Your own training script; without it, the model alone")
+    ] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+    ] = None,
     cases: Annotated[
         Path | None, typer.Option("--cases", help="JSON list of runs, instead of the options")
     ] = None,
@@ -37,8 +46,9 @@ def measure(
         typer.Option("--cap-bytes", min=1, help="Cap torch's allocator: a smaller card"),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Optimizer steps, measured by phase")
-    ] = 3,
+        int | None,
+        typer.Option("--steps", min=1, help="Optimizer steps, by phase: 3; of a script: 8"),
+    ] = None,
     timed_steps: Annotated[
         int | None,
         typer.Option(
@@ -56,6 +66,18 @@ def measure(
     ] = 300,
 ) -> None:
     """Take real steps on this machine, and hold the prediction against them"""
+    if script is not None:
+        given = {
+            "--cases": cases is not None,
+            "--all": every,
+            "--loop": loop is not Loop.ENGINE,
+            "--cap-bytes": cap_bytes is not None,
+            "--timed-steps": timed_steps is not None,
+            "--output": output is not None,
+        }
+        _refuse_beside_script(given)
+        _measure_script(script, tuple(args or ()), options, steps or _SCRIPT_STEPS, deadline)
+        return
     reporter = TerminalReporter(quiet=options.quiet)
     planned = plan_measurement(
         options,
@@ -63,7 +85,7 @@ def measure(
         reporter,
         loop=loop,
         cap_bytes=cap_bytes,
-        steps=steps,
+        steps=steps or _STEPS,
         timed_steps=timed_steps,
         every=every,
     )
@@ -99,6 +121,41 @@ def measure(
     require_all(ended, planned)
 
 
+def _refuse_beside_script(given: Mapping[str, bool]) -> None:
+    """Refuse options of the model that stands alone."""
+    for name, said in given.items():
+        if said:
+            raise UsageError(f"`{name}` is not for a script of your own", f"drop `{name}`")
+
+
+def _measure_script(
+    script: str, args: tuple[str, ...], options: Options, steps: int, deadline_s: int
+) -> None:
+    """Run a person's own script, and show what its steps took."""
+    # Loaded here: what launches a script takes long to load.
+    from zerowiz.app.measure_script import (  # noqa: PLC0415
+        measure_script,
+        plan_script,
+        require_steps,
+    )
+    from zerowiz.core.measure.own_script import encode_script_run  # noqa: PLC0415
+    from zerowiz.ui import show  # noqa: PLC0415
+    from zerowiz.ui.launch_reporter import TerminalLaunchReporter  # noqa: PLC0415
+
+    reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=False)
+    start = plan_script(script, args, options, reporter)
+    if options.dry_run:
+        show.launch(start.launch_plan, sys.stdout)
+        return
+    run = measure_script(start, steps, deadline_s, reporter)
+    if options.as_json:
+        versions = {"schema_version": SCHEMA_VERSION, "zerowiz_version": __version__}
+        write_json({**versions, "script": encode_script_run(run)})
+    else:
+        show_measured.script_run(run, sys.stdout)
+    require_steps(run)
+
+
 def _show_ended(ended: Sequence[Comparison], options: Options, *, every: bool) -> None:
     """Everything as JSON, or a table of many candidates."""
     if options.as_json:
@@ -110,5 +167,6 @@ def _show_ended(ended: Sequence[Comparison], options: Options, *, every: bool) -
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(name="measure", cls=PlainCommand)(measure)
+    """Add the command; from SCRIPT on, every word belongs to the script."""
+    settings = {"allow_interspersed_args": False}
+    app.command(name="measure", cls=PlainCommand, context_settings=settings)(measure)

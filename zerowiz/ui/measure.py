@@ -6,7 +6,9 @@ from math import inf
 from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.measure.row import Comparison
+from zerowiz.core.measure.timing import ComparedStep
 from zerowiz.ui.text.table import grid, print_table, say
 from zerowiz.ui.text.units import bare_gib, seconds
 
@@ -123,3 +125,28 @@ def _took(comparison: Comparison) -> float:
     """What is not known stands last."""
     step = comparison.step.measured
     return inf if step is None else step.seconds
+
+
+def script_run(run: ScriptRun, stream: TextIO) -> None:
+    """A person's own script: its peak and its step, predicted beside measured."""
+    peak = run.peak
+    say(stream, f"{run.planned.strategy.name}: {run.steps} of {run.wanted_steps} optimizer steps")
+    known = peak.measured_bytes is not None
+    measured = f"{_size(peak.measured_bytes)} GiB" if known else "not counted here"
+    error = "" if peak.error is None else f"; error {_percent(peak.error)}"
+    predicted = f"{_size(peak.predicted_bytes)} GiB"
+    say(stream, f"Peak     measured: {measured}; predicted: {predicted}{error}")
+    say(stream, *_script_step(run.step, run.samples))
+    if run.out_of_memory is not None:
+        say(stream, f"It ran out of {run.out_of_memory} memory")
+
+
+def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iterator[str]:
+    for rank, each_step in enumerate(samples):
+        if each_step:
+            yield f"Rank {rank}   {', '.join(f'{each:.3g}' for each in each_step)} s"
+    if step.measured is not None:
+        yield f"Step     measured: {seconds(step.measured.seconds)} s, median of the last 3"
+    if step.predicted is not None:
+        error = "" if step.error is None else f"; error {_percent(step.error)}"
+        yield f"Step     predicted: {seconds(step.predicted.expected_seconds)} s{error}"

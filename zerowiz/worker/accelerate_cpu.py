@@ -17,7 +17,11 @@ def main() -> None:
     from accelerate import PartialState  # noqa: PLC0415 - importing this file must stay cheap
 
     PartialState(cpu=True)
-    words = sys.argv[1:]
+    run_words(sys.argv[1:])
+
+
+def run_words(words: list[str]) -> None:
+    """Become what is run: a script, or `-m` and a module, with the words after it."""
     if words[0] == "-m":
         sys.path[0] = str(Path.cwd())
         sys.argv = words[1:]

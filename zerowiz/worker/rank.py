@@ -46,10 +46,8 @@ OOM_POLLS = 20
 CHUNK_BYTES = 1 << 16
 TAIL_LINES = 200
 LINE_BYTES = 2000
-# Disk space that is reserved for the report of the end.
-REPORT_BYTES = 1 << 15
-# linux/prctl.h
-PR_SET_PDEATHSIG = 1
+REPORT_BYTES = 1 << 15  # disk space that is reserved for the report of the end
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # core/outcome/verdict.py: how long a rank that has failed may take to end; an older error was
 # caught.
 TAKING_DOWN_S = 300.0
@@ -68,8 +66,7 @@ EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensio
 LOCKS_POLL_S = 1.0
 # How long the compilers of a rank that has died may take to end, once they are killed.
 COMPILERS_S = 2.0
-# What a shell adds to the number of a signal for the exit status.
-SIGNALLED = 128
+SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
 # DeepSpeed's own launcher sets this variable of each of its ranks, beside RANK and LOCAL_RANK
 # (deepspeed/launcher/launch.py, 0.19.8). mpirun does not, and zerowiz takes it out of the
@@ -92,6 +89,8 @@ OPENMPI_VARIABLES = {
 # Of an Accelerator that is configured from outside (core/script/delivery.py); on DeepSpeed's CPU
 # accelerator it needs a state of its own first (accelerate_cpu.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
+# measured_script.py: after how many optimizer steps it ends the training.
+STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 # Signals that this process ignores: launchers and terminals signal the process group or the tree,
 # so the rank gets them as well, and this process has to outlive it.
 IGNORED_SIGNALS = (
@@ -111,7 +110,8 @@ def rank_command(words: list[str]) -> list[str]:
     words = words[len(local) :]
     program = words[: 2 if words[0] == "-m" else 1]
     on_cpu = ACCELERATE_ON_CPU.items() <= os.environ.items()
-    first = [str(Path(__file__).with_name("accelerate_cpu.py"))] if on_cpu else []
+    before = {"accelerate_cpu.py": on_cpu, "measured_script.py": STEPS_VARIABLE in os.environ}
+    first = [str(Path(__file__).with_name(name)) for name, needed in before.items() if needed]
     return [sys.executable, "-u", *first, *program, *local, *words[len(program) :]]
 
 

@@ -1,0 +1,126 @@
+"""`zerowiz measure SCRIPT`: a person's own script, run for some steps through the launcher."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from cli.harness import Run
+from cli.test_measure import CPU, MODEL, measuring_environ
+from paths import TEMPLATES
+from ranks.harness import run
+
+from zerowiz.core.codec import decode
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.measure.own_script import ScriptRun
+from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.outcome.verdict import Cause, JobEnd
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.strategies import ZERO2
+from zerowiz.core.workload import Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.ui.measure import script_run
+
+SCRIPT = "train_deepspeed.py"
+
+
+def copy_script(folder: Path) -> None:
+    """The template, and what it imports."""
+    shutil.copy(TEMPLATES / SCRIPT, folder)
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+
+
+@pytest.mark.parametrize(
+    "words", [("--all",), ("--cases", "c.json"), ("--cap-bytes", "5"), ("--output", "rows.jsonl")]
+)
+def test_what_is_of_the_model_alone_is_refused_beside_a_script(
+    here: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    copy_script(folder)
+    done = here("measure", *CPU, *words, SCRIPT)
+    assert 2 == done.code
+    assert f"`{words[0]}` is not for a script of your own" in done.problem
+
+
+def test_options_stand_before_the_script_and_words_after_it_are_its_own(
+    here: Run, folder: Path
+) -> None:
+    copy_script(folder)
+    words = ("--model_config", MODEL, "--steps", "40")
+    done = here("measure", *CPU, "--yes", "--dry-run", "--stage", "2", SCRIPT, *words)
+    assert 0 == done.code, done.stderr
+    assert f"--model_config {MODEL} --steps 40 --deepspeed" in done.stdout
+
+
+@pytest.mark.deepspeed
+def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) -> None:
+    copy_script(tmp_path)
+    before = (tmp_path / SCRIPT).read_bytes()
+    own = ["--model_config", MODEL, "--corpus", str(TEMPLATES / "corpus.txt")]
+    done = run(
+        [sys.executable, "-m", "zerowiz", "measure", *CPU, "--stage", "2", "--precision", "fp32"]
+        + ["--yes", "--json", "--steps", "4", SCRIPT, *own]
+        + ["--seq_len", "32", "--steps", "5000", "--output_dir", "out"],
+        env=measuring_environ(tmp_path),
+        cwd=tmp_path,
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    said = json.loads(done.stdout)["script"]
+    assert ("zero2", "finished", 4) == (said["strategy"], said["ended"], said["steps"])
+    assert [3, 3] == [len(rank["timed_step_seconds"]) for rank in said["ranks"]]
+    assert [(2, 1), (2, 1)] == [(rank["stage"], rank["micro_batch"]) for rank in said["ranks"]]
+    assert said["measured"]["step_seconds"] > 0
+    assert before == (tmp_path / SCRIPT).read_bytes()
+    assert not (tmp_path / "out").exists()
+    assert () == done.shared_memory_left
+
+
+def planned() -> StrategyEstimate:
+    machine, table = parse_spec("2xH200", read_gpu_table()), read_gpu_table()
+    size = parse_size("1b")
+    assert size is not None
+    job = PlanInput(
+        machine=machine,
+        model=model_from_size("1b", size),
+        workload=Workload(),
+        rates=find_rates(machine, table),
+    )
+    return evaluate(job, ZERO2)
+
+
+def ran(*ranks: dict[str, object], **end: object) -> ScriptRun:
+    ended = decode(JobEnd, {"status": 0, "cause": Cause.FINISHED.value, **end}, "end")
+    return ScriptRun(planned=planned(), end=ended, ranks=ranks, wanted_steps=4)
+
+
+def rank(*seconds: float, peak_bytes: int | None = 10**9) -> dict[str, object]:
+    steps = len(seconds) + 1
+    return {"steps": steps, "timed_step_seconds": list(seconds), "peak_bytes": peak_bytes}
+
+
+def test_the_fullest_and_the_slowest_rank_count() -> None:
+    one = ran(rank(1, 1, 1, peak_bytes=5), rank(3, 2, 2, 2, peak_bytes=7))
+    assert (7, 4) == (one.peak.measured_bytes, one.steps)
+    assert one.step.measured is not None
+    assert 2 == one.step.measured.seconds
+    assert one.measured
+
+
+def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:
+    assert ran(rank(1, 1, 1), rank(1, 1, 1, peak_bytes=None)).peak.measured_bytes is None
+    assert ran(rank(1, 1, 1), {}).step.measured is None
+    assert not ran({}, {}).measured
+
+
+def test_running_out_of_memory_is_an_answer_and_failing_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    died = ran({}, {}, status=1, cause=Cause.CUDA_OOM.value)
+    assert died.measured
+    script_run(died, sys.stdout)
+    assert "It ran out of GPU memory" in capsys.readouterr().out
+    assert not ran(rank(1, 1, 1), status=1, cause=Cause.FAILED.value).measured

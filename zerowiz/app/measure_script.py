@@ -1,0 +1,100 @@
+"""Run a person's own script for some optimizer steps, and compare it with its plan."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from zerowiz.app.launch.attempts import RestartPolicy
+from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
+from zerowiz.app.launch.start import Start
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import LaunchReporter
+from zerowiz.core.launch.plan import Launcher
+from zerowiz.core.measure.own_script import ScriptRun
+from zerowiz.core.values import replace
+from zerowiz.emit.own_script import read_rank_reports, run_own_script
+from zerowiz.errors import UsageError, ZerowizError
+
+# For ranks to save and end at a deadline, or on Ctrl-C.
+_GRACE_S = 10
+
+
+def plan_script(
+    script: str, script_args: tuple[str, ...], options: Options, reporter: LaunchReporter
+) -> Start:
+    """The start of the script, as `launch` plans it on this machine.
+
+    Raises:
+        ZerowizError: It cannot be launched here, or contradicts the options.
+    """
+    if options.hostfile is not None or (options.nodes or 1) > 1:
+        raise UsageError("`measure` runs on this machine alone", "drop `$nodes`, `$hostfile`")
+    how = RunOptions(
+        supervise=True,
+        policy=RestartPolicy(),
+        launcher=Launcher.PDSH,
+        grace_seconds=_GRACE_S,
+    )
+    launch = prepare_launch(script, script_args, options, how, reporter)
+    if launch.node is not None:
+        raise UsageError("`measure` runs on this machine alone", "`$nodes 1` says so")
+    return plan_dry_run(launch, reporter, None)
+
+
+def measure_script(
+    start: Start, steps: int, deadline_s: int, reporter: LaunchReporter
+) -> ScriptRun:
+    """Run it until its ranks have taken so many optimizer steps, and end them there.
+
+    Args:
+        start: As `plan_script` made it.
+        steps: Optimizer steps.
+        deadline_s: After it, the job is asked to end.
+        reporter: Hears the command, and why the job failed.
+
+    Raises:
+        ZerowizError: It could not be started.
+    """
+    reporter.start(start.launch_plan)
+    ranks = start.plan.request.job.machine.world_size
+    with tempfile.TemporaryDirectory(prefix="zerowiz-measure-") as name:
+        folder = Path(name)
+        run = replace(start.run, folder=folder)
+        end = run_own_script(
+            start.launch_plan,
+            run.watch(1, ranks),
+            steps,
+            folder / "measured",
+            deadline_s,
+            os.environ,
+            force=start.plan.options.force,
+        )
+        if end.status != 0:
+            reporter.attempt_ended(end, start.strategy, 1)
+        return ScriptRun(
+            planned=start.plan.decision.of(start.strategy),
+            end=end,
+            ranks=read_rank_reports(folder / "measured", ranks),
+            wanted_steps=steps,
+        )
+
+
+def require_steps(run: ScriptRun) -> None:
+    """See that the run says something; running out of memory does.
+
+    Raises:
+        ZerowizError: It failed, or ended before its first step.
+    """
+    if run.measured:
+        return
+    if run.end.status == 0:
+        raise ZerowizError(
+            "the script ended before its first optimizer step",
+            "steps are counted that DeepSpeed's engine takes",
+        )
+    if run.end.stopped_by is not None:
+        raise ZerowizError(
+            f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps",
+            "a longer `--deadline`, or fewer `--steps`",
+        )
+    raise ZerowizError(f"the script was not measured: it ended with status {run.end.status}")
