@@ -262,6 +262,12 @@ def test_all_machines_have_no_part_that_is_chosen(
     assert f"`{' '.join(words)}` is of one machine" in result.problem
 
 
+def test_a_node_that_nobody_builds_is_refused(here: Run) -> None:
+    result = here(*ALL, "--gpus-per-node", "73")
+    assert 2 == result.code
+    assert "a node has 1 to 72 GPUs" in result.problem
+
+
 def test_what_no_machine_can_be_asked_is_said(here: Run) -> None:
     result = here(*ALL, "--global-batch", "7", "--gpus-per-node", "8")
     assert 2 == result.code

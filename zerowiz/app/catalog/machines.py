@@ -15,6 +15,7 @@ from zerowiz.core.catalog.offers import Offers, find_offers
 from zerowiz.core.catalog.offers_json import encode_offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace
@@ -121,7 +122,7 @@ def find_machines(
 
 
 def _check_options(options: Options) -> None:
-    """See that no part of another machine is said."""
+    """See that nothing is said that is of one machine alone, or of none."""
     for name in ("gpus", "hostfile", "accelerator"):
         value = getattr(options, name)
         if value is not None:
@@ -129,6 +130,12 @@ def _check_options(options: Options) -> None:
                 f"`${name} {value}` is of one machine, and `$machine all` asks for many",
                 f"drop `${name} {value}`, or name the machine",
             )
+    gpus = options.gpus_per_node
+    if gpus is not None and gpus > MOST_GPUS_PER_NODE:
+        raise UsageError(
+            f"`$gpus_per_node {gpus}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs",
+            "several nodes are `$nodes N`",
+        )
 
 
 def _largest(kinds: Sequence[MachineKind]) -> str:

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import (
-    MOST_GPUS_PER_NODE,
     GpuModel,
     Instance,
     find_model,
@@ -108,7 +107,7 @@ def list_kinds(
 def _of_gpus(
     table: Sequence[GpuModel], nodes: int | None, gpus: int | None
 ) -> Iterator[MachineKind]:
-    counts = GPUS_OF_A_NODE if gpus is None else (min(gpus, MOST_GPUS_PER_NODE),)
+    counts = GPUS_OF_A_NODE if gpus is None else (gpus,)
     for gpu in table:
         joined = gpu.nvlink_gpus >= GPUS_OF_A_NODE[-1]
         many = NODES if joined else NODES[:1]
