@@ -1,4 +1,4 @@
-"""Time `zerowiz machine`: eight replayed GPUs, and a host without NVML, beside a bare interpreter.
+"""Time `zerowiz machine` on eight replayed GPUs and here, plans for all machines, and python alone.
 
 Run with `make bench`. The last is what no Python program can be faster than here.
 """
@@ -17,6 +17,13 @@ ZEROWIZ = (sys.executable, "-m", "zerowiz", "machine")
 TIMED = {
     "machine --json, 8 replayed GPUs": (*ZEROWIZ, "--json", "--machine", str(EIGHT)),
     "machine, as this host answers": ZEROWIZ,
+    **{
+        f"plan --machine all, {size}": (
+            *(sys.executable, "-m", "zerowiz", "plan", "--machine", "all", "--model", size),
+            *("--gradient-checkpointing", "--json"),
+        )
+        for size in ("1b", "7b", "70b", "405b")
+    },
     "python -c pass": (sys.executable, "-c", "pass"),
 }
 

@@ -262,6 +262,13 @@ def test_all_machines_have_no_part_that_is_chosen(
     assert f"`{' '.join(words)}` is of one machine" in result.problem
 
 
+def test_what_is_shown_of_one_machine_is_refused_for_all(here: Run) -> None:
+    result = here(*ALL, "--gpus-per-node", "8", "--explain")
+    assert 2 == result.code
+    assert "`--explain` is of one machine" in result.problem
+    assert "" == result.stdout
+
+
 def test_a_node_that_nobody_builds_is_refused(here: Run) -> None:
     result = here(*ALL, "--gpus-per-node", "73")
     assert 2 == result.code

@@ -20,6 +20,7 @@ from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import settings
+from zerowiz.errors import UsageError
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -50,6 +51,11 @@ def plan(
     if isinstance(planned, PlanResult):
         _show_plan(planned, options, question, reporter, explain=explain)
     else:
+        if explain:
+            raise UsageError(
+                "`$explain` is of one machine, and this plan is for many",
+                "name one: `$machine 8xH100-80GB`",
+            )
         _show_machines(planned, options, reporter)
 
 
