@@ -13,8 +13,8 @@ from measured.rows import (
     read_model,
 )
 
-from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
@@ -99,7 +99,8 @@ def machine_of(gpu: str, gpus: int, *, p2p: bool, cores: int) -> Machine:
     machine = replace(machine, host=replace(machine.host, cores=cores))
     if p2p or gpus == 1:
         return machine
-    link = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=_PCIE_BYTES_PER_S)
+    # A spec knows no slots, as a machine that is read does.
+    link = replace(without_peer_to_peer(machine).interconnect, bytes_per_s=_PCIE_BYTES_PER_S)
     return replace(machine, interconnect=link)
 
 
