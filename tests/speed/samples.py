@@ -64,7 +64,18 @@ class Sample(NamedTuple):
     def setting(self) -> tuple[object, ...]:
         """Its workload: what a person would not change to be faster."""
         row = self.row
-        names = ("model", "gpus", "gpu", "precision", "sequence_tokens", "lora_rank", "nccl_p2p")
+        names = (
+            *(
+                "model",
+                "gpus",
+                "gpu",
+                "precision",
+                "torch_autocast",
+                "sequence_tokens",
+                "lora_rank",
+            ),
+            *("attention", "loss", "nccl_p2p"),
+        )
         step = row["micro_batch"] * row["accumulation_steps"]
         return (*(row.get(name) for name in names), step, row.get("quantized"))
 

@@ -38,6 +38,14 @@ def test_the_launcher_is_told_where_the_ranks_run(
     assert expected == launcher_options(machine)
 
 
+def test_ranks_with_cores_of_their_own_get_them_from_the_cores_that_are_allowed() -> None:
+    bound = launcher_options(FOUR, "0-31")
+    assert bound == (
+        *launcher_options(FOUR),
+        *("--bind_cores_to_rank", "--bind_core_list", "0-31"),
+    )
+
+
 def test_the_jobs_environment_is_the_callers_with_what_the_plan_says() -> None:
     plan = LaunchPlan(files=(), argv=("x",), env={"A": "1", "B": "2"}, unset=("C",))
     assert {"A": "1", "B": "2", "D": "4"} == plan.environ({"A": "0", "C": "3", "D": "4"})

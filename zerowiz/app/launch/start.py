@@ -22,7 +22,7 @@ from zerowiz.core.launch.plan import (
     refuse_slices,
     sees_one_rank,
 )
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.outcome.resume import Resume
 from zerowiz.core.script import (
@@ -33,7 +33,7 @@ from zerowiz.core.script import (
     deliver,
     settle,
 )
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.supervise import watched_env
@@ -94,7 +94,8 @@ def plan_launch(
     delivery = deliver_plan(plan, facts, script_args, strategy)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
-    command = launcher_command(run, number, machine, programs, env)
+    offloads = strategy.offload is not Offload.NONE
+    command = launcher_command(run, number, machine, programs, env, offloads=offloads)
     entry = entry_point(facts, delivery.script_args, run)
     files = plan_files(plan, strategy, facts.target, script_args)
     if delivery.copy is not None:
@@ -144,7 +145,13 @@ def deliver_plan(
 
 
 def launcher_command(
-    run: Run, number: int, machine: Machine, programs: Programs, env: Mapping[str, str]
+    run: Run,
+    number: int,
+    machine: Machine,
+    programs: Programs,
+    env: Mapping[str, str],
+    *,
+    offloads: bool = False,
 ) -> LauncherCommand:
     """How the ranks of one attempt are started.
 
@@ -154,12 +161,23 @@ def launcher_command(
     if run.node_launch is not None:
         return run.node_launch.launcher_command(run.folder, env)
     if run.hostfile is None:
-        return LauncherCommand(options=launcher_options(machine), env=env)
+        return _on_this_host(machine, env, offloads=offloads)
     refuse_slices(machine)
     from zerowiz.app.launch.hosts import hosts_command  # noqa: PLC0415 - takes long to load
 
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
     return hosts_command(run, run.hostfile, programs, env, watched)
+
+
+def _on_this_host(machine: Machine, env: Mapping[str, str], *, offloads: bool) -> LauncherCommand:
+    """With cores of their own for ranks whose optimizer steps there, where that can be had."""
+    if not offloads or machine.accelerator is not Accelerator.CUDA:
+        return LauncherCommand(options=launcher_options(machine), env=env)
+    from zerowiz.probe.launch.core_binding import try_core_binding  # noqa: PLC0415 - seldom needed
+
+    binding = try_core_binding(os.environ, len(machine.gpus))
+    options = launcher_options(machine, binding.cores)
+    return LauncherCommand(options=options, env=env, notes=binding.notes)
 
 
 def make_launch_plan(
