@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from accuracy.split import Split
 from speed.public import SOURCES, read_published
+from speed.repeats import describe_repeats, find_repeats
 from speed.samples import Sample, kind_of, read_samples
 
 from zerowiz.core.speed.costs import COSTS, Costs
@@ -150,4 +151,5 @@ def _of_others() -> Iterator[str]:
 
 def step_times() -> str:
     """The section of docs/accuracy.md."""
-    return "\n".join((*_of_sides(), *_of_others()))
+    repeats = describe_repeats(find_repeats(read_samples())) + "\n"
+    return "\n".join((*_of_sides(), repeats, *_of_others()))

@@ -51,13 +51,15 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "method": ("full", "lora"),
     "links": ("direct", "host"),
     "room": ("wide", "tight"),
+    "loss": ("plain", "chunked"),
     "loop": ("engine", "trainer"),
 }
 # What is left of the GPU beside the predicted peak where the room is tight: near it the allocator
 # flushes its cache, and steps are slower (`measured/2026-11-capped.jsonl`).
 _TIGHT = 1.06
-# Most jobs have room, so such a run says less.
-_TIGHT_WORTH = 0.4
+# What few jobs have says less.
+_SELDOM_WORTH = 0.4
+_SELDOM = frozenset({("room", "tight"), ("loss", "chunked")})
 _LORA_RANK = 16
 
 # Of a case that is forked from a rank that has loaded its libraries; its contexts, its links.
@@ -120,6 +122,7 @@ def case_of(point: Point, gpus: int) -> dict[str, Any]:
         "optimizer": stepper_for(Optimizer.ADAMW, strategy.offload).value,
         "lora_rank": _LORA_RANK if point["method"] == "lora" else None,
         "nccl_p2p": point["links"] == "direct",
+        "loss": point["loss"],
         "kind": point["loop"],
     }
 
@@ -136,6 +139,7 @@ _VALUES: Mapping[str, Callable[[Row], object]] = {
     "method": lambda row: "full" if row["lora_rank"] is None else "lora",
     "links": lambda row: "host" if row["nccl_p2p"] is False else "direct",
     "room": lambda row: "wide" if row["memory_cap_bytes"] is None else "tight",
+    "loss": lambda row: row["loss"],
     "loop": lambda row: row["kind"],
 }
 
@@ -244,8 +248,8 @@ def choose(
 
     def worth(candidate: Candidate) -> float:
         new = sum(0.5 ** had[pair] for pair in pairs_of(candidate.point))
-        tight = _TIGHT_WORTH if candidate.point["room"] == "tight" else 1
-        return tight * new / math.sqrt(candidate.cost_seconds)
+        seldom = len(_SELDOM & candidate.point.items())
+        return _SELDOM_WORTH**seldom * new / math.sqrt(candidate.cost_seconds)
 
     while True:
         again = _to_repeat(chosen) if len(chosen) % _REPEAT_EVERY == _REPEAT_EVERY - 1 else None
