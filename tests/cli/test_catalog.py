@@ -183,6 +183,17 @@ def test_prices_put_the_cheapest_machine_first(here: Run) -> None:
     assert "Time and cost are of 1 B tokens" in table
 
 
+def test_a_global_batch_is_the_same_on_every_machine(here: Run) -> None:
+    words = ("--global-batch", "16", "--gpus-per-node", "8")
+    found = machines(here, *words)
+    assert found
+    for one in found:
+        ranks = one["nodes"] * one["gpus_per_node"]
+        assert 16 == one["micro_batch"] * one["accumulation_steps"] * ranks
+    assert "Batch is the sequences" in here(*ALL, *words).stdout
+    assert "Batch is the sequences" not in here(*ALL, "--gpus-per-node", "8").stdout
+
+
 def test_a_price_of_a_nameless_node_means_nothing_among_many(here: Run) -> None:
     result = here(*ALL, "--price", "32/node-hour")
     assert 2 == result.code

@@ -81,8 +81,10 @@ def test_a_machine_has_the_keys_of_the_contract() -> None:
     machine = content["machines"][0]
     assert machine.pop("step_terms")
     assert {
-        **dict.fromkeys(("machine", "gpu", "strategy", "verdict"), "str"),
+        **dict.fromkeys(("machine", "gpu", "strategy", "verdict", "precision"), "str"),
         **dict.fromkeys(("gpus_per_node", "nodes", "peak_bytes", "device_bytes"), "int"),
+        **dict.fromkeys(("micro_batch", "accumulation_steps"), "int"),
+        "gradient_checkpointing": "bool",
         "instance": "NoneType",
         "network": {"kind": "str", "bytes_per_s": "NoneType", "assumed": "bool"},
         "headroom_bytes": "int",

@@ -17,6 +17,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import GpuModel
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.run_cost import PredictedRun, RunLength
+from zerowiz.core.workload import Workload
 
 Decide = Callable[[MachineCandidate], Decision | None]
 """What the flowchart says of a machine; None where the job cannot be asked of it."""
@@ -31,6 +32,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     candidate: MachineCandidate
     machine: Machine
     """With what the options say of it."""
+    workload: Workload
+    """The step that was planned there: a global batch is split by the number of GPUs."""
     chosen: StrategyEstimate
     price_per_hour: float | None
     """Of all its nodes; None where nobody said."""
@@ -174,6 +177,7 @@ def _offer(
     return Offer(
         candidate=candidate,
         machine=decision.job.machine,
+        workload=decision.job.workload,
         chosen=chosen,
         price_per_hour=per_hour,
         run=None if tokens is None else run_of(chosen, tokens, per_hour),

@@ -26,9 +26,12 @@ def machines(found: Offers, job: PlanInput, prices: PriceList, stream: TextIO) -
 
 def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
     wide, timed = has_room(stream), any(offer.run for offer in found.offers)
+    split = _splits(found)
     priced = any(offer.price_per_hour is not None for offer in found.offers)
     headings = (
-        *("machine", "strategy", "verdict", "peak", "room", "step"),
+        *("machine", "strategy", "verdict", "peak", "room"),
+        *(("batch",) if split else ()),
+        "step",
         *(("(step)",) if wide else ()),
         "tokens/s",
         *(("time",) if timed else ()),
@@ -38,6 +41,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
     for offer in found.offers[:_MOST_ROWS]:
         table.add_row(
             *_machine(offer),
+            *((_batch(offer),) if split else ()),
             *_speed(offer, wide=wide),
             *((_time(offer),) if timed else ()),
             *((_cost(offer, prices.currency),) if priced else ()),
@@ -54,6 +58,16 @@ def _machine(offer: Offer) -> tuple[str, ...]:
         bare_gib(chosen.estimate.peak_bytes),
         bare_gib(chosen.headroom_bytes),
     )
+
+
+def _splits(found: Offers) -> bool:
+    """Whether a global batch makes the step of a GPU differ between the machines."""
+    return len({_batch(offer) for offer in found.offers}) > 1
+
+
+def _batch(offer: Offer) -> str:
+    """Sequences that a GPU trains at a time, and how often in a step."""
+    return f"{offer.workload.micro_batch} x {offer.workload.accumulation_steps}"
 
 
 def _speed(offer: Offer, *, wide: bool) -> tuple[str, ...]:
@@ -85,6 +99,8 @@ def _legend(found: Offers, prices: PriceList) -> Iterator[str]:
             " as many. Peak and room are GiB of each GPU; step is seconds of one optimizer step;"
             " tokens/s is of all GPUs together."
         )
+    if _splits(found):
+        yield "Batch is the sequences that a GPU trains at a time, and how often in a step."
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
         yield f"Time and cost are of {count(max(tokens))} tokens, in optimizer steps alone."
