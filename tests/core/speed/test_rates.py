@@ -20,6 +20,12 @@ def test_an_h200_is_as_fast_as_its_datasheet_says() -> None:
     assert 4_800_000_000_000 == rates.memory_bytes_per_s
 
 
+def test_no_rate_is_known_of_a_slice() -> None:
+    gpu = Gpu(index=0, name="NVIDIA H200", mig_slice=1)
+    machine = Machine(source=MachineSource.SPEC, gpus=(gpu,))
+    assert find_rates(machine, read_gpu_table()) is None
+
+
 @pytest.mark.parametrize("names", [("a card of no table",), ("NVIDIA H200", "NVIDIA A10")])
 def test_no_rate_is_known_of_a_strange_gpu_and_of_two_kinds(names: tuple[str, ...]) -> None:
     assert find_rates(_machine(*names), read_gpu_table()) is None

@@ -27,8 +27,12 @@ class GpuRates(Struct, frozen=True, kw_only=True):
 
 
 def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
-    """The rates of the GPUs of this machine; None where the table has no such GPU, or two kinds."""
-    if machine.accelerator is not Accelerator.CUDA or not machine.is_uniform:
+    """The rates of the GPUs of this machine.
+
+    None where the table has no such GPU, for two kinds, and for slices: they have a part of each.
+    """
+    sliced = any(gpu.mig_slice is not None for gpu in machine.gpus)
+    if machine.accelerator is not Accelerator.CUDA or not machine.is_uniform or sliced:
         return None
     matches = match_models(machine.gpus[0].name, table)
     if len(matches) != 1:
