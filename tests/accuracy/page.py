@@ -90,8 +90,8 @@ _STEP_TIMES_INTRO = """\
 figures are provisional. Nearly all steps here were synchronised at each phase to read the memory, which makes the
 host's part longer. Steps of stage 3 are left out, as most were not steady yet; so are runs under a cap, runs whose last two
 steps differ by more than 15 %, and those beside which other jobs ran. The same setting measured twice differs by 1 to 35 %.
-Constants were fitted on the fitted side, but for that of stage 3's hooks, which is from one published time (qwen, a 7B model at
-stage 3). No other published time fitted anything. With the optimizer on the host the published ones take twice as long as
+Constants were fitted on the fitted side, but for the two of stage 3's hooks, which are from two published times (qwen, at stage
+3 with 256 tokens: 1.8B on one GPU, 7B on two). No other published time fitted anything. With the optimizer on the host the published ones take twice as long as
 predicted: how many cores each of those ranks had is not known.
 """
 

@@ -28,7 +28,7 @@ FITTED = (
     *("host_seconds", "gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
 )
 # Nothing but free-running steps of stage 3 says how long its hooks take.
-FITTED_AT_STAGE_3 = "hook_seconds"
+FITTED_AT_STAGE_3 = ("hook_seconds", "gather_seconds")
 # A fraction of what is nominal is no more than this, however the fit would have it.
 _MOST_FRACTION = 0.95
 # An error beyond this counts by its size, and not by its square: one odd run moves little.
@@ -84,7 +84,7 @@ def fit(samples: Sequence[Sample], start: Costs = PRIOR) -> Costs:
     """The constants with the least loss, one after the other, in ever smaller steps."""
     given = weights(samples)
     at_stage_3 = any(each.rank.strategy.stage == 3 for each in samples)
-    names = (*FITTED, FITTED_AT_STAGE_3) if at_stage_3 else FITTED
+    names = (*FITTED, *FITTED_AT_STAGE_3) if at_stage_3 else FITTED
     costs, best = start, _loss(samples, given, start)
     step = _FIRST_STEP
     while step > _LAST_STEP:
@@ -138,7 +138,7 @@ def main() -> None:
     samples = [each for each in read_samples() if each.free_running or not said.free_running]
     fitted = [each for each in samples if each.side is Split.FITTED]
     costs = fit(fitted) if said.fit else COSTS
-    for name in (*FITTED, FITTED_AT_STAGE_3):
+    for name in (*FITTED, *FITTED_AT_STAGE_3):
         _say(f"    {name}={getattr(costs, name):.4g},")
     _show(fitted, costs)
     by_error = sorted(fitted, key=lambda one: -abs(log_error(one, costs)))

@@ -18,6 +18,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Of Python and launches, for each module with weights, forward or backward."""
     hook_seconds: float
     """Of stage 3's hooks, for each module, forward or backward."""
+    gather_seconds: float
+    """Of stage 3's own Python for each parameter that it gathers from other ranks, each time."""
     micro_step_seconds: float
     """Of a micro-step's forward and backward, whatever the model is: each has half of it."""
     gradient_seconds: float
@@ -57,10 +59,11 @@ COSTS = Costs(
     memory_fraction=0.80,
     forward_passes=3.5,
     host_seconds=138e-6,
-    # No steady step of stage 3 ran freely in tests/measured. Published: a 7B model on 2 A100s takes
-    # 0.50 s for each micro-step of 256 tokens, of which its products take 0.1
-    # (tests/measured/public_times.json, qwen).
-    hook_seconds=270e-6,
+    # No steady step of stage 3 ran freely in tests/measured. Published (public_times.json, qwen): a
+    # micro-step of 256 tokens takes a 1.8B model 0.26 s on one A100, where nothing is gathered, and
+    # a 7B model 0.50 s on two, of which `host_seconds` are 0.11 and 0.13.
+    hook_seconds=150e-6,
+    gather_seconds=240e-6,
     micro_step_seconds=19.6e-3,
     gradient_seconds=13e-6,
     step_seconds=44e-6,

@@ -108,11 +108,15 @@ def _sharded_weights(r: RankSizes) -> bool:
     return Part.PARAMETERS in r.strategy.sharded
 
 
-def _hooked_modules(r: RankSizes, counted: Counted) -> float:
-    """DeepSpeed hooks every module, also one without weights of its own."""
+def _hooks_seconds(r: RankSizes, counted: Counted, costs: Costs) -> float:
+    """DeepSpeed hooks every module, also one without weights of its own, and gathers by tensor."""
+    if not _sharded_weights(r):
+        return 0.0
     layout = r.layout
     visits = len(layout.first) + sum(map(len, layout.blocks)) + len(layout.last)
-    return max(visits, counted.modules)
+    gathered = len(layout.sizes) if r.ranks > 1 else 0
+    hooks = costs.hook_seconds * max(visits, counted.modules)
+    return hooks + costs.gather_seconds * gathered
 
 
 def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepping) -> _MicroStep:
@@ -168,9 +172,9 @@ def _seconds(
     passes = compute_passes(model, r, counted, rates, flop_per_s, costs)
     stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
     sent = _communication(r, machine, costs, stepping)
-    sharded, micro_steps = _sharded_weights(r), workload.accumulation_steps
+    micro_steps = workload.accumulation_steps
     host = costs.host_seconds * counted.modules + costs.micro_step_seconds / 2
-    hooks = costs.hook_seconds * _hooked_modules(r, counted) if sharded else 0.0
+    hooks = _hooks_seconds(r, counted, costs)
     reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
     again = 2 if workload.gradient_checkpointing else 1
     total = _Sum()
