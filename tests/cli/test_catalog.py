@@ -148,6 +148,11 @@ def test_every_machine_is_asked_where_all_are(here: Run) -> None:
     assert "assumed micro-batch 1" in result.stderr
 
 
+def test_what_is_said_is_not_assumed(here: Run) -> None:
+    words = ("--micro-batch", "2", "--seq-len", "512", "--precision", "bf16")
+    assert "" == here(*ALL, *words, "--gpus-per-node", "8").stderr
+
+
 def test_a_machine_of_the_list_is_decided_as_it_is_alone(here: Run) -> None:
     """What the list says of a machine, `plan --machine` says of it too."""
     listed = machines(here)

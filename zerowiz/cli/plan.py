@@ -89,7 +89,8 @@ def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter)
     """The machines of the tables that the job fits."""
     from zerowiz.ui.catalog.machines import machines  # noqa: PLC0415 - most plans are for one machine
 
-    reporter.note(f"assumed {', '.join(found.request.assumed)}")
+    for note in found.notes:
+        reporter.note(note)
     if options.as_json:
         write_json(found.to_dict())
     else:

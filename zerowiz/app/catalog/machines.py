@@ -34,6 +34,13 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     largest: str
     """The largest machine that was tried, as `$machine` takes it."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What all of the plans rest on, one sentence each."""
+        request = self.request
+        assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
+        return (*request.traced, *assumed, *request.not_counted)
+
     def to_dict(self) -> dict[str, object]:
         """The JSON of `plan --json --machine all`."""
         model = self.request.job.model
