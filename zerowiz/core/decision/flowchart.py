@@ -35,7 +35,7 @@ class FlowchartQuestion(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why the flowchart led where it did."""
+    """Why the flowchart led where it did, or why another strategy was taken."""
 
     REPLICATED_FITS = "replicated_fits"
     SLOW_LINK_ZERO1 = "slow_link_zero1"
@@ -52,6 +52,8 @@ class Reason(StrEnum):
     UNCERTAIN_PASSED_OVER = "uncertain_passed_over"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
+    FASTEST = "fastest"
+    SMALLEST = "smallest"
 
 
 class Constraints(Struct, frozen=True, kw_only=True):
@@ -88,8 +90,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     @property
     def allowed(self) -> tuple[StrategyEstimate, ...]:
         """The strategies that the constraints leave open, whether or not they fit."""
-        considered = _considered(self.constraints)
-        return tuple(each for each in self.evaluated if each.strategy in considered)
+        strategies = considered(self.constraints)
+        return tuple(each for each in self.evaluated if each.strategy in strategies)
 
     @property
     def closest(self) -> StrategyEstimate:
@@ -107,7 +109,7 @@ def _stages_with(offload: Offload) -> str:
     return f"stages {', '.join(others)} and {last}" if others else f"stage {last} alone"
 
 
-def _considered(constraints: Constraints) -> tuple[Strategy, ...]:
+def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     """The strategies that these constraints leave open, the largest on a GPU first."""
     if constraints.stage is None and constraints.offload in (None, OffloadChoice.AUTO):
         return FLOWCHART_STRATEGIES
@@ -246,7 +248,7 @@ def _choose(
         OffloadChoice.OPTIMIZER,
         OffloadChoice.ALL,
     )
-    strategies = _considered(constraints)
+    strategies = considered(constraints)
     if pinned:
         chosen, reason = _asked_for(flowchart, strategies)
     else:

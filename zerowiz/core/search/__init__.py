@@ -1,0 +1,1 @@
+"""Search the settings that nobody decided for the fastest, or the smallest, job that fits."""

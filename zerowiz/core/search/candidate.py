@@ -1,0 +1,105 @@
+"""One way to run a job, and which of several is taken."""
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from msgspec import Struct
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.workload import Workload
+
+SAME_FRACTION = 0.03
+"""Step times that differ by no more are the same; then the one with the most headroom is taken."""
+WORTH_FRACTION = 0.05
+"""What recomputing activations, or coming near the limit of memory, must save of a step.
+
+Near the limit 14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
+"""
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A strategy with one choice of all open settings, on the machine of a job."""
+
+    workload: Workload
+    evaluated: StrategyEstimate
+
+    @property
+    def strategy(self) -> StrategyRow:
+        """The strategy."""
+        return self.evaluated.strategy
+
+    @property
+    def seconds(self) -> float | None:
+        """The expected time of a step; None where it is not predicted."""
+        time = self.evaluated.step_time
+        return None if time is None else time.expected_seconds
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Left on the tightest GPU; 0 where that is not known."""
+        return self.evaluated.headroom_bytes or 0
+
+
+def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The fastest; of those as fast, the one with the most headroom.
+
+    Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
+    again and starts every kernel, and above stage 1 it communicates too.
+    """
+    timed = [(each.seconds, each) for each in candidates if each.seconds is not None]
+    if len(timed) < len(candidates):
+        return min(candidates, key=lambda each: each.workload.accumulation_steps)
+    least = min(seconds for seconds, _ in timed)
+    same = [each for seconds, each in timed if seconds <= least * (1 + SAME_FRACTION)]
+    return max(same, key=lambda each: each.headroom_bytes)
+
+
+def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTION) -> bool:
+    """Whether a step is predicted to be shorter by this fraction at least."""
+    if faster.seconds is None or than.seconds is None:
+        return False
+    return faster.seconds <= than.seconds * (1 - fraction)
+
+
+def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The fastest of those that surely run; None where none does.
+
+    A strategy comes near the limit of memory only where it has no other way to run. To do so, and
+    to recompute activations, must be worth it, or needed.
+    """
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    fit = {each.strategy.name for each in sure if each.evaluated.verdict is Verdict.FITS}
+    taken: Candidate | None = None
+    for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
+        group = [
+            each
+            for each in sure
+            if each.evaluated.verdict is verdict
+            and each.workload.gradient_checkpointing is recomputes
+            and (verdict is Verdict.FITS or each.strategy.name not in fit)
+        ]
+        best = _fastest(group) if group else None
+        if taken is None or (best is not None and is_worth(best, taken)):
+            taken = best
+    return taken
+
+
+def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The one of those that surely run that takes least of a device; None where none does."""
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    return min(sure, key=lambda each: each.evaluated.device_bytes, default=None)
+
+
+def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that surely run and are faster than all with as much headroom, the fastest first."""
+    timed = [
+        (each.seconds, -each.headroom_bytes, each)
+        for each in candidates
+        if each.seconds is not None and each.evaluated.is_sure
+    ]
+    front: list[Candidate] = []
+    for _, _, each in sorted(timed, key=lambda one: one[:2]):
+        if not front or each.headroom_bytes > front[-1].headroom_bytes:
+            front.append(each)
+    return tuple(front)

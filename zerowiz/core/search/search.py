@@ -1,0 +1,170 @@
+"""Choose a strategy, and with it every setting that nobody decided."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    OffloadChoice,
+    Reason,
+    considered,
+    follow_flowchart,
+)
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.search.candidate import (
+    Candidate,
+    find_pareto,
+    is_worth,
+    take_fastest,
+    take_smallest,
+)
+from zerowiz.core.search.cover import Covered, Evaluator, cover
+from zerowiz.core.search.freedom import Freedom, Objective
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.values import replace
+
+_CLEARLY_FRACTION = 0.1
+"""By how much another strategy must be faster before a plan says so."""
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """What was chosen, and among what."""
+
+    objective: Objective
+    decision: Decision
+    """On the job with the settings that were chosen."""
+    choice: Candidate | None
+    """None where nothing fits."""
+    pareto: tuple[Candidate, ...]
+    """Of those that surely run the fastest for their headroom, the fastest first."""
+    count: int
+    """How many candidates were covered."""
+    clearly_faster: Candidate | None
+    """The fastest, where it has another strategy than the flowchart, which was followed."""
+
+
+def search(
+    job: PlanInput,
+    constraints: Constraints,
+    freedom: Freedom,
+    objective: Objective = Objective.FLOWCHART,
+    supports: Callable[[Strategy], bool] = lambda _: True,
+) -> Search:
+    """Choose a strategy and the open settings, by the flowchart or by what is predicted.
+
+    The flowchart is followed with the smallest micro-batch, and its strategy gets the fastest split
+    of the batch. It also chooses where no time can be predicted, and where nothing surely runs.
+
+    Args:
+        job: What is planned. Its micro-batch times its accumulation steps is kept.
+        constraints: What was asked of the decision.
+        freedom: What is open.
+        objective: What the choice is to be.
+        supports: Whether DeepSpeed trains the job as it was asked with a strategy.
+    """
+    by_flowchart = objective is Objective.FLOWCHART
+    varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
+    covered = cover(job, STRATEGIES, varied)
+    names = {each.name for each in _allowed(constraints) if supports(each)}
+    candidates = [each for each in covered.candidates if each.strategy.name in names]
+    taken = None if by_flowchart else _take(objective, candidates)
+    walks = [_walk(job, constraints, smallest) for smallest in covered.smallest]
+    choice = taken or _take_for(walks, covered)
+    decision = _decide(job, constraints, covered, choice)
+    if taken is not None:
+        decision = _taken(decision, taken, objective)
+    elif choice is not None and decision.chosen != choice.evaluated:
+        decision = _kept(decision, choice, walks)
+    faster = take_fastest(candidates) if taken is None and _is_unpinned(constraints) else None
+    return Search(
+        objective=Objective.FLOWCHART if taken is None else objective,
+        decision=decision,
+        choice=choice,
+        pareto=find_pareto(candidates),
+        count=covered.count,
+        clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
+    )
+
+
+def _is_unpinned(constraints: Constraints) -> bool:
+    return constraints.stage is None and constraints.offload in {None, OffloadChoice.AUTO}
+
+
+def _allowed(constraints: Constraints) -> Sequence[Strategy]:
+    """The flowchart leaves out what is rarely the best; a search may find that it is."""
+    return STRATEGIES if _is_unpinned(constraints) else considered(constraints)
+
+
+def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | None:
+    """None where nothing surely runs, or no time is predicted that could be compared."""
+    if objective is Objective.SMALLEST:
+        return take_smallest(candidates)
+    taken = take_fastest(candidates)
+    return None if taken is None or taken.seconds is None else taken
+
+
+def _walk(job: PlanInput, constraints: Constraints, smallest: Sequence[Candidate]) -> Decision:
+    """The flowchart, followed with one micro-batch for every strategy."""
+    (workload,) = {each.workload for each in smallest}
+    evaluated = [each.evaluated for each in smallest]
+    return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
+
+
+def _take_for(walks: Sequence[Decision], covered: Covered) -> Candidate | None:
+    """The fastest split of the strategy that the flowchart takes, with checkpointing or without."""
+    chosen = {
+        walk.job.workload.gradient_checkpointing: walk.chosen for walk in walks if walk.chosen
+    }
+    kernels = {(walk.job.workload.attention, walk.job.workload.loss) for walk in walks}
+    mine = [
+        each
+        for each in covered.candidates
+        if (each.workload.attention, each.workload.loss) in kernels
+        and (by_walk := chosen.get(each.workload.gradient_checkpointing)) is not None
+        and by_walk.strategy.name == each.strategy.name
+    ]
+    unsure = [
+        Candidate(workload=walk.job.workload, evaluated=walk.chosen)
+        for walk in walks
+        if walk.chosen is not None
+    ]
+    return take_fastest(mine) or next(iter(unsure), None)
+
+
+def _decide(
+    job: PlanInput, constraints: Constraints, covered: Covered, choice: Candidate | None
+) -> Decision:
+    """The flowchart with the settings of the choice, or those of the job where there is none."""
+    workload = job.workload if choice is None else choice.workload
+    known = {each.strategy.name: each for each in covered.candidates if each.workload == workload}
+    evaluator = Evaluator(replace(job, workload=workload))
+    return _walk(
+        job,
+        constraints,
+        [known.get(s.name) or evaluator.candidate(workload, s) for s in STRATEGIES],
+    )
+
+
+def _taken(decision: Decision, taken: Candidate, objective: Objective) -> Decision:
+    """The decision for what a search took, whatever the flowchart says of it."""
+    reasons = [Reason.FASTEST if objective is Objective.FASTEST else Reason.SMALLEST]
+    if taken.evaluated.verdict is Verdict.TIGHT:
+        reasons.append(Reason.TIGHT)
+    return replace(decision, reasons=tuple(reasons), chosen=taken.evaluated)
+
+
+def _kept(decision: Decision, choice: Candidate, walks: Sequence[Decision]) -> Decision:
+    """The decision for the flowchart's strategy where a larger micro-batch would change it."""
+    recomputes = choice.workload.gradient_checkpointing
+    walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
+    return replace(decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons)
+
+
+def _is_clearly_faster(faster: Candidate | None, choice: Candidate | None) -> bool:
+    if faster is None or choice is None or faster.strategy.name == choice.strategy.name:
+        return False
+    return is_worth(faster, choice, _CLEARLY_FRACTION)
