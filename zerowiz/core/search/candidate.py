@@ -91,15 +91,30 @@ def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
     return min(sure, key=lambda each: each.evaluated.device_bytes, default=None)
 
 
+def sort_sure(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that surely run, the fastest first; the largest micro-batch where none is timed."""
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    return tuple(
+        sorted(
+            sure,
+            key=lambda each: (
+                each.seconds or 0,
+                -each.headroom_bytes if each.seconds else each.workload.accumulation_steps,
+            ),
+        )
+    )
+
+
 def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Those that surely run and are faster than all with as much headroom, the fastest first."""
-    timed = [
-        (each.seconds, -each.headroom_bytes, each)
-        for each in candidates
-        if each.seconds is not None and each.evaluated.is_sure
-    ]
+    """Those that no faster one has as much headroom as; none where time is not predicted.
+
+    Args:
+        candidates: The fastest first; of those as fast the one with the most headroom.
+    """
     front: list[Candidate] = []
-    for _, _, each in sorted(timed, key=lambda one: one[:2]):
+    for each in candidates:
+        if each.seconds is None:
+            continue
         if not front or each.headroom_bytes > front[-1].headroom_bytes:
             front.append(each)
     return tuple(front)

@@ -48,9 +48,8 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
 def _variants(job: PlanInput, freedom: Freedom) -> Iterator[PlanInput]:
     """The job with each choice of what is open besides the split of the batch."""
     w = job.workload
-    recomputes = (w.gradient_checkpointing, True) if freedom.checkpointing else ()
     choices = product(
-        dict.fromkeys(recomputes or (w.gradient_checkpointing,)),
+        dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)),
         dict.fromkeys((w.attention, *freedom.attention)),
         dict.fromkeys((w.loss, *freedom.losses)),
     )

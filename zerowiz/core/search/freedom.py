@@ -27,7 +27,8 @@ class Freedom(Struct, frozen=True, kw_only=True):
 
     split: bool = False
     """The micro-batch, and with it the accumulation steps."""
-    checkpointing: bool = False
+    checkpointing: tuple[bool, ...] = ()
+    """Whether gradient checkpointing could be on, or off, instead of as in the job."""
     attention: tuple[Attention, ...] = ()
     """The kernels that could be taken instead of the job's."""
     losses: tuple[Loss, ...] = ()

@@ -18,6 +18,7 @@ from zerowiz.core.search.candidate import (
     Candidate,
     find_pareto,
     is_worth,
+    sort_sure,
     take_fastest,
     take_smallest,
 )
@@ -39,12 +40,17 @@ class Search(Struct, frozen=True, kw_only=True):
     """On the job with the settings that were chosen."""
     choice: Candidate | None
     """None where nothing fits."""
-    pareto: tuple[Candidate, ...]
-    """Of those that surely run the fastest for their headroom, the fastest first."""
+    candidates: tuple[Candidate, ...]
+    """Those that surely run, as far as they were evaluated, the fastest first."""
     count: int
     """How many candidates were covered."""
     clearly_faster: Candidate | None
     """The fastest, where it has another strategy than the flowchart, which was followed."""
+
+    @property
+    def pareto(self) -> tuple[Candidate, ...]:
+        """Of the candidates those that are fastest for their headroom."""
+        return find_pareto(self.candidates)
 
 
 def search(
@@ -84,7 +90,7 @@ def search(
         objective=Objective.FLOWCHART if taken is None else objective,
         decision=decision,
         choice=choice,
-        pareto=find_pareto(candidates),
+        candidates=sort_sure(candidates),
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
