@@ -285,6 +285,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "--method": ("full", "lora", "qlora", "none"),
     "--lora-rank": ("1", "16", "0", "-2"),
     "--attention": ("sdpa", "eager", "flash", "x"),
+    "--objective": ("flowchart", "fastest", "smallest", "x"),
     "--stage": ("auto", "0", "1", "2", "3", "4", ""),
     "--offload": ("auto", "none", "optimizer", "all", "x"),
     "--accounting": ("real", "textbook", "x"),

@@ -16,6 +16,7 @@ from zerowiz.core import settings
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.config_via import split_config_via
+from zerowiz.core.search.freedom import Objective
 from zerowiz.core.settings import SettingRow, read_row
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
@@ -72,6 +73,7 @@ class Options(Struct, frozen=True, kw_only=True):
     generation_batch: Annotated[int | None, SETTINGS["generation_batch"]] = None
     vllm_memory_fraction: Annotated[float | None, SETTINGS["vllm_memory_fraction"]] = None
     vllm_sleeps: Annotated[bool | None, SETTINGS["vllm_sleeps"]] = None
+    objective: Annotated[Objective, settings.OBJECTIVE] = Objective.FLOWCHART
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
     nvme_path: Annotated[Path | None, settings.NVME_PATH] = None

@@ -116,6 +116,11 @@ MEMORY_BUDGET = SettingRow(
 GLOBAL_BATCH = SettingRow(
     flag="--global-batch", help="Sequences per optimizer step, all GPUs", panel=Panel.JOB
 )
+OBJECTIVE = SettingRow(
+    flag="--objective",
+    help="What the choice is to be: the fastest, the smallest",
+    panel=Panel.CHOICE,
+)
 STAGE = SettingRow(flag="--stage", help="auto, or a ZeRO stage: 0, 1, 2, 3", panel=Panel.CHOICE)
 OFFLOAD = SettingRow(flag="--offload", help="What may live on the host", panel=Panel.CHOICE)
 NVME_PATH = SettingRow(

@@ -63,6 +63,8 @@ _REASONS: Mapping[Reason, str] = {
     Reason.UNCERTAIN_PASSED_OVER: "what is uncertain was passed over",
     Reason.NOTHING_FITS: "no strategy that may be chosen fits",
     Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
+    Reason.FASTEST: "its step is predicted to be the fastest of all that fit",
+    Reason.SMALLEST: "it takes least of each device of all that fit",
 }
 
 
