@@ -62,14 +62,22 @@ def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTIO
     return faster.seconds <= than.seconds * (1 - fraction)
 
 
+def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without those near the limit of memory whose strategy has another way to run."""
+    fit = {e.strategy.name for e in candidates if e.evaluated.verdict is Verdict.FITS}
+    return [
+        each
+        for each in candidates
+        if each.evaluated.verdict is not Verdict.TIGHT or each.strategy.name not in fit
+    ]
+
+
 def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The fastest of those that surely run; None where none does.
 
-    A strategy comes near the limit of memory only where it has no other way to run. To do so, and
-    to recompute activations, must be worth it, or needed.
+    To recompute activations, and to come near the limit of memory, must be worth it, or needed.
     """
     sure = [each for each in candidates if each.evaluated.is_sure]
-    fit = {each.strategy.name for each in sure if each.evaluated.verdict is Verdict.FITS}
     taken: Candidate | None = None
     for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
         group = [
@@ -77,7 +85,6 @@ def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
             for each in sure
             if each.evaluated.verdict is verdict
             and each.workload.gradient_checkpointing is recomputes
-            and (verdict is Verdict.FITS or each.strategy.name not in fit)
         ]
         best = _fastest(group) if group else None
         if taken is None or (best is not None and is_worth(best, taken)):

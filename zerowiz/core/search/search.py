@@ -21,6 +21,7 @@ from zerowiz.core.search.candidate import (
     sort_sure,
     take_fastest,
     take_smallest,
+    without_needlessly_tight,
 )
 from zerowiz.core.search.cover import Covered, Evaluator, cover
 from zerowiz.core.search.freedom import Freedom, Objective
@@ -76,10 +77,11 @@ def search(
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
     covered = cover(job, STRATEGIES, varied)
     names = {each.name for each in _allowed(constraints) if supports(each)}
-    candidates = [each for each in covered.candidates if each.strategy.name in names]
+    allowed = [each for each in covered.candidates if each.strategy.name in names]
+    candidates = without_needlessly_tight(allowed)
     taken = None if by_flowchart else _take(objective, candidates)
     walks = [_walk(job, constraints, smallest) for smallest in covered.smallest]
-    choice = taken or _take_for(walks, covered)
+    choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates))
     decision = _decide(job, constraints, covered, choice)
     if taken is not None:
         decision = _taken(decision, taken, objective)
@@ -120,7 +122,7 @@ def _walk(job: PlanInput, constraints: Constraints, smallest: Sequence[Candidate
     return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
 
 
-def _take_for(walks: Sequence[Decision], covered: Covered) -> Candidate | None:
+def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Candidate | None:
     """The fastest split of the strategy that the flowchart takes, with checkpointing or without."""
     chosen = {
         walk.job.workload.gradient_checkpointing: walk.chosen for walk in walks if walk.chosen
@@ -128,7 +130,7 @@ def _take_for(walks: Sequence[Decision], covered: Covered) -> Candidate | None:
     kernels = {(walk.job.workload.attention, walk.job.workload.loss) for walk in walks}
     mine = [
         each
-        for each in covered.candidates
+        for each in candidates
         if (each.workload.attention, each.workload.loss) in kernels
         and (by_walk := chosen.get(each.workload.gradient_checkpointing)) is not None
         and by_walk.strategy.name == each.strategy.name

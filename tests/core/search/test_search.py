@@ -1,0 +1,425 @@
+"""What a search keeps, whatever the job; and that it finds what trying everything finds."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from measured.rows import read_model
+from random_models import models
+
+from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_with
+from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
+from zerowiz.core.decision.oom_history import RanOut
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.memory.ledger import MemoryKind
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.types import Model
+from zerowiz.core.search.candidate import (
+    SAME_FRACTION,
+    WORTH_FRACTION,
+    Candidate,
+    take_fastest,
+    without_needlessly_tight,
+)
+from zerowiz.core.search.cover import split_batch
+from zerowiz.core.search.freedom import Freedom, Objective
+from zerowiz.core.search.search import Search, search
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.strategies import STRATEGIES, ZERO3
+from zerowiz.core.strategy import Offload
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+GIB = 2**30
+TABLE = read_gpu_table()
+KNOWN = (
+    *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
+    model_from_size("3b", 3 * 10**9),
+)
+OPEN = Freedom(split=True, checkpointing=(True,))
+# A step may be as much slower than the fastest: one of the same speed with more headroom, and then
+# one that neither recomputes nor comes near the limit of memory.
+SLOWER = (1 + SAME_FRACTION) / (1 - WORTH_FRACTION) ** 3
+
+
+def job_on(
+    spec: str, model: Model, workload: Workload, *, host_bytes: int | None = None
+) -> PlanInput:
+    machine = replace(parse_spec(spec, TABLE), host=Host(available_bytes=host_bytes))
+    return PlanInput(
+        machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE)
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> PlanInput:
+    model = draw(st.sampled_from(KNOWN) | models())
+    positions = model.architecture.positions
+    learned = FAMILIES[model.architecture.family].learned_positions
+    tokens = draw(st.sampled_from((128, 1024, 4096)))
+    job = job_on(
+        draw(st.sampled_from(("H100-80GB", "2xH200", "4xA100-40GB", "8xRTX4090", "4x8xH100-80GB"))),
+        model,
+        Workload(
+            micro_batch=draw(st.sampled_from((1, 2, 3))),
+            accumulation_steps=draw(st.sampled_from((1, 2, 4, 6, 8))),
+            sequence_tokens=min(tokens, positions) if learned else tokens,
+            optimizer=draw(st.sampled_from((Optimizer.ADAMW, Optimizer.ADAFACTOR))),
+            method=draw(st.sampled_from((Method.FULL, Method.LORA))),
+            gradient_checkpointing=draw(st.booleans()),
+        ),
+        host_bytes=draw(st.sampled_from((None, 64 * GIB, 2048 * GIB))),
+    )
+    # Around what some strategy needs: elsewhere nothing changes.
+    recomputing = draw(st.booleans())
+    workload = replace(
+        draw(st.sampled_from(split_batch(job.workload))), gradient_checkpointing=recomputing
+    )
+    strategy = draw(st.sampled_from(STRATEGIES))
+    need_bytes = evaluate(replace(job, workload=workload), strategy).high_device_bytes
+    return free_set(job, int(need_bytes * draw(st.sampled_from((0.99, 1.01, 1.15, 2)))))
+
+
+def free_set(job: PlanInput, free_bytes: int) -> PlanInput:
+    gpus = tuple(
+        replace(gpu, total_bytes=free_bytes, free_bytes=free_bytes) for gpu in job.machine.gpus
+    )
+    return replace(job, machine=replace(job.machine, gpus=gpus))
+
+
+FREEDOMS = st.builds(
+    Freedom,
+    split=st.booleans(),
+    checkpointing=st.sampled_from(((), (True,), (False,))),
+)
+WISHES = st.sampled_from(
+    (
+        Constraints(),
+        Constraints(allow_slow=True),
+        Constraints(offload=OffloadChoice.NONE),
+        Constraints(stage=3),
+        Constraints(stage=2, offload=OffloadChoice.OPTIMIZER),
+    )
+)
+
+
+def seconds(found: Search) -> float:
+    assert found.choice is not None
+    assert found.choice.seconds is not None
+    return found.choice.seconds
+
+
+def every_one(job: PlanInput, freedom: Freedom) -> Iterator[Candidate]:
+    """All candidates, each evaluated."""
+    w = job.workload
+    for recomputes in dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)):
+        varied = replace(w, gradient_checkpointing=recomputes)
+        for workload in split_batch(varied) if freedom.split else (varied,):
+            for strategy in STRATEGIES:
+                evaluated = evaluate(replace(job, workload=workload), strategy)
+                yield Candidate(workload=workload, evaluated=evaluated)
+
+
+@given(micro_batch=st.integers(1, 60), steps=st.integers(1, 60))
+def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: int) -> None:
+    sequences = micro_batch * steps
+    found = split_batch(Workload(micro_batch=micro_batch, accumulation_steps=steps))
+    sizes = [each.micro_batch for each in found]
+    assert [n for n in range(1, sequences + 1) if sequences % n == 0] == sizes
+    assert {sequences} == {each.micro_batch * each.accumulation_steps for each in found}
+
+
+@given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
+def test_a_choice_changes_nothing_but_what_is_open(
+    job: PlanInput, freedom: Freedom, wish: Constraints, objective: Objective
+) -> None:
+    found = search(job, wish, freedom, objective)
+    assert (found.choice is None) is (found.decision.chosen is None)
+    before, after = job.workload, found.decision.job.workload
+    sequences = before.micro_batch * before.accumulation_steps
+    assert sequences == after.micro_batch * after.accumulation_steps
+    kept = after
+    if freedom.split:
+        kept = replace(
+            kept, micro_batch=before.micro_batch, accumulation_steps=before.accumulation_steps
+        )
+    if freedom.checkpointing:
+        kept = replace(kept, gradient_checkpointing=before.gradient_checkpointing)
+    assert before == kept
+    if found.choice is not None:
+        assert found.decision.chosen == found.choice.evaluated
+        assert after == found.choice.workload
+
+
+@given(job=jobs(), wish=WISHES)
+def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
+    job: PlanInput, wish: Constraints
+) -> None:
+    assert decide(job, wish) == search(job, wish, Freedom()).decision
+
+
+@given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
+def test_the_flowchart_keeps_a_strategy_that_it_takes_with_the_smallest_micro_batch(
+    job: PlanInput, freedom: Freedom, wish: Constraints
+) -> None:
+    found = search(job, wish, freedom)
+    assume(found.choice is not None)
+    assert found.choice is not None
+    smallest, *_ = split_batch(job.workload) if freedom.split else (job.workload,)
+    recomputes = found.choice.workload.gradient_checkpointing
+    leanest = replace(job, workload=replace(smallest, gradient_checkpointing=recomputes))
+    walked = decide(leanest, wish).chosen
+    assert walked is not None
+    assert walked.strategy == found.choice.strategy
+
+
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
+    job: PlanInput, freedom: Freedom
+) -> None:
+    surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
+    found = search(job, Constraints(), freedom, Objective.FASTEST)
+    if not surely:
+        assert found.choice is None or found.choice.evaluated.verdict is Verdict.UNCERTAIN
+        return
+    taken = take_fastest(without_needlessly_tight(surely))
+    assert taken is not None
+    assert taken.seconds is not None
+    assert seconds(found) <= taken.seconds * (1 + SAME_FRACTION)
+    fitting = [each.seconds or 0 for each in surely if each.evaluated.verdict is Verdict.FITS]
+    assert seconds(found) <= min(fitting, default=taken.seconds) * SLOWER
+
+
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
+    job: PlanInput, freedom: Freedom
+) -> None:
+    followed = search(job, Constraints(allow_slow=True), freedom)
+    assume(followed.choice is not None and followed.choice.evaluated.is_sure)
+    found = search(job, Constraints(allow_slow=True), freedom, Objective.FASTEST)
+    assert seconds(found) <= seconds(followed) * SLOWER
+
+
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
+    job: PlanInput, freedom: Freedom
+) -> None:
+    surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
+    assume(surely)
+    found = search(job, Constraints(), freedom, Objective.SMALLEST)
+    assert found.choice is not None
+    least_bytes = min(each.evaluated.device_bytes for each in surely)
+    assert least_bytes == found.choice.evaluated.device_bytes
+
+
+@given(job=jobs(), freedom=FREEDOMS, factor=st.sampled_from((1.02, 1.3, 4)))
+def test_with_more_memory_the_fastest_is_no_slower(
+    job: PlanInput, freedom: Freedom, factor: float
+) -> None:
+    before = search(job, Constraints(), freedom, Objective.FASTEST)
+    assume(before.choice is not None and before.choice.evaluated.is_sure)
+    budget_bytes = job.gpu_budget_bytes
+    assert budget_bytes is not None
+    roomier = free_set(job, int(budget_bytes * factor))
+    after = search(roomier, Constraints(), freedom, Objective.FASTEST)
+    assert seconds(after) <= seconds(before) * SLOWER
+
+
+@given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
+    job: PlanInput, strategy: StrategyRow
+) -> None:
+    buffers, *_ = job.buffers(strategy)
+    steps = [each for each in split_batch(job.workload) if each.accumulation_steps > 1]
+    sizes = [
+        evaluate_with(replace(job, workload=each), strategy, buffers).device_bytes for each in steps
+    ]
+    assert sorted(sizes) == sizes
+
+
+@given(job=jobs(), freedom=FREEDOMS, objective=st.sampled_from(Objective))
+def test_each_point_of_the_front_has_more_headroom_than_all_that_are_faster(
+    job: PlanInput, freedom: Freedom, objective: Objective
+) -> None:
+    found = search(job, Constraints(), freedom, objective)
+    times = [each.seconds or 0 for each in found.pareto]
+    rooms = [each.headroom_bytes for each in found.pareto]
+    assert sorted(times) == times
+    assert sorted(set(rooms)) == rooms
+    for each in found.candidates:
+        assert any(
+            (point.seconds or 0) <= (each.seconds or 0)
+            and point.headroom_bytes >= each.headroom_bytes
+            for point in found.pareto
+        )
+
+
+LLAMA = read_model("llama-2-7b")
+SMALL = read_model("llama-3.2-1b")
+STEP = Workload(sequence_tokens=2048, accumulation_steps=16)
+
+
+def test_the_batch_is_split_where_it_is_open_and_said_where_it_is_not() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    assert 1 == search(job, Constraints(), Freedom()).decision.job.workload.micro_batch
+    split = search(job, Constraints(), Freedom(split=True)).choice
+    assert split is not None
+    assert split.workload.micro_batch > 1
+    assert split.evaluated.verdict is Verdict.FITS
+
+
+def test_activations_are_recomputed_only_where_that_is_open_and_needed() -> None:
+    job = job_on("2xH100-80GB", LLAMA, replace(STEP, sequence_tokens=16384))
+    closed = search(job, Constraints(offload=OffloadChoice.NONE), Freedom(split=True))
+    assert closed.choice is None
+    opened = search(job, Constraints(offload=OffloadChoice.NONE), OPEN)
+    assert opened.choice is not None
+    assert opened.choice.workload.gradient_checkpointing
+    roomy = job_on("8xH200", SMALL, replace(STEP, accumulation_steps=1))
+    found = search(roomy, Constraints(), OPEN).choice
+    assert found is not None
+    assert not found.workload.gradient_checkpointing
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_without_rates_the_largest_micro_batch_that_fits_is_taken(objective: Objective) -> None:
+    job = replace(job_on("8xH100-80GB", SMALL, STEP), rates=None)
+    found = search(job, Constraints(), OPEN, objective)
+    assert found.choice is not None
+    if objective is Objective.SMALLEST:
+        assert 1 == found.choice.workload.micro_batch
+        return
+    assert Objective.FLOWCHART is found.objective
+    assert Verdict.FITS is found.choice.evaluated.verdict
+    assert not found.choice.workload.gradient_checkpointing
+    fitting = [
+        each.workload.micro_batch
+        for each in every_one(job, Freedom(split=True))
+        if each.strategy == found.choice.strategy and each.evaluated.verdict is Verdict.FITS
+    ]
+    assert max(fitting) == found.choice.workload.micro_batch
+    assert () == found.pareto
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_where_nothing_fits_there_is_no_choice_and_the_job_stays_as_it_is(
+    objective: Objective,
+) -> None:
+    workload = Workload(micro_batch=2, accumulation_steps=8)
+    job = job_on("RTX4090", model_from_size("70b", 70 * 10**9), workload)
+    found = search(job, Constraints(), OPEN, objective)
+    assert found.choice is None
+    assert workload == found.decision.job.workload
+    assert () == found.candidates
+    # Seven strategies with their buffers, five splits, with and without checkpointing.
+    buffers = sum(len(job.buffers(strategy)) for strategy in STRATEGIES)
+    assert 5 * 2 * buffers == found.count
+
+
+@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
+def test_what_is_uncertain_is_taken_only_where_nothing_fits(objective: Objective) -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    leanest = evaluate(free_set(job, GIB), ZERO3)
+    # The expected peak fits, its upper bound does not.
+    between_bytes = (leanest.device_bytes + leanest.high_device_bytes) // 2
+    found = search(free_set(job, between_bytes), Constraints(stage=3), Freedom(), objective)
+    assert found.choice is not None
+    assert Verdict.UNCERTAIN is found.choice.evaluated.verdict
+    assert Objective.FLOWCHART is found.objective
+    recomputing = search(free_set(job, between_bytes), Constraints(stage=3), OPEN, objective)
+    assert recomputing.choice is not None
+    assert recomputing.choice.evaluated.is_sure
+
+
+def test_kernels_that_can_be_delivered_are_taken_by_a_search_and_not_by_the_flowchart() -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    freedom = replace(OPEN, attention=(Attention.FLASH,), losses=(Loss.LIGER,))
+    plain = search(job, Constraints(), OPEN, Objective.SMALLEST)
+    kernels = search(job, Constraints(), freedom, Objective.SMALLEST)
+    assert kernels.choice is not None
+    assert plain.choice is not None
+    assert Loss.LIGER is kernels.choice.workload.loss
+    assert kernels.choice.evaluated.device_bytes <= plain.choice.evaluated.device_bytes
+    assert 4 * plain.count == kernels.count
+    followed = search(job, Constraints(), freedom)
+    assert Loss.PLAIN is followed.decision.job.workload.loss
+    assert plain.count == followed.count
+
+
+def test_a_loss_that_is_not_counted_for_a_model_is_no_candidate() -> None:
+    gpt2 = read_model("gpt2-medium")
+    job = job_on("2xH200", gpt2, replace(STEP, sequence_tokens=1024))
+    plain = search(job, Constraints(), OPEN, Objective.FASTEST)
+    liger = search(job, Constraints(), replace(OPEN, losses=(Loss.LIGER,)), Objective.FASTEST)
+    assert plain.count == liger.count
+
+
+def test_a_strategy_that_deepspeed_does_not_train_so_is_not_taken() -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    first = search(job, Constraints(), OPEN, Objective.FASTEST).choice
+    assert first is not None
+    name = first.strategy.name
+    other = search(
+        job, Constraints(), OPEN, Objective.FASTEST, lambda strategy: strategy.name != name
+    ).choice
+    assert other is not None
+    assert name != other.strategy.name
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_what_was_asked_for_stays(objective: Objective) -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP, host_bytes=2048 * GIB)
+    pinned = search(job, Constraints(stage=3), OPEN, objective)
+    assert {ZERO3.name} == {each.strategy.name for each in pinned.candidates}
+    assert pinned.clearly_faster is None
+    here = search(job, Constraints(offload=OffloadChoice.NONE), OPEN, objective)
+    assert {Offload.NONE} == {each.strategy.offload for each in here.candidates}
+
+
+def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    first = search(job, Constraints(), Freedom(split=True))
+    assert first.choice is not None
+    assert first.choice.workload.micro_batch > 1
+    assert job.gpu_budget_bytes is not None
+    seen = RanOut(
+        job_key=job.key,
+        strategy=first.choice.strategy.name,
+        memory=MemoryKind.GPU,
+        micro_batch=first.choice.workload.micro_batch,
+        sequence_tokens=STEP.sequence_tokens,
+        budget_bytes=job.gpu_budget_bytes,
+        seen_on="2026-11-23",
+    )
+    again = search(replace(job, ran_out=(seen,)), Constraints(), Freedom(split=True))
+    assert again.choice is not None
+    assert again.choice.strategy == first.choice.strategy
+    assert again.choice.workload.micro_batch < first.choice.workload.micro_batch
+
+
+def test_a_plan_says_where_another_strategy_is_clearly_faster() -> None:
+    # ZeRO-2 reduces gradients at every micro-step, over a link that is slow.
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    found = search(job, Constraints(), Freedom())
+    faster = found.clearly_faster
+    assert found.choice is not None
+    assert faster is not None
+    assert faster.strategy != found.choice.strategy
+    assert (faster.seconds or 0) < 0.9 * seconds(found)
+    assert faster == search(job, Constraints(), Freedom(), Objective.FASTEST).choice
+
+
+def test_the_reason_names_the_objective() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    for objective, reason in (
+        (Objective.FASTEST, Reason.FASTEST),
+        (Objective.SMALLEST, Reason.SMALLEST),
+    ):
+        found = search(job, Constraints(), OPEN, objective)
+        assert (reason,) == found.decision.reasons
