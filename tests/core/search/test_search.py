@@ -165,18 +165,30 @@ def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
 
 
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
-def test_the_flowchart_keeps_a_strategy_that_it_takes_with_the_smallest_micro_batch(
+def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
     job: PlanInput, freedom: Freedom, wish: Constraints
 ) -> None:
-    found = search(job, wish, freedom)
-    assume(found.choice is not None)
-    assert found.choice is not None
-    smallest, *_ = split_batch(job.workload) if freedom.split else (job.workload,)
-    recomputes = found.choice.workload.gradient_checkpointing
-    leanest = replace(job, workload=replace(smallest, gradient_checkpointing=recomputes))
-    walked = decide(leanest, wish).chosen
-    assert walked is not None
-    assert walked.strategy == found.choice.strategy
+    found = search(job, wish, freedom).choice
+    assume(found is not None)
+    assert found is not None
+    recomputes = found.workload.gradient_checkpointing
+    as_it_is = replace(job.workload, gradient_checkpointing=recomputes)
+    chosen = decide(replace(job, workload=as_it_is), wish).chosen
+    if chosen is None or not chosen.is_sure:
+        smallest, *_ = split_batch(as_it_is) if freedom.split else (as_it_is,)
+        chosen = decide(replace(job, workload=smallest), wish).chosen or chosen
+    assert chosen is not None
+    assert chosen.strategy == found.strategy
+
+
+@given(job=jobs(), wish=WISHES)
+def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constraints) -> None:
+    before = decide(job, wish).chosen
+    assume(before is not None and before.verdict is Verdict.FITS)
+    assert before is not None
+    assert before.step_time is not None
+    found = search(job, wish, Freedom(split=True))
+    assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
 
 
 @given(job=jobs(), freedom=FREEDOMS)

@@ -23,8 +23,9 @@ class Covered(Struct, frozen=True, kw_only=True):
     """What was evaluated, and of how many ways to run a job that tells."""
 
     candidates: tuple[Candidate, ...]
-    smallest: tuple[tuple[Candidate, ...], ...]
-    """Every strategy with the smallest micro-batch; with checkpointing too, where that is open."""
+    walks: tuple[tuple[Candidate, ...], ...]
+    """Every strategy with one workload: the job's own, then the one with the smallest micro-batch;
+    then both with checkpointing otherwise, where that is open."""
     count: int
     """Strategy, split of the batch, checkpointing, kernels and buffers, each combination once."""
 
@@ -139,15 +140,22 @@ def cover(job: PlanInput, strategies: Sequence[StrategyRow], freedom: Freedom) -
     A split of the batch that holds more than one that does not fit is not evaluated, nor one that
     is slower than others that fit; they count as covered.
     """
-    found: list[Candidate] = []
-    smallest: list[tuple[Candidate, ...]] = []
+    found: dict[tuple[Workload, str], Candidate] = {}
+    walks: list[tuple[Candidate, ...]] = []
     count, w = 0, job.workload
     for variant in _variants(job, freedom):
-        evaluator = Evaluator(variant)
-        steps = split_batch(variant.workload) if freedom.split else (variant.workload,)
+        evaluator, own = Evaluator(variant), variant.workload
+        steps = split_batch(own) if freedom.split else (own,)
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
         count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
-        found += chain.from_iterable(of_each)
-        if (variant.workload.attention, variant.workload.loss) == (w.attention, w.loss):
-            smallest.append(tuple(first for first, *_ in of_each))
-    return Covered(candidates=tuple(found), smallest=tuple(smallest), count=count)
+        found |= {(e.workload, e.strategy.name): e for e in chain.from_iterable(of_each)}
+        if (own.attention, own.loss) != (w.attention, w.loss):
+            continue
+        for workload in dict.fromkeys((own, steps[0])):
+            walk = [
+                found.get((workload, s.name)) or evaluator.candidate(workload, s)
+                for s in strategies
+            ]
+            found |= {(e.workload, e.strategy.name): e for e in walk}
+            walks.append(tuple(walk))
+    return Covered(candidates=tuple(found.values()), walks=tuple(walks), count=count)

@@ -63,8 +63,9 @@ def search(
 ) -> Search:
     """Choose a strategy and the open settings, by the flowchart or by what is predicted.
 
-    The flowchart is followed with the smallest micro-batch, and its strategy gets the fastest split
-    of the batch. It also chooses where no time can be predicted, and where nothing surely runs.
+    The flowchart is followed with the job as it is, or where nothing surely runs then with the
+    smallest micro-batch; its strategy gets the fastest split of the batch. It also chooses where no
+    time can be predicted, and where nothing surely runs.
 
     Args:
         job: What is planned. Its micro-batch times its accumulation steps is kept.
@@ -80,7 +81,7 @@ def search(
     allowed = [each for each in covered.candidates if each.strategy.name in names]
     candidates = without_needlessly_tight(allowed)
     taken = None if by_flowchart else _take(objective, candidates)
-    walks = [_walk(job, constraints, smallest) for smallest in covered.smallest]
+    walks = _walk_each(job, constraints, covered)
     choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates))
     decision = _decide(job, constraints, covered, choice)
     if taken is not None:
@@ -115,11 +116,23 @@ def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | 
     return None if taken is None or taken.seconds is None else taken
 
 
-def _walk(job: PlanInput, constraints: Constraints, smallest: Sequence[Candidate]) -> Decision:
-    """The flowchart, followed with one micro-batch for every strategy."""
-    (workload,) = {each.workload for each in smallest}
-    evaluated = [each.evaluated for each in smallest]
+def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
+    """The flowchart, followed with one workload for every strategy."""
+    workload = one_each[0].workload
+    evaluated = [each.evaluated for each in one_each]
     return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
+
+
+def _walk_each(job: PlanInput, constraints: Constraints, covered: Covered) -> list[Decision]:
+    """One walk with checkpointing, one without: the first that leads to what surely runs."""
+    walks: dict[bool, Decision] = {}
+    for one_each in covered.walks:
+        recomputes = one_each[0].workload.gradient_checkpointing
+        known = walks.get(recomputes)
+        if known is None or known.chosen is None or not known.chosen.is_sure:
+            walk = _walk(job, constraints, one_each)
+            walks[recomputes] = walk if known is None or walk.chosen is not None else known
+    return list(walks.values())
 
 
 def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Candidate | None:
