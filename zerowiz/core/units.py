@@ -83,6 +83,16 @@ def _to_bytes(number: float, unit: str) -> int:
     return int(number * (1024 if "i" in unit.lower() else 1000) ** _POWERS[unit[0].lower()])
 
 
+def largest_part(number: int, most: int) -> int:
+    """The largest divisor of a number that is not above `most`.
+
+    Example:
+        >>> largest_part(12, 8)
+        6
+    """
+    return next(size for size in range(min(most, number), 0, -1) if number % size == 0)
+
+
 def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
     """Micro-steps per optimizer step that make up the global batch.
 
@@ -106,7 +116,7 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     part, rest = divmod(global_batch, ranks)
     if rest or not part:
         return ()
-    below = next(size for size in range(min(micro_batch, part), 0, -1) if part % size == 0)
+    below = largest_part(part, micro_batch)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
     nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)

@@ -9,6 +9,7 @@ from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.machine import find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, decide
@@ -169,8 +170,8 @@ def _with_remedy(
     """
     changed = with_plain(options, change)
     machine = _machine_of(changed, change, job.machine)
-    model = None if "model" in change else job.model
-    request = make_request(changed, machine, facts, script_args, model)
+    read = None if "model" in change else ReadModel(model=job.model)
+    request = make_request(changed, machine, facts, script_args, read)
     if facts is not None:
         check_method(facts, request.job.workload.method)
     return request

@@ -10,6 +10,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.resolve.calibration import read_calibration
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
+from zerowiz.app.resolve.freedom import find_freedom
 from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
@@ -35,6 +36,7 @@ from zerowiz.core.script import (
     read_said,
     settle,
 )
+from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
@@ -74,6 +76,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Why trl would refuse the completions that are generated at a time."""
     elsewhere: str | None = None
     """What says that vLLM generates on other GPUs."""
+    freedom: Freedom = Freedom()
+    """What of the step nobody decided."""
     settled: tuple[Settled, ...] = ()
     """What the script leaves open, and the words that are added after it."""
     copied: str | None = None
@@ -152,7 +156,7 @@ def make_request(
     machine: Machine,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-    model: Model | None = None,
+    read: ReadModel | None = None,
 ) -> Request:
     """The job, the constraints on its decision, and how its config reaches DeepSpeed.
 
@@ -161,7 +165,7 @@ def make_request(
         machine: What the job runs on.
         facts: What the script shows; None without one.
         script_args: The words after the script.
-        model: The model where it was read already; None reads it, which may fetch it.
+        read: The model where it was read already; None reads it, which may fetch it.
     """
     environ = os.environ
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
@@ -182,11 +186,8 @@ def make_request(
     workload = resolved.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
-    read = (
-        read_and_trace(named, workload, environ, trace=options.trace)
-        if model is None
-        else ReadModel(model=model)
-    )
+    if read is None:
+        read = read_and_trace(named, workload, environ, trace=options.trace)
     if settings.targets_by_architecture and options.lora_target_modules is None:
         family = FAMILIES.get(read.model.architecture.family)
         targets = () if family is None else family.default_lora_targets
@@ -232,6 +233,7 @@ def make_request(
         not_counted=tuple(each.text for each in not_counted),
         cut_group=cut_group(settings.group, workload, machine.world_size),
         elsewhere=settings.vllm_server,
+        freedom=find_freedom(options, facts, settings, job),
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,

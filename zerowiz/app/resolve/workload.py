@@ -11,7 +11,7 @@ from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptSettings, Setting, Settled, State
-from zerowiz.core.units import solve_accumulation
+from zerowiz.core.units import largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
     Loss,
@@ -77,6 +77,8 @@ def resolve_workload(
     named = [name for name in SETTINGS if name != "optimizer_state_dtype"]
     said = {name: _said(name, options, settings, by_own.get(name)) for name in named}
     said["precision"] = said["precision"] or own.fallback_precision
+    if options.global_batch is not None and splits(options, settings):
+        said["micro_batch"] = _part_of(options.global_batch, said["micro_batch"], machine)
     said["accumulation_steps"] = _accumulation(options, said, settings, steps, machine.world_size)
     known = {name: value for name, value in said.items() if value is not None}
     known |= _of_trainer(known, settings, machine.world_size)
@@ -164,6 +166,20 @@ def _said(name: str, options: Options, settings: ScriptSettings, own: object) ->
         if same or settings.is_open(name, wanted):
             setting = None
     return by_config(name, options.config, option, own, setting)
+
+
+def splits(options: Options, settings: ScriptSettings) -> bool:
+    """Whether nobody decided how the sequences of an optimizer step are split."""
+    silent = options.micro_batch is None and options.accumulation_steps is None
+    return silent and options.config is None and settings.splits
+
+
+def _part_of(whole: int, micro_batch: object, machine: Machine) -> object:
+    """The open micro-batch, or the largest below it that divides what each GPU gets."""
+    part, rest = divmod(whole, machine.world_size)
+    if rest or not part or not isinstance(micro_batch, int):
+        return micro_batch
+    return largest_part(part, micro_batch)
 
 
 def _accumulation(

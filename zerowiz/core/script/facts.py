@@ -187,6 +187,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Where it builds torch's Adam without `fused=True`, which holds more than is counted."""
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
+    counts_micro_steps: bool = False
+    """Whether its loop asks the engine after how many micro-steps it updates the weights."""
     builds_on_host: bool = False
     """Whether it makes a model from a config, and shows no other place than host memory for it."""
     args_file: str | None = None

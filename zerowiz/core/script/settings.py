@@ -82,6 +82,9 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """The settings that this script decides, and whose values are not known."""
     uncounted: tuple[Binding, ...] = ()
     """What the script does with adapters that the ledger does not count."""
+    splits: bool = True
+    """Whether nobody decides how the sequences of an optimizer step are split into micro-steps, and
+    another split learns the same."""
     words_for: Callable[[str, object], Words | None] = _no_words
     """The words after the script that give a setting, by its name, this value.
 
@@ -147,14 +150,36 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         lora_rank=as_count(run.setting(facts.lora_rank)),
         lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
         targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
+        words_for=partial(words_for, run),
     )
     frozen = settings.method is None or settings.method.value is not Method.FULL
     return replace(
         settings,
         unseen=frozenset(_unseen(facts, settings)) | of_trainer.unseen,
         uncounted=tuple(filter(run.may_hold, facts.uncounted)) if frozen else (),
-        words_for=partial(words_for, run),
+        splits=_splits(facts, settings),
     )
+
+
+# Those whose loss is a mean over sequences. What KTO compares, and what GRPO, RLOO and PPO generate
+# at a time, are those of a micro-batch (trl 1.16).
+_MEANS = frozenset({Trainer.SFT, Trainer.DPO, Trainer.REWARD})
+
+
+def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
+    """Whether a micro-batch and its micro-steps can be given other values, and mean the same.
+
+    A loop that counts its micro-steps as optimizer steps would follow another schedule of learning
+    rates; one that takes its whole batch from the config has none that another split could change.
+    """
+    trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
+    if settings.not_counted or trainer not in _MEANS:
+        return False
+    micro_batch, steps = facts.micro_batch, facts.accumulation_steps
+    by_config = steps.from_config and (micro_batch.from_config or facts.counts_micro_steps)
+    by_option = steps.flag is not None and settings.is_open("accumulation_steps", 1)
+    is_open = micro_batch.from_config or settings.is_open("micro_batch", 1)
+    return is_open and (by_config or by_option)
 
 
 def _checkpointing(run: Bindings) -> Setting[bool] | None:

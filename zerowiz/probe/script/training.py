@@ -48,8 +48,12 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         unfused_adam_line=_unfused_adam_line(read),
     )
     if facts.integration is Integration.DEEPSPEED:
-        pipelines = tuple(_pipelines(read))
-        return replace(facts, accumulation_steps=Binding(from_config=True), pipelines=pipelines)
+        return replace(
+            facts,
+            accumulation_steps=Binding(from_config=True),
+            counts_micro_steps=any(call.method == _STEPS_OF_ENGINE for call in read.source.calls),
+            pipelines=tuple(_pipelines(read)),
+        )
     calls = read.source.calls_to("accelerate", "Accelerator")
     return replace(
         facts,
@@ -153,8 +157,9 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
     )
 
 
-# deepspeed 0.19.8, runtime/engine.py: the engine's method that returns the config's value.
+# deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
 _MICRO_BATCH_OF_ENGINE = "train_micro_batch_size_per_gpu"
+_STEPS_OF_ENGINE = "gradient_accumulation_steps"
 
 
 def _loader_batch(read: Reader) -> Binding:

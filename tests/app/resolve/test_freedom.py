@@ -1,0 +1,147 @@
+"""What of a step nobody decided, and what the global batch is that a choice keeps."""
+
+import pytest
+from paths import TEMPLATES
+from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
+
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
+from zerowiz.app.resolve.request import Request, make_request
+from zerowiz.core.script import ScriptFacts
+from zerowiz.core.search.freedom import Freedom
+from zerowiz.core.workload import Accounting
+from zerowiz.errors import UsageError
+from zerowiz.probe.script import parse_script, read_script
+
+LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
+COUNTS = "steps = engine.gradient_accumulation_steps()\n"
+TRAINER = read_script(TEMPLATES / "train_hf.py")
+PLAIN = read_script(TEMPLATES / "train_deepspeed.py")
+
+
+def requested(facts: ScriptFacts | None, *words: str, **said: object) -> Request:
+    options = Options(model="1b", machine="4xA100-40GB", **said)  # type: ignore[arg-type]
+    return make_request(options, find_machine(options, {}), facts, words)
+
+
+def raw(*lines: str) -> ScriptFacts:
+    return parse_script(RAW_HEAD + "".join(lines) + RAW_TAIL, "train.py")
+
+
+def batch(request: Request) -> tuple[int, int]:
+    return request.job.workload.micro_batch, request.job.workload.accumulation_steps
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "expected"),
+    [
+        (facts_of("hf_parser"), (), (8, 1)),
+        (facts_of("hf_parser"), ("--gradient_accumulation_steps", "4"), (8, 4)),
+        (TRAINER, (), (4, 1)),
+        (PLAIN, (), (1, 1)),
+        (facts_of("accelerate_bare"), (), (8, 1)),
+        (facts_of("raw_config_edited"), (), (4, 2)),
+        (raw(LOADER), (), (4, 1)),
+        (None, (), (1, 1)),
+    ],
+)
+def test_by_itself_a_job_has_the_batch_that_its_script_would_run(
+    facts: ScriptFacts | None, words: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    assert expected == batch(requested(facts, *words))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (facts_of("hf_parser"), True),
+        (facts_of("hf_in_code"), False),
+        (TRAINER, True),
+        (PLAIN, True),
+        (facts_of("accelerate_bare"), True),
+        # Its Accelerator is told of no accumulation, and its loop may not know of any.
+        (facts_of("lora_accelerate"), False),
+        (facts_of("raw_config_edited"), True),
+        # A loop that does not know of micro-steps counts them as steps of the optimizer.
+        (raw(LOADER), False),
+        (raw(LOADER, COUNTS), True),
+        # What is in a micro-batch is compared with each other, or generated together.
+        (facts_of("trl_dpo_parser"), True),
+        (facts_of("trl_kto_optional_reference"), False),
+        (facts_of("trl_grpo_parser"), False),
+        (facts_of("trl_own_loss"), False),
+    ],
+)
+def test_a_batch_may_be_split_where_the_script_learns_the_same(
+    facts: ScriptFacts, *, expected: bool
+) -> None:
+    assert expected is requested(facts).freedom.split
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--per_device_train_batch_size", "8"),
+        ("--gradient_accumulation_steps", "2"),
+    ],
+)
+def test_what_a_word_after_the_script_says_is_decided(words: tuple[str, ...]) -> None:
+    assert not requested(facts_of("hf_parser"), *words).freedom.split
+
+
+@pytest.mark.parametrize("said", [{"micro_batch": 4}, {"accumulation_steps": 2}])
+def test_what_an_option_says_is_decided(said: dict[str, int]) -> None:
+    assert not requested(facts_of("hf_parser"), **said).freedom.split
+    global_batch = 8 * said.get("micro_batch", 1)
+    assert not requested(None, global_batch=global_batch, **said).freedom.split
+
+
+def test_a_global_batch_leaves_its_split_open() -> None:
+    request = requested(None, global_batch=32)
+    assert (1, 8) == batch(request)
+    assert Freedom(split=True, checkpointing=(True,)) == request.freedom
+
+
+def test_without_a_script_and_a_batch_nobody_says_what_would_run() -> None:
+    request = requested(None)
+    assert ((1, 1), Freedom()) == (batch(request), request.freedom)
+
+
+def test_a_global_batch_that_the_default_does_not_divide_is_kept_exactly() -> None:
+    request = requested(facts_of("hf_parser"), global_batch=24)
+    assert (6, 1) == batch(request)
+    words = [word for each in request.settled for word in each.words]
+    assert ["--per_device_train_batch_size", "6"] == words
+    with pytest.raises(UsageError):
+        requested(facts_of("hf_parser"), global_batch=24, micro_batch=4)
+    with pytest.raises(UsageError):
+        requested(facts_of("hf_parser"), global_batch=26)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "said", "expected"),
+    [
+        (TRAINER, (), {}, (True,)),
+        (TRAINER, ("--gradient_checkpointing", "True"), {}, ()),
+        (TRAINER, (), {"gradient_checkpointing": False}, ()),
+        (PLAIN, (), {}, (True,)),
+        # A flag that is there cannot be taken back, and none switches it off.
+        (PLAIN, ("--gradient_checkpointing",), {}, ()),
+        (facts_of("hf_in_code"), (), {}, ()),
+        # Switched on by a line of the code.
+        (facts_of("raw_positional"), (), {}, ()),
+        # trl's own default is on; an option switches it off.
+        (facts_of("trl_dpo_parser"), (), {}, (False,)),
+        # What enters a frozen base asks for no gradients unless somebody sees to it.
+        (facts_of("lora_dataclasses"), (), {}, ()),
+    ],
+)
+def test_checkpointing_is_open_where_a_word_can_change_it(
+    facts: ScriptFacts, words: tuple[str, ...], said: dict[str, object], expected: tuple[bool, ...]
+) -> None:
+    assert expected == requested(facts, *words, **said).freedom.checkpointing
+
+
+def test_the_rule_of_thumb_knows_no_step() -> None:
+    request = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
+    assert Freedom() == request.freedom
