@@ -1,7 +1,7 @@
 """Decide; where nothing fits and a person is there, let them choose what to change."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -20,12 +20,14 @@ from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.script import ScriptFacts, check_method
+from zerowiz.core.search.cover import Evaluator, split_batch
+from zerowiz.core.search.search import Search, search
 from zerowiz.core.settings import Panel
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
-from zerowiz.errors import NothingFitsError, ZerowizError
-from zerowiz.ui import sentences
+from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
+from zerowiz.ui import choice, sentences
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -34,6 +36,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     options: Options
     request: Request
     decision: Decision
+    search: Search | None
+    """None for a further attempt of a job, whose step is that of the first."""
+    own_step: Workload
+    """The step as it would be by itself."""
     remedies: tuple[Remedy, ...]
     in_script: Mapping[int, str]
     """What the script itself must change first for a remedy, by the remedy's index."""
@@ -43,6 +49,38 @@ class Plan(Struct, frozen=True, kw_only=True):
         """The chosen strategy, if any."""
         chosen = self.decision.chosen
         return None if chosen is None else chosen.strategy
+
+
+class _Followed(Struct, frozen=True, kw_only=True):
+    """A decision, and what it was made of."""
+
+    own: Workload
+    """The step as it would be by itself."""
+    request: Request
+    found: Search
+    decision: Decision
+
+
+def _follow(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    model: Model | None = None,
+) -> tuple[Request, _Followed]:
+    """The request as it was made first, and what was decided for it."""
+    read = None if model is None else ReadModel(model=model)
+    request = make_request(options, machine, facts, script_args, read)
+    if facts is not None:
+        check_method(facts, request.job.workload.method)
+    found = _search(options, request)
+    chosen = _with_step(options, request, found, facts, script_args)
+    decision = found.decision
+    if found.choice is None:
+        decision = decide(chosen.job, chosen.constraints)
+    _refuse_unsupported(options, chosen, decision)
+    own = request.job.workload
+    return request, _Followed(own=own, request=chosen, found=found, decision=decision)
 
 
 def follow_options(
@@ -65,39 +103,86 @@ def follow_options(
         UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
             not do what they ask for.
     """
-    request = make_request(options, machine, facts, script_args, model)
-    if facts is not None:
-        check_method(facts, request.job.workload.method)
-    decision = decide(request.job, request.constraints)
-    _refuse_unsupported(options, request, decision)
-    return request, decision
+    _, followed = _follow(options, machine, facts, script_args, model)
+    return followed.request, followed.decision
 
 
 def plan_options(
     options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> Plan:
-    """Decide with these options on this machine."""
-    request, decision = follow_options(options, machine, facts, script_args)
+    """Decide with these options on this machine, and choose what nobody decided."""
+    request, followed = _follow(options, machine, facts, script_args)
+    chosen, found, decision = followed.request, followed.found, followed.decision
+    own = followed.own
     remedies: list[Remedy] = []
     in_script: dict[int, str] = {}
     for remedy in (_restate(each, options) for each in find_remedies(decision)):
-        chosen, edits = _try_remedy(options, remedy, request.job, facts, script_args)
-        if chosen is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
+        best, edits = _try_remedy(options, remedy, request.job, facts, script_args)
+        if best is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
             continue
         if edits:
             in_script[len(remedies)] = "; ".join(edits)
-        if chosen is None or chosen.strategy.name == remedy.strategy:
+        if best is None or best.strategy.name == remedy.strategy:
             remedies.append(remedy)
         else:
             # Core evaluated this machine with more GPUs, and the remedy names another one.
-            remedies.append(make_remedy(decision, remedy.change, chosen))
+            remedies.append(make_remedy(decision, remedy.change, best))
     return Plan(
         options=options,
-        request=request,
+        request=chosen,
         decision=decision,
+        search=found,
+        own_step=own,
         remedies=tuple(remedies),
         in_script=in_script,
     )
+
+
+def _search(options: Options, request: Request) -> Search:
+    """What is taken of what is open."""
+
+    def supports(strategy: Strategy) -> bool:
+        try:
+            _refuse_strategy(options, request, strategy)
+        except UsageError:
+            return False
+        return True
+
+    job, open_step = request.job, request.freedom
+    return search(job, request.constraints, open_step, options.objective, supports)
+
+
+def _with_step(
+    options: Options,
+    request: Request,
+    found: Search,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> Request:
+    """The request with the step that was chosen, as if it had been said.
+
+    Where nothing fits it is the least that the job can have, so that no remedy asks for it.
+    """
+    job, before = request.job, request.job.workload
+    step = _least(request) if found.choice is None else found.choice.workload
+    if step == before:
+        return request
+    names = [name for name in _CHOSEN if getattr(step, name) != getattr(before, name)]
+    said = replace(options, **{name: getattr(step, name) for name in names})
+    read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
+    made = make_request(said, job.machine, facts, script_args, read)
+    return replace(made, job=replace(job, workload=step), freedom=request.freedom)
+
+
+# What a search may choose, by its names in options and in the step.
+_CHOSEN = ("micro_batch", "accumulation_steps", "gradient_checkpointing", "attention", "loss")
+
+
+def _least(request: Request) -> Workload:
+    step = request.job.workload
+    smallest = split_batch(step)[0] if request.freedom.split else step
+    recomputes = step.gradient_checkpointing or True in request.freedom.checkpointing
+    return replace(smallest, gradient_checkpointing=recomputes)
 
 
 def _restate(remedy: Remedy, options: Options) -> Remedy:
@@ -112,15 +197,21 @@ def _restate(remedy: Remedy, options: Options) -> Remedy:
 
 def _refuse_unsupported(options: Options, request: Request, decision: Decision) -> None:
     """A config is written only where DeepSpeed trains what was asked for."""
-    if decision.chosen is None or options.config is not None:
+    if decision.chosen is not None:
+        _refuse_strategy(options, request, decision.chosen.strategy)
+
+
+def _refuse_strategy(options: Options, request: Request, strategy: Strategy) -> None:
+    """Raise where DeepSpeed does not train what was asked for with this strategy."""
+    if options.config is not None:
         return
     handover, job = request.handover, request.job
-    if request.constraints.stage is None and decision.chosen.strategy.stage == 0:
+    if request.constraints.stage is None and strategy.stage == 0:
         # Where all fits one GPU the states stay in fp32: the flowchart chose stage 0, no person.
         job = replace(job, state_dtype=None)
     refuse_unsupported(
         job,
-        decision.chosen.strategy,
+        strategy,
         handover.integration,
         script_has_optimizer=handover.script_has_optimizer,
     )
@@ -148,7 +239,7 @@ def _try_remedy(
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
         return None, edits
-    decision = decide(request.job, request.constraints)
+    decision = _search(options, request).decision
     try:
         _refuse_unsupported(options, request, decision)
     except ZerowizError:
@@ -185,9 +276,25 @@ def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
 
 
 def note_settled(plan: Plan, reporter: Reporter) -> None:
-    """Note the words that are added after the script, before anything is done."""
+    """Note what was chosen, and the words that are added after the script, before all else."""
+    if plan.strategy is None:
+        return
+    for note in _choice_notes(plan):
+        reporter.note(note)
     if plan.request.settled:
         reporter.note(sentences.settled(plan.request.settled, plan.request.copied))
+
+
+def _choice_notes(plan: Plan) -> Iterator[str]:
+    """What was chosen of what is open, and what was not."""
+    found = plan.search
+    if found is None or found.choice is None:
+        return
+    if found.choice.workload != plan.own_step:
+        before = Evaluator(plan.request.job).candidate(plan.own_step, found.choice.strategy)
+        yield choice.chosen_step(before, found.choice, by_script=plan.request.has_own_batch)
+    if found.clearly_faster is not None:
+        yield choice.clearly_faster(found.clearly_faster, found.choice)
 
 
 def note_basis(plan: Plan, reporter: Reporter) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 
-from zerowiz.app.decide.decision import require_strategy
+from zerowiz.app.decide.decision import Plan, require_strategy
 from zerowiz.app.launch.preflight import check_start
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.reporter import Reporter
@@ -40,6 +40,14 @@ def keep(start: Start, memory: MemoryKind) -> RanOut | None:
     return seen
 
 
+def _open_step(plan: Plan) -> dict[str, object]:
+    """What was chosen of the step for the first attempt, which the next ones keep."""
+    step, freedom = plan.decision.job.workload, plan.request.freedom
+    names = ("micro_batch", "accumulation_steps") if freedom.split else ()
+    more = ("gradient_checkpointing",) if freedom.checkpointing else ()
+    return {name: getattr(step, name) for name in (*names, *more)}
+
+
 def escalate(
     start: Start, seen: RanOut | None, number: int, began_at: float, reporter: Reporter
 ) -> Start:
@@ -64,12 +72,17 @@ def escalate(
         start.plan,
         request=replace(start.plan.request, job=decision.job, constraints=decision.constraints),
         decision=decision,
+        search=None,
         remedies=(),
         in_script={},
     )
     strategy = require_strategy(plan)
     # The plan file names this strategy: without this run, the flowchart would choose another.
-    named = {"stage": str(strategy.stage), "offload": OffloadChoice(strategy.offload.value)}
+    named = {
+        "stage": str(strategy.stage),
+        "offload": OffloadChoice(strategy.offload.value),
+        **_open_step(plan),
+    }
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     folder = output_folder(start.facts, start.script_args)
     since = 0.0 if resumes(start.facts, start.script_args) else began_at - _CLOCKS_S

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ from zerowiz.core.script import (
     read_said,
     settle,
 )
+from zerowiz.core.search.cover import list_variants
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategy import Strategy
@@ -78,6 +80,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """What says that vLLM generates on other GPUs."""
     freedom: Freedom = Freedom()
     """What of the step nobody decided."""
+    has_own_batch: bool = False
+    """Whether a script says how it would split its batch by itself."""
     settled: tuple[Settled, ...] = ()
     """What the script leaves open, and the words that are added after it."""
     copied: str | None = None
@@ -219,8 +223,11 @@ def make_request(
         host_use=_host_use(facts, settings),
         script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
     )
+    freedom = find_freedom(options, facts, settings, job)
     if not options.ignore_oom and has_histories(environ):
-        job = replace(job, ran_out=read_history(history_path(job.key, environ)).ran_out)
+        keys = dict.fromkeys(each.key for each in list_variants(job, freedom))
+        seen = (read_history(history_path(key, environ)).ran_out for key in keys)
+        job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     return Request(
         job=job,
         constraints=_constraints(options, own),
@@ -233,7 +240,8 @@ def make_request(
         not_counted=tuple(each.text for each in not_counted),
         cut_group=cut_group(settings.group, workload, machine.world_size),
         elsewhere=settings.vllm_server,
-        freedom=find_freedom(options, facts, settings, job),
+        freedom=freedom,
+        has_own_batch=settings.micro_batch is not None,
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,

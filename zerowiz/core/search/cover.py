@@ -46,7 +46,7 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
     )
 
 
-def _variants(job: PlanInput, freedom: Freedom) -> Iterator[PlanInput]:
+def list_variants(job: PlanInput, freedom: Freedom) -> Iterator[PlanInput]:
     """The job with each choice of what is open besides the split of the batch."""
     w = job.workload
     choices = product(
@@ -143,7 +143,7 @@ def cover(job: PlanInput, strategies: Sequence[StrategyRow], freedom: Freedom) -
     found: dict[tuple[Workload, str], Candidate] = {}
     walks: list[tuple[Candidate, ...]] = []
     count, w = 0, job.workload
-    for variant in _variants(job, freedom):
+    for variant in list_variants(job, freedom):
         evaluator, own = Evaluator(variant), variant.workload
         steps = split_batch(own) if freedom.split else (own,)
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
