@@ -13,6 +13,8 @@ from zerowiz.core.flags import flags
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script import Settled
+from zerowiz.core.search.candidate import Candidate
+from zerowiz.core.search.search import Search
 from zerowiz.core.speed.terms import StepTime
 
 SCHEMA_VERSION = 1
@@ -150,8 +152,38 @@ def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
     }
 
 
+def _choice(candidate: Candidate) -> dict[str, object]:
+    """A strategy with what was, or could be, chosen of the step."""
+    step, evaluated = candidate.workload, candidate.evaluated
+    time = encode_step_time(evaluated.step_time)
+    return {
+        "strategy": candidate.strategy.name,
+        "offload": candidate.strategy.offload.value,
+        "micro_batch": step.micro_batch,
+        "accumulation_steps": step.accumulation_steps,
+        "gradient_checkpointing": step.gradient_checkpointing,
+        "attention": step.attention.value,
+        "loss": step.loss.value,
+        "verdict": evaluated.verdict.value,
+        "headroom_bytes": evaluated.headroom_bytes,
+        **{name: value for name, value in time.items() if name != "step_terms"},
+    }
+
+
+def _candidates(search: Search) -> dict[str, object]:
+    """Among what was chosen: how many there were, and the best of them."""
+    faster = search.clearly_faster
+    return {
+        "objective": search.objective.value,
+        "count": search.count,
+        "pareto": [_choice(each) for each in search.pareto],
+        "clearly_faster": None if faster is None else _choice(faster),
+    }
+
+
 def encode_decision(
     decision: Decision,
+    search: Search | None,
     *,
     version: str,
     reasons: Sequence[str],
@@ -162,7 +194,19 @@ def encode_decision(
     env: Mapping[str, str] | None,
     run: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """One JSON object; bytes are ints, unknowns are null."""
+    """One JSON object; bytes are ints, unknowns are null.
+
+    Args:
+        decision: What was decided.
+        search: What it was chosen among; None for a further attempt of a job.
+        version: Of zerowiz.
+        reasons: Of the decision, in words.
+        remedies: What would help.
+        settled: The words that are added after the script.
+        config_path: Where its config is.
+        command: What starts the job, where that is known.
+        env: The same, of its environment.
+    """
     chosen = decision.chosen
     return {
         "schema_version": SCHEMA_VERSION,
@@ -182,6 +226,12 @@ def encode_decision(
         ],
         "strategies": [_strategy(decision.job, evaluated) for evaluated in decision.evaluated],
         "chosen": None if chosen is None else chosen.strategy.name,
+        "choice": (
+            None
+            if chosen is None
+            else _choice(Candidate(workload=decision.job.workload, evaluated=chosen))
+        ),
+        "candidates": None if search is None else _candidates(search),
         "reasons": list(reasons),
         "remedies": [
             {

@@ -23,6 +23,7 @@ def encode_plan(
     strategy, decision = plan.strategy, plan.decision
     return encode_decision(
         decision,
+        plan.search,
         version=__version__,
         reasons=sentences.reasons(decision),
         remedies=plan.remedies,

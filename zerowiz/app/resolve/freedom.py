@@ -8,7 +8,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, MachineSource
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script import ScriptFacts, ScriptSettings
-from zerowiz.core.search.freedom import Freedom
+from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.workload import Accounting, Attention, Loss, Method, Precision
 from zerowiz.probe.model.libraries import read_version
 
@@ -19,7 +19,8 @@ def find_freedom(
     """What of the step can be chosen.
 
     A config of the person's own decides all of it, and the rule of thumb knows no activations.
-    Without a script nobody says what a job would run, unless it is a global batch.
+    Without a script nobody says what a job would run, unless it is a global batch, or a search is
+    asked for.
 
     Args:
         options: What was said.
@@ -31,9 +32,11 @@ def find_freedom(
         return Freedom()
     if facts is None:
         said = options.gradient_checkpointing is not None
+        names_batch = options.global_batch is not None
+        searches = names_batch or options.objective is not Objective.FLOWCHART
         return Freedom(
-            split=options.global_batch is not None and splits(options, settings),
-            checkpointing=() if said or options.global_batch is None else (True,),
+            split=names_batch and splits(options, settings),
+            checkpointing=(True,) if searches and not said else (),
         )
     return Freedom(
         split=splits(options, settings),
