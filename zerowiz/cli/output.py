@@ -10,6 +10,7 @@ import msgspec
 
 from zerowiz.app.decide.decision import NoStrategyError, Plan
 from zerowiz.app.decide.plan_json import encode_plan
+from zerowiz.core.search.limits import Limit
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog.planned_run import PlannedRun
@@ -25,10 +26,11 @@ def write_plan(
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     run: "PlannedRun | None" = None,
+    limits: Sequence[Limit] | None = None,
 ) -> None:
     """The contract's object of what was decided."""
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
-    text = json.dumps(encode_plan(plan, command, env, run))
+    text = json.dumps(encode_plan(plan, command, env, run, limits))
     sys.stdout.write(msgspec.json.format(text, indent=2) + "\n")
 
 

@@ -20,8 +20,10 @@ from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import settings
+from zerowiz.core.search.freedom import Objective
+from zerowiz.core.search.limits import find_limits
 from zerowiz.errors import UsageError
-from zerowiz.ui import show
+from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def plan(
     sequences: Annotated[str | None, option_of(settings.SEQUENCES)] = None,
     epochs: Annotated[float | None, option_of(settings.EPOCHS)] = None,
     price: Annotated[list[str] | None, option_of(settings.PRICE)] = None,
+    limits: Annotated[bool, option_of(settings.LIMITS)] = False,
 ) -> None:
     """Show what each strategy needs here, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet)
@@ -49,11 +52,12 @@ def plan(
     )
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
-        _show_plan(planned, options, question, reporter, explain=explain)
+        _show_plan(planned, options, question, reporter, explain=explain, limits=limits)
     else:
-        if explain:
+        alone = "$explain" if explain else "$limits" if limits else None
+        if alone is not None:
             raise UsageError(
-                "`$explain` is of one machine, and this plan is for many",
+                f"`{alone}` is of one machine, and this plan is for many",
                 "name one: `$machine 8xH100-80GB`",
             )
         _show_machines(planned, options, reporter)
@@ -66,16 +70,23 @@ def _show_plan(
     reporter: Reporter,
     *,
     explain: bool,
+    limits: bool,
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
     run = question.plan_run(result.decided.decision, options.machine)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
+    largest = find_limits(result.decided.decision.job) if limits else None
     if options.as_json:
-        write_plan(result.decided, run=run)
+        write_plan(result.decided, run=run, limits=largest)
     else:
         show.plan(result.decided.decision, result.remedies, sys.stdout)
+        found = result.decided.search
+        if found is not None and options.objective is not Objective.FLOWCHART:
+            choice.search(found, options.objective, sys.stdout)
+        if largest is not None:
+            choice.limits(largest, result.decided.decision.job, sys.stdout)
         if explain:
             show.explain(result.decided.decision, sys.stdout)
         if run is not None:

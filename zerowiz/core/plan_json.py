@@ -14,6 +14,7 @@ from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script import Settled
 from zerowiz.core.search.candidate import Candidate
+from zerowiz.core.search.limits import Limit
 from zerowiz.core.search.search import Search
 from zerowiz.core.speed.terms import StepTime
 
@@ -181,6 +182,16 @@ def _candidates(search: Search) -> dict[str, object]:
     }
 
 
+def _limit(limit: Limit) -> dict[str, object]:
+    return {
+        "strategy": limit.strategy.name,
+        "gradient_checkpointing": limit.gradient_checkpointing,
+        "micro_batch": limit.micro_batch,
+        "sequence_tokens": limit.sequence_tokens,
+        "by_positions": limit.by_positions,
+    }
+
+
 def encode_decision(
     decision: Decision,
     search: Search | None,
@@ -193,6 +204,7 @@ def encode_decision(
     command: Sequence[str] | None,
     env: Mapping[str, str] | None,
     run: Mapping[str, object] | None = None,
+    limits: Sequence[Limit] | None = None,
 ) -> dict[str, object]:
     """One JSON object; bytes are ints, unknowns are null.
 
@@ -206,6 +218,8 @@ def encode_decision(
         config_path: Where its config is.
         command: What starts the job, where that is known.
         env: The same, of its environment.
+        run: How long the run takes and what it costs, where that was asked for.
+        limits: Of every strategy, where they were asked for.
     """
     chosen = decision.chosen
     return {
@@ -232,6 +246,7 @@ def encode_decision(
             else _choice(Candidate(workload=decision.job.workload, evaluated=chosen))
         ),
         "candidates": None if search is None else _candidates(search),
+        "limits": None if limits is None else [_limit(each) for each in limits],
         "reasons": list(reasons),
         "remedies": [
             {

@@ -177,6 +177,11 @@ PRICE = SettingRow(
 )
 OUTPUT_DIR = SettingRow(flag="--output-dir", help="Where configs are written", panel=Panel.OUTPUT)
 YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
+LIMITS = SettingRow(
+    flag="--limits",
+    help="Show the largest micro-batch and the longest sequence that fit",
+    panel=Panel.OUTPUT,
+)
 EXPLAIN = SettingRow(
     flag="--explain",
     help="Show what the step takes its time for, and what memory holds",

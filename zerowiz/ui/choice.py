@@ -1,11 +1,17 @@
-"""Say in one line what was chosen of what a job leaves open, and how to have one's own."""
+"""Say what was chosen of what a job leaves open, among what, and how to have one's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.search.candidate import SAME_FRACTION, Candidate
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.search.candidate import SAME_FRACTION, WORTH_FRACTION, Candidate
+from zerowiz.core.search.freedom import Objective
+from zerowiz.core.search.limits import Limit
+from zerowiz.core.search.search import Search
 from zerowiz.core.workload import Workload
-from zerowiz.ui.text.units import small
+from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.units import bare_gib, seconds, small
 
 
 def chosen_step(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
@@ -99,3 +105,89 @@ def _times(slow: Candidate, fast: Candidate) -> str:
     """How much faster one is: `1.8 times`, or `12 %`."""
     ratio = (slow.seconds or 0) / (fast.seconds or 1)
     return f"{ratio:.1f} times" if ratio >= _AS_TIMES else f"{100 * (ratio - 1):.0f} %"
+
+
+def search(found: Search, asked: Objective, stream: TextIO) -> None:
+    """The candidates that are fastest for their room, and why the choice wins."""
+    if found.objective is not asked:
+        why = "no step time is predicted here" if found.candidates else "nothing surely fits"
+        say(stream, "", f"Search   {why}, so the flowchart chooses", hang=_LABEL_COLUMNS)
+        return
+    choice = found.choice
+    if choice is None:
+        return
+    say(
+        stream,
+        "",
+        f"{found.count} candidates were covered: strategy, split of the batch, checkpointing,"
+        " buffers and kernels, as far as they are open. Of those that surely fit, the fastest for"
+        " their room:",
+    )
+    table = grid(stream, "strategy", "batch", "checkpointing", "room", "time", "tokens/s", "")
+    front = found.pareto
+    for each in front if choice in front else (choice, *front):
+        table.add_row(*_row(each, is_chosen=each == choice))
+    print_table(table, stream)
+    say(stream, f"Why      {_why_taken(found, choice)}", hang=_LABEL_COLUMNS)
+
+
+# `Chosen   `, as the rest of a plan.
+_LABEL_COLUMNS = 9
+
+
+def _row(candidate: Candidate, *, is_chosen: bool) -> tuple[str, ...]:
+    time = candidate.evaluated.step_time
+    return (
+        candidate.strategy.name,
+        _split_of(candidate.workload),
+        "yes" if candidate.workload.gradient_checkpointing else "no",
+        bare_gib(candidate.evaluated.headroom_bytes),
+        "-" if time is None else seconds(time.expected_seconds),
+        "-" if time is None else f"{time.tokens_per_s:,.0f}",
+        "chosen" if is_chosen else "",
+    )
+
+
+def _why_taken(found: Search, choice: Candidate) -> str:
+    """Why nothing faster was taken, or nothing smaller."""
+    if found.objective is Objective.SMALLEST:
+        return f"nothing takes less than {small(choice.evaluated.device_bytes)} of each device"
+    fastest = found.candidates[0]
+    if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
+        return "nothing that surely fits is faster"
+    name = f"{fastest.strategy.name} {_split_of(fastest.workload)}"
+    faster = f"{100 * (1 - fastest.seconds / choice.seconds):.1f} % less time"
+    if fastest.evaluated.verdict is not choice.evaluated.verdict:
+        return f"{name} takes {faster}, but comes near the limit of memory: {_WORTH}"
+    if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
+        return f"{name} takes {faster}, but recomputes activations: {_WORTH}"
+    return (
+        f"{name} takes {faster} and leaves {small(choice.headroom_bytes - fastest.headroom_bytes)}"
+        f" less room: within {SAME_FRACTION:.0%} the one with the most room is taken"
+    )
+
+
+_WORTH = f"that must save {WORTH_FRACTION:.0%}"
+
+
+def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
+    """The largest micro-batch and the longest sequence of each strategy."""
+    step = job.workload
+    say(
+        stream,
+        "",
+        f"The largest micro-batch of {step.sequence_tokens} tokens a sequence, and the longest"
+        f" sequence with micro-batch {step.micro_batch}, that surely fit, without and with gradient"
+        " checkpointing:",
+    )
+    table = grid(stream, "strategy", "batch", "with", "tokens", "with")
+    for plain, recomputed in zip(found[::2], found[1::2], strict=True):
+        both = (plain, recomputed)
+        table.add_row(
+            plain.strategy.name,
+            *(str(each.micro_batch or "-") for each in both),
+            *(f"{each.sequence_tokens or '-'}{'*' if each.by_positions else ''}" for each in both),
+        )
+    print_table(table, stream)
+    if any(each.by_positions for each in found):
+        say(stream, f"* the model has {job.model.architecture.positions} positions")

@@ -7,6 +7,7 @@ from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.search.limits import Limit
 from zerowiz.ui import sentences
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def encode_plan(
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     run: "PlannedRun | None" = None,
+    limits: Sequence[Limit] | None = None,
 ) -> dict[str, object]:
     """The contract's object of what was decided."""
     strategy, decision = plan.strategy, plan.decision
@@ -32,6 +34,7 @@ def encode_plan(
         command=command,
         env=env,
         run=None if run is None else _encode_run(run),
+        limits=limits,
     )
 
 

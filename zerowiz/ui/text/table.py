@@ -14,7 +14,7 @@ _FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
 _WORDS = frozenset(
     {
         *("strategy", "verdict", "peak in", "phase", "part", "formula"),
-        *("machine", "GPU", "rank", "name", ""),
+        *("machine", "GPU", "rank", "name", "checkpointing", ""),
     }
 )
 
