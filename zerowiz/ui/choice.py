@@ -25,7 +25,8 @@ def chosen_step(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
     step, before = choice.workload, own.workload
     words = " ".join(_words(step, before, by_script=by_script))
     what, why = ", ".join(_changed(step, before)), _why(own, choice, by_script=by_script)
-    return f"{what}, {why}; `{words}` {'keeps yours' if by_script else 'says your own'}"
+    says = _is_split(step, before) and not by_script
+    return f"{what}, {why}; `{words}` {'says your own' if says else 'keeps yours'}"
 
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:

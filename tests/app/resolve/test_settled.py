@@ -63,7 +63,8 @@ def test_options_reach_the_script_as_its_own_words(here: Run, hf: Path) -> None:
 
 def test_a_global_batch_is_delivered_as_micro_steps(here: Run, hf: Path) -> None:
     del hf
-    result = dry(here, "--model", "1b", "--global-batch", "64", "train.py")
+    words = ("--micro-batch", "4", "--global-batch", "64")
+    result = dry(here, "--model", "1b", *words, "train.py")
     assert {"accumulation_steps": ["--gradient_accumulation_steps", "4"]} == settled(result)
 
 

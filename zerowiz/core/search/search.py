@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
@@ -26,7 +26,7 @@ from zerowiz.core.search.candidate import (
 from zerowiz.core.search.cover import Covered, Evaluator, cover
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 
 _CLEARLY_FRACTION = 0.1
@@ -124,15 +124,29 @@ def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate
 
 
 def _walk_each(job: PlanInput, constraints: Constraints, covered: Covered) -> list[Decision]:
-    """One walk with checkpointing, one without: the first that leads to what surely runs."""
+    """One walk with checkpointing, one without: the first that leads to what surely runs.
+
+    Offload is for what no GPU can hold: it has to be needed for the smallest micro-batch as well.
+    """
     walks: dict[bool, Decision] = {}
     for one_each in covered.walks:
         recomputes = one_each[0].workload.gradient_checkpointing
         known = walks.get(recomputes)
-        if known is None or known.chosen is None or not known.chosen.is_sure:
+        if known is None:
+            walks[recomputes] = _walk(job, constraints, one_each)
+        elif not _is_settled(known.chosen):
             walk = _walk(job, constraints, one_each)
-            walks[recomputes] = walk if known is None or walk.chosen is not None else known
+            if _is_settled(walk.chosen) or (walk.chosen and not _is_sure(known.chosen)):
+                walks[recomputes] = walk
     return list(walks.values())
+
+
+def _is_sure(chosen: StrategyEstimate | None) -> bool:
+    return chosen is not None and chosen.is_sure
+
+
+def _is_settled(chosen: StrategyEstimate | None) -> bool:
+    return chosen is not None and chosen.is_sure and chosen.strategy.offload is Offload.NONE
 
 
 def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Candidate | None:

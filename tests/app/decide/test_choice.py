@@ -1,0 +1,200 @@
+"""What a script leaves open is chosen, at the same global batch, and said in one line."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import Result, Run
+from paths import TEMPLATES
+from probe.reading import SCRIPTS
+
+MODEL = ("--model", str(TEMPLATES / "model"))
+# A host whose ranks take no time that anything predicts; more memory than a step needs.
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+H100 = ("--machine", "4xH100-80GB-SXM", "--model", "1b")
+
+
+@pytest.fixture
+def trainer(folder: Path) -> Path:
+    """The Trainer's template: 4 sequences at a time, if nobody says otherwise."""
+    shutil.copy(TEMPLATES / "train_hf.py", folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    return folder
+
+
+@pytest.fixture
+def plain(folder: Path) -> Path:
+    """The plain loop's template, whose batch is the config's."""
+    shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    return folder
+
+
+def planned(result: Result) -> dict[str, Any]:
+    assert 0 == result.code, result.stderr
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
+
+
+def batch(content: dict[str, Any]) -> tuple[int, int]:
+    step = content["workload"]
+    return step["micro_batch"], step["accumulation_steps"]
+
+
+def words_of(content: dict[str, Any]) -> dict[str, list[str]]:
+    return {each["setting"]: each["words"] for each in content["settled"]}
+
+
+def choices(result: Result) -> list[str]:
+    """The lines that say what was chosen."""
+    pattern = r"^note: ((?:micro-batch|gradient checkpointing|no gradient).*)$"
+    return re.findall(pattern, result.stderr, re.MULTILINE)
+
+
+def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run, trainer: Path) -> None:
+    del trainer
+    words = ("plan", "--json", *CPU, *MODEL, "--memory-budget", "700MiB", "train.py")
+    result = here(*words, "--seq_len", "256")
+    content = planned(result)
+    assert (2, 2) == batch(content)
+    words_added = words_of(content)
+    assert ["--per_device_train_batch_size", "2"] == words_added["micro_batch"]
+    assert ["--gradient_accumulation_steps", "2"] == words_added["accumulation_steps"]
+    assert [
+        (
+            "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with ddp;"
+            " `--micro-batch 4` keeps yours"
+        )
+    ] == choices(result)
+    kept = here(*words[:-1], "--micro-batch", "4", "train.py", "--seq_len", "256")
+    assert (4, 1) == batch(planned(kept))
+    assert [] == choices(kept)
+    assert "micro_batch" not in words_of(planned(kept))
+
+
+def test_what_fits_as_the_script_has_it_stays_without_a_word(here: Run, trainer: Path) -> None:
+    del trainer
+    result = here("plan", "--json", *CPU, *MODEL, "train.py")
+    assert (4, 1) == batch(planned(result))
+    assert [] == choices(result)
+
+
+def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(
+    here: Run, plain: Path
+) -> None:
+    del plain
+    result = here("plan", "--json", *CPU, *MODEL, "--global-batch", "16", "train.py")
+    assert (8, 1) == batch(planned(result))
+    assert [
+        (
+            "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of 1 x 8;"
+            " `--micro-batch N` says your own"
+        )
+    ] == choices(result)
+
+
+def test_micro_batch_1_is_left_where_nobody_says_anything(here: Run, plain: Path) -> None:
+    del plain
+    assert (1, 1) == batch(planned(here("plan", "--json", *CPU, *MODEL, "train.py")))
+    assert (1, 1) == batch(planned(here("plan", "--json", *H100)))
+
+
+@pytest.mark.parametrize("objective", ["flowchart", "fastest", "smallest"])
+@pytest.mark.parametrize("sequences", [4, 12, 28, 52, 96])
+def test_the_global_batch_never_changes(
+    here: Run, trainer: Path, sequences: int, objective: str
+) -> None:
+    del trainer
+    words = ("--objective", objective, "--global-batch", str(4 * sequences), "train.py")
+    result = here("plan", "--json", *H100, *words, "--seq_len", "1024", "--bf16", "True")
+    micro_batch, steps = batch(planned(result))
+    assert sequences == micro_batch * steps
+
+
+def test_what_is_fixed_in_the_code_is_never_changed(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "hf_in_code.py", folder / "train.py")
+    for objective in ("flowchart", "fastest"):
+        result = here("plan", "--json", *H100, "--objective", objective, "train.py")
+        content = planned(result)
+        assert {} == words_of(content)
+        assert [] == choices(result)
+
+
+def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plain: Path) -> None:
+    del plain
+    machine = ("--machine", "4xA100-40GB", "--model", "7b")
+    words = ("plan", "--json", *machine, "train.py", "--seq_len", "2048")
+    result = here(*words)
+    content = planned(result)
+    assert content["workload"]["gradient_checkpointing"]
+    assert ["--gradient_checkpointing"] == words_of(content)["gradient_checkpointing"]
+    assert [
+        (
+            "gradient checkpointing, as the step without it does not fit with zero3;"
+            " `--no-gradient-checkpointing` keeps yours"
+        )
+    ] == choices(result)
+    without = here("plan", "--no-gradient-checkpointing", *words[2:])
+    assert 4 == without.code
+    assert "`--gradient-checkpointing` leads to zero3" in without.hints
+
+
+def test_where_nothing_fits_no_remedy_asks_for_what_was_tried(here: Run, trainer: Path) -> None:
+    del trainer
+    result = here("plan", "--machine", "2xA100-40GB", "--model", "7b", "--stage", "2", "train.py")
+    assert 4 == result.code
+    assert [] == choices(result)
+    assert "--micro-batch" not in result.hints
+    assert "added after the script" not in result.stderr
+
+
+def test_init_and_launch_after_it_choose_alike(here: Run, trainer: Path) -> None:
+    said = ("--yes", *CPU, *MODEL, "--memory-budget", "700MiB")
+    result = here("init", *said, "train.py", "--seq_len", "256")
+    assert 0 == result.code, result.stderr
+    assert 1 == len(choices(result))
+    plan = json.loads((trainer / "ds_config_zero0.plan.json").read_text())
+    assert (2, 2) == batch(plan)
+    # The record holds what was answered; what was chosen is chosen anew.
+    record = json.loads((trainer / ".zerowiz" / "init.json").read_text())
+    assert "micro_batch" not in record["options"]
+    started = here("launch", "--dry-run", "--json")
+    assert (2, 2) == batch(planned(started))
+    command = json.loads(started.stdout)["command"]
+    assert "2" == command[command.index("--per_device_train_batch_size") + 1]
+
+
+def test_the_plan_file_reproduces_what_was_chosen(here: Run, trainer: Path) -> None:
+    said = ("--yes", *CPU, *MODEL, "--memory-budget", "700MiB")
+    assert 0 == here("init", *said, "train.py", "--seq_len", "256").code
+    first = (trainer / "ds_config_zero0.plan.json").read_text()
+    reproduce = json.loads(first)["reproduce"]["argv"][1:]
+    assert "--micro-batch" not in reproduce
+    command = [each for each in reproduce if each != "launch"]
+    again = here("plan", "--json", *[each for each in command if each != "--yes"])
+    assert batch(json.loads(first)) == batch(planned(again))
+
+
+def test_a_settings_file_gets_what_was_chosen_in_its_copy(here: Run, trainer: Path) -> None:
+    shutil.copy(SCRIPTS / "hf_parser.py", trainer / "train.py")
+    (trainer / "args.json").write_text(json.dumps({"output_dir": "out", "use_cpu": True}))
+    words = ("launch", "--dry-run", "--json", *CPU, "--model", "1m", "--global-batch", "8")
+    content = planned(here(*words, "train.py", "args.json"))
+    assert (4, 1) == batch(content)
+    assert {"micro_batch"} == set(words_of(content))
+
+
+def test_another_strategy_that_is_clearly_faster_is_named(here: Run, trainer: Path) -> None:
+    del trainer
+    machine = ("--machine", "2xH200", "--model", "7b", "--global-batch", "16")
+    words = ("train.py", "--seq_len", "2048", "--bf16", "True")
+    result = here("plan", "--json", *machine, *words)
+    named = re.search(r"note: (\w+) is predicted to be (.*) faster than (\w+): ", result.stderr)
+    assert named is not None
+    assert named[3] == planned(result)["chosen"]
+    fastest = here("plan", "--json", *machine, "--objective", "fastest", *words)
+    assert named[1] == planned(fastest)["chosen"]
+    assert "is predicted to be" not in fastest.stderr
