@@ -95,6 +95,9 @@ PLAN = {
     ],
     "strategies": [STRATEGY],
     "chosen": TEXT_OR_NULL,
+    "choice": OBJECT_OR_NULL,
+    "candidates": OBJECT_OR_NULL,
+    "limits": (list, type(None)),
     "reasons": [TEXT],
     "remedies": [{"change": (dict,), "strategy": TEXT, "frees_bytes": INT}],
     "settled": SETTLED,
@@ -170,6 +173,54 @@ def test_a_time_that_is_unknown_is_null(here: Run, words: tuple[str, ...]) -> No
     names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
     for strategy in plan(here, "plan", "--json", *words)["strategies"]:
         assert dict.fromkeys(names) == {name: strategy[name] for name in names}
+
+
+CHOICE = {
+    "strategy": TEXT,
+    "offload": TEXT,
+    "micro_batch": INT,
+    "accumulation_steps": INT,
+    "gradient_checkpointing": BOOL,
+    "attention": TEXT,
+    "loss": TEXT,
+    "verdict": TEXT,
+    "headroom_bytes": INT,
+    "step_seconds": NUMBER,
+    "step_seconds_interval": STEP_INTERVAL,
+    "tokens_per_s": NUMBER,
+}
+LIMIT = {
+    "strategy": TEXT,
+    "gradient_checkpointing": BOOL,
+    "micro_batch": INT,
+    "sequence_tokens": INT,
+    "by_positions": BOOL,
+}
+
+
+@pytest.mark.parametrize("objective", ["flowchart", "fastest", "smallest"])
+def test_a_plan_has_its_choice_and_what_it_was_chosen_among(here: Run, objective: str) -> None:
+    words = ("plan", "--json", "--machine", "2xH200", "--model", "1b", "--global-batch", "16")
+    content = plan(here, *words, "--objective", objective)
+    choice, candidates = content["choice"], content["candidates"]
+    assert [] == differences(CHOICE, choice)
+    assert content["chosen"] == choice["strategy"]
+    workload = content["workload"]
+    for name in ("micro_batch", "accumulation_steps", "gradient_checkpointing"):
+        assert workload[name] == choice[name]
+    assert 8 == choice["micro_batch"] * choice["accumulation_steps"]
+    assert objective == candidates["objective"]
+    assert candidates["count"] > 100
+    assert [] == differences([CHOICE], candidates["pareto"])
+    assert candidates["clearly_faster"] is None or objective == "flowchart"
+
+
+def test_a_plan_has_its_limits_where_they_are_asked_for(here: Run) -> None:
+    words = ("plan", "--json", "--machine", "2xH200", "--model", "1b")
+    assert plan(here, *words)["limits"] is None
+    limits = plan(here, *words, "--limits")["limits"]
+    assert [] == differences([LIMIT], limits)
+    assert 14 == len(limits)
 
 
 def test_the_plan_of_real_gpus_has_the_same_shape(

@@ -17,8 +17,6 @@ SHARED = {
     *("--gradient-checkpointing", "--no-gradient-checkpointing"),
     *("--torch-autocast", "--nvme-path", "--hpz", "--no-hpz", "--quantized-weights"),
     *("--ignore-oom", "--calibration", "--no-calibration"),
-    *("--stage", "--offload", "--allow-slow", "--accounting", "--integration"),
-    "--ignore-oom",
     *("--objective", "--stage", "--offload", "--allow-slow", "--accounting", "--integration"),
     *("--config", "--config-via"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
@@ -81,7 +79,7 @@ ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
     "init": {"--slurm"},
-    "plan": {"--explain", "--tokens", "--sequences", "--epochs", "--price"},
+    "plan": {"--explain", "--limits", "--tokens", "--sequences", "--epochs", "--price"},
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),
         *("--grace-seconds", "--launcher"),

@@ -16,6 +16,10 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.search.freedom import Freedom, Objective
+from zerowiz.core.search.limits import find_limits
+from zerowiz.core.search.search import Search, search
+from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Method, Workload
@@ -29,7 +33,7 @@ JOB = PlanInput(
 )
 
 
-def encode(decision: Decision, **more: Any) -> dict[str, Any]:
+def encode(decision: Decision, found: Search | None = None, /, **more: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "version": "1.2.3",
         "reasons": ["because"],
@@ -40,7 +44,7 @@ def encode(decision: Decision, **more: Any) -> dict[str, Any]:
         "env": None,
         **more,
     }
-    plan: dict[str, Any] = json.loads(json.dumps(encode_decision(decision, **settings)))
+    plan: dict[str, Any] = json.loads(json.dumps(encode_decision(decision, found, **settings)))
     return plan
 
 
@@ -98,6 +102,20 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "tokens_per_s": "NoneType",
         "wire_bytes_per_step": "int",
     }
+    choice = {
+        "strategy": "str",
+        "offload": "str",
+        "micro_batch": "int",
+        "accumulation_steps": "int",
+        "gradient_checkpointing": "bool",
+        "attention": "str",
+        "loss": "str",
+        "verdict": "str",
+        "headroom_bytes": "int",
+        "step_seconds": "NoneType",
+        "step_seconds_interval": "NoneType",
+        "tokens_per_s": "NoneType",
+    }
     expected = {
         "schema_version": "int",
         "zerowiz_version": "str",
@@ -138,6 +156,9 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         ],
         "strategies": [strategy],
         "chosen": "str",
+        "choice": choice,
+        "candidates": "NoneType",
+        "limits": "NoneType",
         "reasons": ["str"],
         "remedies": [
             {
@@ -247,3 +268,39 @@ def test_the_interval_is_said_and_unknown_in_the_told_arithmetic() -> None:
         assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
     told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
     assert {None} == {strategy["gpu"]["interval"] for strategy in told["strategies"]}
+
+
+def test_a_choice_has_its_time_and_stands_among_its_candidates() -> None:
+    job = replace(JOB, rates=find_rates(JOB.machine, TABLE))
+    found = search(job, Constraints(), Freedom(split=True), Objective.FASTEST)
+    plan = encode(found.decision, found)
+    choice, candidates = plan["choice"], plan["candidates"]
+    assert 16 == choice["micro_batch"] * choice["accumulation_steps"]
+    assert plan["chosen"] == choice["strategy"]
+    interval = choice["step_seconds_interval"]
+    assert interval["low_seconds"] < choice["step_seconds"] < interval["high_seconds"]
+    assert found.count == candidates["count"]
+    assert "fastest" == candidates["objective"]
+    assert [each.strategy.name for each in found.pareto] == [
+        each["strategy"] for each in candidates["pareto"]
+    ]
+    assert {*choice} == {*candidates["pareto"][0]}
+    assert candidates["clearly_faster"] is None
+
+
+def test_where_nothing_fits_there_is_no_choice() -> None:
+    assert REFUSED["choice"] is None
+
+
+def test_limits_are_of_each_strategy_without_and_with_checkpointing() -> None:
+    limits = encode(decide(JOB, Constraints()), limits=find_limits(JOB))["limits"]
+    assert [
+        {
+            "strategy": "str",
+            "gradient_checkpointing": "bool",
+            "micro_batch": "int",
+            "sequence_tokens": "int",
+            "by_positions": "bool",
+        }
+    ] == shape(limits)
+    assert [False, True] * len(STRATEGIES) == [each["gradient_checkpointing"] for each in limits]

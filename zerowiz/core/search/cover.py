@@ -11,7 +11,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.search.freedom import Freedom
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
 
@@ -26,7 +26,7 @@ class Covered(Struct, frozen=True, kw_only=True):
     walks: tuple[tuple[Candidate, ...], ...]
     """Every strategy with one workload: the job's own, then the one with the smallest micro-batch;
     then both with checkpointing otherwise, where that is open."""
-    count: int
+    count: Count
     """Strategy, split of the batch, checkpointing, kernels and buffers, each combination once."""
 
 

@@ -27,7 +27,7 @@ from zerowiz.core.search.cover import Covered, Evaluator, cover
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.values import Count, replace
 
 _CLEARLY_FRACTION = 0.1
 """By how much another strategy must be faster before a plan says so."""
@@ -43,7 +43,7 @@ class Search(Struct, frozen=True, kw_only=True):
     """None where nothing fits."""
     candidates: tuple[Candidate, ...]
     """Those that surely run, as far as they were evaluated, the fastest first."""
-    count: int
+    count: Count
     """How many candidates were covered."""
     clearly_faster: Candidate | None
     """The fastest, where it has another strategy than the flowchart, which was followed."""
