@@ -108,6 +108,8 @@ COUNTS = {
     *("weakest_pair", "pair"),
     # of a step's time
     *("unknown_cores", "forward_passes"),
+    # of a search
+    "count",
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),
