@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
@@ -37,6 +37,8 @@ from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 GIB = 2**30
+# A search is a hundred estimates.
+LAW = settings(max_examples=25, deadline=None)
 TABLE = read_gpu_table()
 KNOWN = (
     *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
@@ -126,6 +128,7 @@ def every_one(job: PlanInput, freedom: Freedom) -> Iterator[Candidate]:
                 yield Candidate(workload=workload, evaluated=evaluated)
 
 
+@LAW
 @given(micro_batch=st.integers(1, 60), steps=st.integers(1, 60))
 def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: int) -> None:
     sequences = micro_batch * steps
@@ -135,6 +138,7 @@ def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: in
     assert {sequences} == {each.micro_batch * each.accumulation_steps for each in found}
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
 def test_a_choice_changes_nothing_but_what_is_open(
     job: PlanInput, freedom: Freedom, wish: Constraints, objective: Objective
@@ -157,6 +161,7 @@ def test_a_choice_changes_nothing_but_what_is_open(
         assert after == found.choice.workload
 
 
+@LAW
 @given(job=jobs(), wish=WISHES)
 def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
     job: PlanInput, wish: Constraints
@@ -164,6 +169,7 @@ def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
     assert decide(job, wish) == search(job, wish, Freedom()).decision
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
 def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
     job: PlanInput, freedom: Freedom, wish: Constraints
@@ -185,6 +191,7 @@ def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
     assert chosen.strategy == found.strategy
 
 
+@LAW
 @given(job=jobs(), wish=WISHES)
 def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constraints) -> None:
     before = decide(job, wish).chosen
@@ -195,6 +202,7 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constr
     assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
     job: PlanInput, freedom: Freedom
@@ -212,6 +220,7 @@ def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
     assert seconds(found) <= min(fitting, default=taken.seconds) * SLOWER
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
     job: PlanInput, freedom: Freedom
@@ -222,6 +231,7 @@ def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
     assert seconds(found) <= seconds(followed) * SLOWER
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
     job: PlanInput, freedom: Freedom
@@ -231,9 +241,11 @@ def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
     found = search(job, Constraints(), freedom, Objective.SMALLEST)
     assert found.choice is not None
     least_bytes = min(each.evaluated.device_bytes for each in surely)
-    assert least_bytes == found.choice.evaluated.device_bytes
+    assert found.choice.evaluated.device_bytes <= least_bytes
+    assert found.choice.evaluated == found.decision.of(found.choice.strategy)
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS, factor=st.sampled_from((1.02, 1.3, 4)))
 def test_with_more_memory_the_fastest_is_no_slower(
     job: PlanInput, freedom: Freedom, factor: float
@@ -247,6 +259,7 @@ def test_with_more_memory_the_fastest_is_no_slower(
     assert seconds(after) <= seconds(before) * SLOWER
 
 
+@LAW
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
     job: PlanInput, strategy: StrategyRow
@@ -259,6 +272,7 @@ def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
     assert sorted(sizes) == sizes
 
 
+@LAW
 @given(job=jobs(), freedom=FREEDOMS, objective=st.sampled_from(Objective))
 def test_each_point_of_the_front_has_more_headroom_than_all_that_are_faster(
     job: PlanInput, freedom: Freedom, objective: Objective

@@ -6,7 +6,13 @@ from itertools import chain, product
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
+from zerowiz.core.decision.evaluate import (
+    StrategyEstimate,
+    Verdict,
+    evaluate,
+    evaluate_all,
+    evaluate_with,
+)
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.search.candidate import Candidate
@@ -132,6 +138,16 @@ class _Bisected:
         if index not in self._known:
             self._known[index] = self._make[index]()
         return self._known[index]
+
+
+def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
+    """The same with the smallest communication buffers."""
+    own = replace(job, workload=candidate.workload)
+    *_, leanest = own.buffers(candidate.strategy)
+    if candidate.evaluated.buffers == leanest or job.ran_out:
+        return candidate
+    evaluated = evaluate_with(own, candidate.strategy, leanest)
+    return replace(candidate, evaluated=evaluated)
 
 
 def cover(job: PlanInput, strategies: Sequence[StrategyRow], freedom: Freedom) -> Covered:

@@ -23,7 +23,7 @@ from zerowiz.core.search.candidate import (
     take_smallest,
     without_needlessly_tight,
 )
-from zerowiz.core.search.cover import Covered, Evaluator, cover
+from zerowiz.core.search.cover import Covered, Evaluator, cover, lean_out
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Strategy
@@ -80,6 +80,8 @@ def search(
     names = {each.name for each in _allowed(constraints) if supports(each)}
     allowed = [each for each in covered.candidates if each.strategy.name in names]
     candidates = without_needlessly_tight(allowed)
+    if objective is Objective.SMALLEST:
+        candidates += [lean_out(job, each) for each in candidates]
     taken = None if by_flowchart else _take(objective, candidates)
     walks = _walk_each(job, constraints, covered)
     choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates))
@@ -189,7 +191,11 @@ def _taken(decision: Decision, taken: Candidate, objective: Objective) -> Decisi
     reasons = [Reason.FASTEST if objective is Objective.FASTEST else Reason.SMALLEST]
     if taken.evaluated.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)
-    return replace(decision, reasons=tuple(reasons), chosen=taken.evaluated)
+    evaluated = tuple(
+        taken.evaluated if each.strategy.name == taken.strategy.name else each
+        for each in decision.evaluated
+    )
+    return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=taken.evaluated)
 
 
 def _kept(decision: Decision, choice: Candidate, walks: Sequence[Decision]) -> Decision:
