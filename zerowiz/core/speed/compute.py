@@ -160,7 +160,8 @@ def _attention_flops(architecture: Architecture, workload: Workload, tokens: int
     windowed = min(seen, a.sliding_window_tokens or seen) if fused else seen
     sliding = min(a.sliding_layers, a.layers)
     scores = (a.layers - sliding) * seen + sliding * windowed
-    return 4 * tokens * a.query_size * scores
+    # A trace of an unknown family says nothing of its heads.
+    return 4 * tokens * (a.query_size or a.hidden_size) * scores
 
 
 def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
