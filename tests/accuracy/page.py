@@ -24,6 +24,7 @@ from accuracy.records import (
 )
 from accuracy.split import LOOKED_AT, Split, split_of
 from measured.rows import family_of, host_at_stage_3, read_every_row
+from regret.section import make_regrets, regret_section
 from speed.errors import step_times
 
 from zerowiz.core.decision.evaluate import Verdict
@@ -462,6 +463,7 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         "## Step time\n",
         _STEP_TIMES_INTRO,
         step_times(),
+        regret_section(make_regrets()),
         "## Verdicts\n",
         _SLOWLY.format(slow=Outcome.SLOW.value),
         verdicts(records),

@@ -42,7 +42,7 @@ from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 _MEASURED = Path(__file__).parents[1] / "measured"
 # To choose the cases, load the libraries in every rank, and compile CPU Adam beside it.
-_START_SECONDS = 75.0
+START_SECONDS = 75.0
 # One case does not cost the others their time.
 _CASE_DEADLINE_S = 120
 
@@ -120,7 +120,7 @@ def main() -> int:
     scale = scale_costs(timed, machine, rates)
     candidates = list(find_candidates(asked.model or MODELS, machine, rates))
     here = [point_of(row) for row in timed if row["gpus"] == machine.world_size]
-    budget_seconds = asked.budget_seconds - _START_SECONDS
+    budget_seconds = asked.budget_seconds - START_SECONDS
     chosen = choose(candidates, here, budget_seconds, scale)[: asked.limit]
     cases = with_ids(chosen, asked.prefix, asked.first)
     sys.stderr.write(f"{len(candidates)} candidates; {describe(cases, chosen, scale)}\n")

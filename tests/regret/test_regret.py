@@ -1,0 +1,194 @@
+"""The regret of a choice is worked out from rows, and what is missing for it can be measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measured.rows import read_model
+from regret.regret import Regret, regret_of, table
+from regret.report import cases_of, cheapest_first
+from regret.rows import by_setting, read_regret_rows
+from regret.settings import (
+    CHOICE,
+    DRAWN,
+    FLOWCHART,
+    HF_ZERO2,
+    HF_ZERO3,
+    LEAST,
+    NEAR,
+    RIVALS,
+    TriedSetting,
+    choose,
+    every_way,
+    settings_of,
+)
+from regret.workloads import CPU, GIB, JOBS, RegretJob
+from speed.run_timing import run
+
+from zerowiz.core.measure.trial import decode_trials
+from zerowiz.core.workload import Precision
+
+JOB = next(job for job in JOBS if job.id == "llama-1b-24")
+SETTINGS = settings_of(JOB, JOB.plan_input(read_model(JOB.model)))
+CHOSEN, *OTHERS = [setting.id for setting in SETTINGS]
+
+
+def row(setting: str, seconds: float | None, **said: object) -> dict[str, Any]:
+    out = {"ok": seconds is not None, "oom_phase": None if seconds else "first_step"}
+    return {"id": f"{JOB.id}/{setting}", "steady_step_seconds": seconds, **out, **said}
+
+
+def regret(*rows: dict[str, Any]) -> Regret:
+    return regret_of(JOB, SETTINGS, by_setting(rows))
+
+
+def measured(choice: float | None, *others: float | None) -> Regret:
+    """The choice, and the other settings in order."""
+    took = zip(OTHERS, others, strict=False)
+    return regret(row(CHOSEN, choice), *(row(name, seconds) for name, seconds in took))
+
+
+def test_the_jobs_are_as_many_and_as_different_as_the_figure_claims() -> None:
+    assert len(JOBS) >= 12
+    assert len(JOBS) == len({job.id for job in JOBS})
+    assert {16, 24, 40, 80, None} == {job.card_gib for job in JOBS}
+    assert {("H200", 1), ("H200", 2), ("H100-80GB", 1)} == {(job.gpu, job.gpus) for job in JOBS}
+    assert {True, False} == {job.nccl_p2p for job in JOBS if job.gpus > 1}
+    assert min(job.tokens for job in JOBS) <= 512
+    assert max(job.tokens for job in JOBS) >= 16384
+    assert {True, False} == {job.lora_rank is None for job in JOBS}
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.id)
+def test_each_job_has_its_choice_its_rivals_and_enough_others(job: RegretJob) -> None:
+    plan_input = job.plan_input(read_model(job.model))
+    settings = settings_of(job, plan_input)
+    roles = [role for setting in settings for role in setting.roles]
+    assert [1, 1, 1, 1] == [roles.count(role) for role in (CHOICE, *RIVALS)]
+    assert len(settings) >= LEAST
+    assert CHOICE in settings[0].roles
+    assert settings[0].runs
+    batches = {s.trial.workload.tokens * s.trial.workload.accumulation_steps for s in settings}
+    assert {job.tokens * job.sequences // job.gpus} == batches
+
+
+def test_every_setting_within_one_and_a_half_times_the_best_is_measured() -> None:
+    plan_input = JOB.plan_input(read_model(JOB.model))
+    running = [way for way in every_way(plan_input) if way.evaluated.runs]
+    best = min(way.seconds for way in running)
+    near = {way.id for way in running if way.seconds <= 1.5 * best}
+    assert near == {setting.id for setting in SETTINGS if NEAR in setting.roles}
+    drawn = {setting.id for setting in SETTINGS if DRAWN in setting.roles}
+    assert 3 <= len(drawn)
+    assert not drawn & near
+    chosen = choose(plan_input)
+    assert chosen is not None
+    assert CHOSEN == chosen.id
+
+
+def test_the_trainers_examples_are_run_as_they_stand() -> None:
+    by_role = {role: setting.trial for setting in SETTINGS for role in setting.roles}
+    two, three = by_role[HF_ZERO2], by_role[HF_ZERO3]
+    assert [(2, "optimizer", 8), (3, "all", 8)] == [
+        (trial.stage, trial.offload.value, trial.workload.micro_batch) for trial in (two, three)
+    ]
+    hidden = read_model(JOB.model).architecture.hidden_size
+    assert three.zero_optimization is not None
+    assert hidden**2 == three.zero_optimization["reduce_bucket_size"]
+    assert by_role[FLOWCHART].workload.micro_batch == 1
+
+
+def test_regret_is_what_the_choice_takes_longer_than_the_best_measured() -> None:
+    assert measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0).regret == pytest.approx(0.1)
+    assert measured(1.0, 1.5, 2.0, 3.0, 4.0, 5.0).regret == 0
+
+
+def test_too_few_rows_or_no_choice_among_them_are_no_figure() -> None:
+    assert measured(1.1, 1.0, 2.0, 3.0, 4.0).regret is None
+    without = regret(*(row(name, 1.0) for name in OTHERS))
+    assert without.regret is None
+    assert CHOSEN == without.missing[0].id
+
+
+def test_a_choice_that_ran_out_of_memory_is_named_and_has_no_regret() -> None:
+    died = measured(None, 1.0, 2.0, 3.0, 4.0, 5.0)
+    assert (True, None) == (died.ran_out, died.regret)
+    assert "1 choices" not in table([died])
+    assert "out of memory" in table([died])
+
+
+def test_a_failure_is_no_answer_and_a_second_run_is_the_spread() -> None:
+    failed = regret(row(CHOSEN, None, oom_phase=None))
+    assert CHOSEN in [setting.id for setting in failed.missing]
+    twice = regret(row(CHOSEN, 1.0), row(f"{CHOSEN}@2", 1.2))
+    assert pytest.approx(1.1) == twice.measured[CHOSEN]
+    assert pytest.approx(0.2) == twice.spread
+
+
+def test_rows_of_settings_that_are_no_longer_asked_for_count() -> None:
+    rows = [row(CHOSEN, 2.0), row("zero9-mb3", 1.0), *(row(name, 3.0) for name in OTHERS[:4])]
+    assert 1.0 == regret(*rows).regret
+
+
+def test_the_table_says_how_many_times_as_long_a_rivals_step_takes() -> None:
+    flowchart = next(setting.id for setting in SETTINGS if FLOWCHART in setting.roles)
+    one = regret(row(CHOSEN, 1.0), row(flowchart, 2.5))
+    assert "2.50" == one.of_rival(FLOWCHART)
+    assert "not measured yet" == one.of_rival(HF_ZERO2)
+    assert "Not measured yet.\n" == table([regret()])
+    assert "mean 10.0 %, worst 10.0 %" in table([measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0)])
+
+
+def test_what_a_first_figure_needs_is_measured_first_and_the_choice_twice() -> None:
+    bare = regret()
+    ids = [str(case["id"]).partition("/")[2] for case in cases_of([bare], float("inf"))]
+    assert [CHOSEN, f"{CHOSEN}@2"] == ids[:2]
+    assert set(ids[: len(bare.urgent) + 1]) >= {s.id for s in SETTINGS if set(RIVALS) & {*s.roles}}
+    assert {setting.id for setting in SETTINGS} == {name.partition("@")[0] for name in ids}
+    assert len(cases_of([bare], 60.0)) < len(ids)
+    trials = decode_trials(json.loads(json.dumps(cases_of([bare], float("inf")))))
+    assert all(0 < (trial.memory_cap_bytes or 0) < 24 * GIB for trial in trials)
+
+
+def test_the_cheapest_figure_comes_first() -> None:
+    done = measured(1.0, *(1.0 for _ in OTHERS))
+    assert [JOB] == [each.job for each in cheapest_first([done, regret()])]
+
+
+TINY = RegretJob(
+    id="tiny",
+    model="../../templates/model",
+    gpu=CPU,
+    gpus=2,
+    sequences=4,
+    tokens=32,
+    precision=Precision.FP32,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_the_whole_way_on_two_cpu_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the settings of a job to rows, and from the rows to a figure."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    plan_input = TINY.plan_input(read_model(TINY.model))
+    settings = tuple(s for s in settings_of(TINY, plan_input) if not is_offloaded(s))
+    bare = regret_of(TINY, settings, {})
+    cases = cases_of([bare], float("inf"))
+    out = tmp_path / "rows.jsonl"
+
+    assert 0 == run(cases, out, 280, cpu=True)
+
+    found = regret_of(TINY, settings, by_setting(read_regret_rows(tmp_path)))
+    assert () == found.missing
+    assert found.choice is not None
+    assert found.spread is not None
+    assert found.best is not None
+    assert (found.regret is None) == (len(settings) < LEAST)
+    assert f"`{found.choice.id}`" in table([found])
+
+
+def is_offloaded(setting: TriedSetting) -> bool:
+    """What needs an op that takes a minute to compile."""
+    return setting.trial.offload != "none"

@@ -1,0 +1,225 @@
+"""The jobs whose settings are chosen, and then held against the best that was measured."""
+
+import os
+
+from msgspec import Struct
+
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.interconnect_option import with_interconnect
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
+from zerowiz.core.memory.allocator import outside_bytes
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.model.types import Model
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Method, Precision, Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+GIB = 2**30
+CPU = "cpu"
+# A host that is smaller shows it: then a setting with offload runs out of memory.
+HOST_GIB_A_GPU = 100
+
+
+class RegretJob(Struct, frozen=True, kw_only=True):
+    """A model, a machine and a global batch: what nobody wants to think about is left open."""
+
+    id: str
+    model: str
+    """A folder of `tests/models`."""
+    gpu: str
+    """As in a spec, or `cpu`: ranks on the CPU accelerator."""
+    gpus: int
+    sequences: int
+    """Of one optimizer step, over all ranks."""
+    tokens: int
+    """Of one sequence."""
+    card_gib: int | None = None
+    """The memory of the card that a cap on the allocator stands for; None is the whole GPU."""
+    nccl_p2p: bool = True
+    lora_rank: int | None = None
+    precision: Precision = Precision.BF16
+
+    @property
+    def machine(self) -> Machine:
+        """What it runs on."""
+        table = read_gpu_table()
+        if self.gpu == CPU:
+            options = Options(accelerator=Accelerator.CPU, gpus_per_node=self.gpus)
+            return find_machine(options, os.environ)
+        machine = with_host_memory(
+            parse_spec(f"{self.gpus}x{self.gpu}", table), self.gpus * HOST_GIB_A_GPU * GIB
+        )
+        # NCCL_P2P_DISABLE=1 sends through host memory, as GPUs on PCIe do.
+        return machine if self.nccl_p2p else with_interconnect(machine, "pcie")
+
+    @property
+    def cap_bytes(self) -> int | None:
+        """What torch's allocator may take: the card, less what a rank takes beside it."""
+        if self.card_gib is None:
+            return None
+        return self.card_gib * GIB - outside_bytes(self.machine, DEEPSPEED_DEFAULTS)
+
+    @property
+    def workload(self) -> Workload:
+        """At micro-batch 1, without checkpointing."""
+        step = Workload(
+            micro_batch=1,
+            accumulation_steps=max(1, self.sequences // self.gpus),
+            sequence_tokens=self.tokens,
+            precision=self.precision,
+        )
+        if self.lora_rank is None:
+            return step
+        return replace(step, method=Method.LORA, lora_rank=self.lora_rank)
+
+    def plan_input(self, model: Model) -> PlanInput:
+        """What its strategies are evaluated with."""
+        machine = self.machine
+        return PlanInput(
+            machine=machine,
+            model=model,
+            workload=self.workload,
+            budget_bytes=None if self.card_gib is None else self.card_gib * GIB,
+            rates=find_rates(machine, read_gpu_table()),
+        )
+
+
+JOBS = (
+    RegretJob(
+        id="qwen-0.5b-16",
+        model="qwen2.5-0.5b",
+        gpu="H200",
+        gpus=2,
+        sequences=64,
+        tokens=512,
+        card_gib=16,
+    ),
+    RegretJob(
+        id="qwen-0.5b-16k",
+        model="qwen2.5-0.5b",
+        gpu="H100-80GB",
+        gpus=1,
+        sequences=4,
+        tokens=16384,
+        card_gib=40,
+    ),
+    RegretJob(
+        id="llama-1b-24",
+        model="llama-3.2-1b",
+        gpu="H200",
+        gpus=2,
+        sequences=32,
+        tokens=1024,
+        card_gib=24,
+    ),
+    RegretJob(
+        id="llama-1b-24-pcie",
+        model="llama-3.2-1b",
+        gpu="H200",
+        gpus=2,
+        sequences=32,
+        tokens=1024,
+        card_gib=24,
+        nccl_p2p=False,
+    ),
+    RegretJob(
+        id="llama-1b-16",
+        model="llama-3.2-1b",
+        gpu="H200",
+        gpus=1,
+        sequences=16,
+        tokens=1024,
+        card_gib=16,
+    ),
+    RegretJob(
+        id="pythia-1.4b-40",
+        model="pythia-1.4b",
+        gpu="H100-80GB",
+        gpus=1,
+        sequences=32,
+        tokens=512,
+        card_gib=40,
+    ),
+    RegretJob(
+        id="gemma-2b-40-pcie",
+        model="gemma-2-2b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=1024,
+        card_gib=40,
+        nccl_p2p=False,
+    ),
+    RegretJob(
+        id="phi-3.8b-80",
+        model="phi-3-mini",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=4096,
+        card_gib=80,
+    ),
+    RegretJob(
+        id="mistral-7b-80",
+        model="mistral-7b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=2048,
+        card_gib=80,
+    ),
+    RegretJob(
+        id="mistral-7b-pcie",
+        model="mistral-7b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=2048,
+        nccl_p2p=False,
+    ),
+    RegretJob(
+        id="llama-8b-lora-24",
+        model="llama-3.1-8b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=2048,
+        card_gib=24,
+        lora_rank=16,
+    ),
+    RegretJob(
+        id="llama-8b-lora-40",
+        model="llama-3.1-8b",
+        gpu="H100-80GB",
+        gpus=1,
+        sequences=8,
+        tokens=4096,
+        card_gib=40,
+        lora_rank=16,
+    ),
+    RegretJob(
+        id="qwen-14b-lora-40",
+        model="qwen2.5-14b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=1024,
+        card_gib=40,
+        lora_rank=16,
+    ),
+    RegretJob(
+        id="qwen-32b-lora-80",
+        model="qwen3-32b",
+        gpu="H200",
+        gpus=2,
+        sequences=16,
+        tokens=1024,
+        card_gib=80,
+        lora_rank=16,
+    ),
+)
+"""The smallest first; at most 16384 tokens a sequence, and cards of 16, 24, 40, 80 GiB or whole."""
