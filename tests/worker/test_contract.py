@@ -71,7 +71,10 @@ SAME = {
     "torch's lock": (rank.LOCK_FILE, build_locks.LOCK_FILE),
     "the note beside it": (rank.LOCK_NOTE, facts.LOCK_NOTE),
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
-    "why a case was killed": (KILL_REASONS, {*row._ENDED, measure.KILLED_FOR_PEER}),
+    "why a case was killed": (
+        KILL_REASONS,
+        {*row._ENDED, measure.KILLED_FOR_PEER, row.HOST_MEMORY},
+    ),
     "the phases": (
         {*get_args(batch_files.Phase)},
         {phase.value for phase in Phase} - {Phase.GENERATE},

@@ -7,7 +7,7 @@ from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.own_script import ScriptRun
-from zerowiz.core.measure.row import Comparison
+from zerowiz.core.measure.row import HOST_MEMORY, Comparison
 from zerowiz.core.measure.timing import ComparedStep
 from zerowiz.ui.text.table import grid, print_table, say
 from zerowiz.ui.text.units import bare_gib, seconds
@@ -21,7 +21,10 @@ _VERDICTS = {
 
 
 # What a row calls otherwise.
-_PLACES: Mapping[object, str] = {"timing": "a free-running step, after those that were measured"}
+_PLACES: Mapping[object, str] = {
+    "timing": "a free-running step, after those that were measured",
+    HOST_MEMORY: "the host: the kernel killed a rank",
+}
 
 
 def _size(size_bytes: int | None) -> str:

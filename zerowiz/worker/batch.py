@@ -38,6 +38,7 @@ from zerowiz.worker.batch_files import (
     write_json,
 )
 from zerowiz.worker.ops import finish_builds, raise_exit, start_builds
+from zerowiz.worker.rank import oom_kills
 
 _POLL_S = 0.02
 # For a rank that fails by itself shortly after another one: it can still report its own error.
@@ -127,12 +128,14 @@ def _all_ended(here: Path, ranks: int) -> bool:
 
 def _run(case: Case, here: Path, rank: int, start: CaseStart) -> CaseEnd:
     """Fork the case, and wait until it has ended."""
-    began = time.monotonic()
+    began, kills = time.monotonic(), oom_kills()
     child = os.fork()
     if child == 0:
         _run_child(case, here, rank, start)
     try:
         status, killed = _supervise(child, here, rank, case["gpus"], start["until"])
+        if killed is None and status == -signal.SIGKILL and oom_kills() > kills:
+            killed = "host_memory"
     finally:
         _drop_shared_memory(start["port"], rank)
     seconds = round(time.monotonic() - began, 3)

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypedDict, cast
 
 Phase = Literal["model", "init", "forward", "backward", "step"]
 Iteration = Literal["first", "middle", "steady"]
-KillReason = Literal["deadline", "peer", "launcher"]
-"""Why a case was killed: its time was over, another rank failed, or the launcher was gone."""
+KillReason = Literal["deadline", "peer", "launcher", "host_memory"]
+"""Why a case was killed: its time was over, another rank failed, the launcher was gone, or the
+kernel killed for want of the host's memory."""
 
 
 class Case(TypedDict):

@@ -74,6 +74,12 @@ def test_running_out_of_memory_on_any_rank_is_told_from_failing() -> None:
     )
 
 
+def test_a_kill_for_want_of_host_memory_is_no_failure() -> None:
+    row = row_of(end(0, -9, "peer", ok=False), end(1, -9, "host_memory", ok=False))
+    assert (False, "host_memory", None) == (row["ok"], row["oom_phase"], row["error"])
+    assert compare(plan(MEASURED), row).measured
+
+
 @pytest.mark.parametrize(
     ("ends", "error"),
     [

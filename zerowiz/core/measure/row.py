@@ -24,6 +24,10 @@ PHASES = (
 """In the order of a run."""
 
 
+HOST_MEMORY = "host_memory"
+"""Why the kernel kills a rank that its host has no memory for, and the `oom_phase` of its run."""
+
+
 class TrialEnd(Struct, frozen=True, kw_only=True):
     """How a trial ended on one rank."""
 
@@ -33,7 +37,7 @@ class TrialEnd(Struct, frozen=True, kw_only=True):
     status: int
     """Its exit status, negative for a signal."""
     killed: str | None
-    """Why it was ended from outside: `deadline`, `peer`, `launcher`."""
+    """Why it was ended from outside: `deadline`, `peer`, `launcher`, `host_memory`."""
     seconds: float | None = None
     """From its begin to its end; None where it was lost with the launcher."""
 
@@ -183,6 +187,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
     first = ends[0].report
     ok = all(end.report.get("ok") is True for end in ends)
     died = [end.report["oom_phase"] for end in ends if end.report.get("oom_phase")]
+    died += [HOST_MEMORY for end in ends if end.killed == HOST_MEMORY]
     name = trial.model if planned.job is None else planned.job.model.name
     params = None if planned.job is None else planned.job.model.params
     seen = first.get("expandable_segments")
