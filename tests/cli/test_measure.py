@@ -124,6 +124,14 @@ def test_all_of_a_named_stage_are_those_that_are_left_open(here: Run) -> None:
     assert {"DeepSpeedCPUAdam"} == {case["optimizer"] for case in cases[1:]}
 
 
+def test_with_the_split_of_the_batch_open_each_strategy_has_its_own(here: Run) -> None:
+    words = ("--model", MODEL, "--all", "--offload", "none", "--global-batch", "16")
+    cases = dry(here, *words, "--no-gradient-checkpointing")
+    assert {"ddp", "zero1", "zero2", "zero3"} == {name.partition("-")[0] for name in ids(cases)}
+    assert {8} == {case["micro_batch"] * case["accumulation_steps"] for case in cases}
+    assert {True} == {case["micro_batch"] > 1 for case in cases}
+
+
 def test_what_does_not_fit_is_not_run(here: Run) -> None:
     words = ("--model", "100m", "--micro-batch", "1", "--seq-len", "64", "--offload", "none")
     budget = ("--memory-budget", "1600MiB")

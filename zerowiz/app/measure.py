@@ -4,15 +4,14 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from math import inf
 from pathlib import Path
 
 from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.candidates import find_candidates, name_candidate
 from zerowiz.app.decide.decision import (
-    Plan,
     note_basis,
     note_emulation,
     plan_options,
@@ -26,10 +25,7 @@ from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.yaml_config import ready_values
 from zerowiz.core.codec import encode
-from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.questions import answer_or_default
-from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.launch.doctor.ops import BUILT_BY
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
@@ -265,39 +261,12 @@ def _trials_of(
     if not every:
         return (_under(require_strategy(plan), chosen),)
     require_strategy(plan)
-    strategies = (each.strategy for each in _most_promising_first(plan.decision) if each.runs)
     return tuple(
-        replace(_under(strategy, chosen), id=strategy.name)
-        for strategy in strategies
-        if _is_supported(strategy, plan, reporter)
-    )
-
-
-def _most_promising_first(decision: Decision) -> list[StrategyEstimate]:
-    """The chosen strategy, then the fastest ones: a deadline cuts off the others."""
-
-    def order(each: StrategyEstimate) -> tuple[bool, float]:
-        seconds = None if each.step_time is None else each.step_time.expected_seconds
-        return each is not decision.chosen, inf if seconds is None else seconds
-
-    return sorted(decision.allowed, key=order)
-
-
-def _is_supported(strategy: Strategy, plan: Plan, reporter: Reporter) -> bool:
-    """Whether DeepSpeed trains this job under the strategy; else it is said why not."""
-    request = plan.request
-    handover = request.handover
-    try:
-        refuse_unsupported(
-            request.job,
-            strategy,
-            handover.integration,
-            script_has_optimizer=handover.script_has_optimizer,
+        replace(
+            _under(each.strategy, chosen), workload=each.workload, id=name_candidate(each, plan)
         )
-    except UsageError as error:
-        reporter.event(f"{strategy.name} is left out: {error.message}")
-        return False
-    return True
+        for each in find_candidates(plan, reporter)
+    )
 
 
 def _under(strategy: Strategy, trial: Trial) -> Trial:
