@@ -102,8 +102,9 @@ golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; rea
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs
 	git diff --stat tests/golden templates docs
 
-bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, `machine`, and the merge of 1,000 nodes
+bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py
+	$(BIN)/python tests/bench/search_speed.py
 	$(BIN)/python tests/bench/plan_rows.py
 	$(BIN)/python tests/bench/start_speed.py
 	$(BIN)/python tests/bench/machine_speed.py

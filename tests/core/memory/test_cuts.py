@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def cuts_of(asked: Mapping[str, Any]) -> tuple[Cut, ...]:
         zero["reduce_bucket_size"],
         in_backward=zero["stage"] == 2 or zero["overlap_comm"],
         decay_apart=asked["decay_apart"],
+        each_rank=True,
     )
 
 
@@ -153,7 +155,7 @@ def test_each_rank_holds_what_a_real_optimizer_holds(number: int, answers: Answe
 def cut_llama(ranks: int, bucket: int, method: Method = Method.FULL) -> tuple[Cut, ...]:
     """A Llama with tied embeddings, at stage 2."""
     gradients = list_gradients(read_model("llama-3.2-1b"), Workload(method=method))
-    return find_cuts(gradients, ranks, bucket, in_backward=True)
+    return find_cuts(gradients, ranks, bucket, in_backward=True, each_rank=True)
 
 
 def test_the_shares_of_all_ranks_are_the_model_but_for_their_borders() -> None:
@@ -211,7 +213,7 @@ def test_autocast_has_a_bucket_of_its_own_for_what_it_casts() -> None:
         min_size=1,
         max_size=20,
     ),
-    ranks=st.integers(1, 9),
+    ranks=st.integers(1, 9) | st.integers(10, 200),
     bucket=st.integers(1, 200),
     in_backward=st.booleans(),
     decay_apart=st.booleans(),
@@ -219,11 +221,24 @@ def test_autocast_has_a_bucket_of_its_own_for_what_it_casts() -> None:
 def test_no_rank_holds_more_than_the_fullest_or_less_than_the_emptiest(
     gradients: list[Gradient], ranks: int, bucket: int, *, in_backward: bool, decay_apart: bool
 ) -> None:
-    cuts = find_cuts(
-        tuple(gradients), ranks, bucket, in_backward=in_backward, decay_apart=decay_apart
+    cut = partial(
+        find_cuts,
+        tuple(gradients),
+        ranks,
+        bucket,
+        in_backward=in_backward,
+        decay_apart=decay_apart,
     )
-    fullest, emptiest = find_fullest(cuts), find_emptiest(cuts)
-    for cut in cuts:
-        assert any(one.holds_as_much(cut) for one in fullest)
-        assert cut.holds_as_much(emptiest)
+    cuts, different = cut(each_rank=True), cut()
+    assert tuple(dict.fromkeys(cuts)) == different
+    fullest, emptiest = find_fullest(different), find_emptiest(different)
+    for each in cuts:
+        assert any(one.holds_as_much(each) for one in fullest)
+        assert each.holds_as_much(emptiest)
     assert sum(gradient.numel for gradient in gradients) <= sum(cut.held for cut in cuts)
+
+
+def test_of_80000_ranks_no_more_are_looked_at_than_hold_something_different() -> None:
+    gradients = list_gradients(read_model("llama-3.2-1b"), Workload())
+    cuts = find_cuts(gradients, 80_000, 25_000_000, in_backward=True)
+    assert len(cuts) <= 3 * (len(gradients) + 1)

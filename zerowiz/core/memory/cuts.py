@@ -88,6 +88,15 @@ class _Share(NamedTuple):
     places: tuple[int, ...]
 
 
+class _Part(NamedTuple):
+    """What consecutive ranks step of one gradient, each as much as the other."""
+
+    first: int
+    ranks: int
+    numel: int
+    """Of each."""
+
+
 class _Group(NamedTuple):
     """A group of the optimizer: what is flattened together."""
 
@@ -149,6 +158,16 @@ def _groups(gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool) -> 
             yield _Group(places, starts, piece)
 
 
+def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
+    """Ranks of which one holds as much as any other: those around the ends of gradients.
+
+    All ranks whose pieces lie inside the same gradients hold the same of them.
+    """
+    ends = (start // group.piece for group in groups for start in group.starts)
+    around = {rank for end in ends for rank in (end - 1, end, end + 1)}
+    return sorted({0, ranks - 1} | {rank for rank in around if 0 <= rank < ranks})
+
+
 def _share(groups: Iterable[_Group], rank: int) -> _Share:
     """The tensors of a rank; a small model may leave it none."""
     held, slices, places = 0, [0], list[int]()
@@ -165,32 +184,49 @@ def _share(groups: Iterable[_Group], rank: int) -> _Share:
     return _Share(held, max(slices), tuple(places))
 
 
-def _owners(groups: Iterable[_Group], count: int) -> list[list[tuple[int, int]]]:
-    """For each gradient the ranks that step a part of it, with the elements of that part."""
-    owners: list[list[tuple[int, int]]] = [[]] * count
+def _owners(groups: Iterable[_Group], count: int) -> list[list[_Part]]:
+    """For each gradient the ranks that step a part of it."""
+    owners: list[list[_Part]] = [[]] * count
     for group in groups:
         for place, (start, end) in zip(group.places, pairwise(group.starts), strict=True):
-            ranks = range(start // group.piece, (end - 1) // group.piece + 1)
-            owners[place] = [
-                (r, min(end, (r + 1) * group.piece) - max(start, r * group.piece)) for r in ranks
-            ]
+            owners[place] = list(_parts(start, end, group.piece))
     return owners
 
 
-def _copied(parts: Iterable[tuple[int, int]], bucket: int) -> int:
+def _parts(start: int, end: int, piece: int) -> Iterator[_Part]:
+    """The beginning and the end of a gradient, and the whole pieces between them."""
+    first, last = start // piece, (end - 1) // piece
+    if first == last:
+        yield _Part(first, 1, end - start)
+        return
+    yield _Part(first, 1, (first + 1) * piece - start)
+    if last - first > 1:
+        yield _Part(first + 1, last - first - 1, piece)
+    yield _Part(last, 1, end - last * piece)
+
+
+def _copied(parts: Iterable[_Part], bucket: int) -> int:
     """The most that is flattened at once of a bucket with these parts (allreduce_and_scatter)."""
-    merged: list[list[int]] = []
-    for rank, numel in parts:
-        if merged and merged[-1][0] == rank:
-            merged[-1][1] += numel
+    merged: list[_Part] = []
+    for part in parts:
+        before = merged[-1] if merged else None
+        # Only at its ends does a gradient share a rank with the next one.
+        if before is not None and before.first == part.first and before.ranks == part.ranks == 1:
+            merged[-1] = before._replace(numel=before.numel + part.numel)
         else:
-            merged.append([rank, numel])
+            merged.append(part)
     most = pending = count = 0
-    for _, numel in merged:
-        pending, count = pending + numel, count + 1
-        most = max(most, pending if count > 1 else 0)
-        if pending > bucket:
-            pending = count = 0
+    for _, ranks, numel in merged:
+        left, cycle = ranks, bucket // numel + 1
+        while left:
+            # As many as it takes to exceed the bucket.
+            taken = min(left, (bucket - pending) // numel + 1)
+            pending, count, left = pending + taken * numel, count + taken, left - taken
+            most = max(most, pending if count > 1 else 0)
+            if pending > bucket:
+                pending = count = 0
+                # From an empty bucket it is the same each time, until too few are left.
+                left = left if left < cycle else left % cycle + cycle
     return most
 
 
@@ -212,8 +248,9 @@ def find_cuts(
     in_backward: bool,
     autocast: bool = False,
     decay_apart: bool = False,
+    each_rank: bool = False,
 ) -> tuple[Cut, ...]:
-    """What each rank of a job holds.
+    """What the ranks of a job hold, the first rank first; each that is different once.
 
     Args:
         gradients: Of all trainable tensors.
@@ -222,6 +259,7 @@ def find_cuts(
         in_backward: Whether buckets are reduced while backward runs.
         autocast: Whether gradients that travel in 16 bits have a bucket of their own.
         decay_apart: Whether weights that do not decay are a group of their own.
+        each_rank: Whether ranks that hold the same are all named, in their order.
     """
     groups = tuple(_groups(gradients, ranks, decay_apart=decay_apart))
     owners = _owners(groups, len(gradients))
@@ -239,9 +277,9 @@ def find_cuts(
                 alone=sum(n for n in (gradients[place].numel for place in places) if n > bucket),
             )
         )
-    shares = [_share(groups, rank) for rank in range(ranks)]
+    named = range(ranks) if each_rank else _different_ranks(groups, ranks)
     last, copies = len(reduced) - 1, tuple(_growing(reduced))
-    return tuple(
+    found = (
         Cut(
             held=share.held,
             largest_slice=share.largest_slice,
@@ -249,8 +287,9 @@ def find_cuts(
             groups=len(groups),
             copies=copies,
         )
-        for share in shares
+        for share in (_share(groups, rank) for rank in named)
     )
+    return tuple(found if each_rank else dict.fromkeys(found))
 
 
 def _flushes(
