@@ -50,7 +50,7 @@ _MODEL_AND_WORKLOAD = (
     *("model", "micro_batch", "sequence_tokens", "precision", "gradient_checkpointing"),
     *("attention", "stage", "gpus"),
 )
-_SIDES = 3
+SIDES = 3
 
 
 def deal(row: Row) -> Split:
@@ -61,7 +61,7 @@ def deal(row: Row) -> Split:
         said["trainer"] = trainer
     key = json.dumps(said, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(key.encode()).digest()
-    return Split.FITTED if int.from_bytes(digest) % _SIDES else Split.SET_ASIDE
+    return Split.FITTED if int.from_bytes(digest) % SIDES else Split.SET_ASIDE
 
 
 def split_of(row: Row, family: str | None) -> Split:

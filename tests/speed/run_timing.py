@@ -25,6 +25,7 @@ from accuracy.grid import deal_cases
 from speed.timing_cases import (
     AGAIN,
     MODELS,
+    TIMING_FILE,
     Candidate,
     choose,
     find_candidates,
@@ -59,7 +60,7 @@ def read_timed(out: Path | None) -> list[dict[str, Any]]:
 
 def describe(cases: Sequence[dict[str, Any]], chosen: Sequence[Candidate], scale: float) -> str:
     """How many there are of each side, and what they take."""
-    sides = Counter(side.value for side in deal_cases(cases, "new-timing.jsonl"))
+    sides = Counter(side.value for side in deal_cases(cases, TIMING_FILE))
     again = sum(str(case["id"]).endswith(AGAIN) for case in cases)
     seconds = scale * sum(each.cost_seconds for each in chosen)
     dealt = ", ".join(f"{count} {side}" for side, count in sorted(sides.items()))

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
+from accuracy.grid import deal_cases
+from accuracy.split import SIDES, Split
 from measured.rows import family_of, read_config, read_model
 from msgspec import Struct
 
@@ -78,6 +80,8 @@ LONGEST_SECONDS = 45.0
 # Every so many cases one repeats another.
 _REPEAT_EVERY = 6
 AGAIN = "-again"
+TIMING_FILE = "new-timing.jsonl"
+"""A name for rows that no file holds yet."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -87,6 +91,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     case: Mapping[str, Any]
     """As `zerowiz measure --cases` takes it."""
     cost_seconds: float
+    side: Split
 
 
 def _digest(value: object) -> bytes:
@@ -210,7 +215,8 @@ def find_candidates(
             continue
         if point["room"] == "tight":
             case["memory_cap_bytes"] = int(_TIGHT * evaluated.estimate.peak_bytes)
-        yield Candidate(point=point, case=case, cost_seconds=cost_seconds)
+        [side] = deal_cases([case], TIMING_FILE)
+        yield Candidate(point=point, case=case, cost_seconds=cost_seconds, side=side)
 
 
 def scale_costs(rows: Sequence[Row], machine: Machine, rates: GpuRates | None) -> float:
@@ -254,16 +260,24 @@ def choose(
     while True:
         again = _to_repeat(chosen) if len(chosen) % _REPEAT_EVERY == _REPEAT_EVERY - 1 else None
         affordable = [each for each in left if each.cost_seconds * scale <= left_seconds]
+        side = _short_side(chosen)
+        wanted = [each for each in affordable if each.side is side] or affordable
         if again is not None and again.cost_seconds * scale <= left_seconds:
             best = again
-        elif affordable:
-            best = max(affordable, key=worth)
+        elif wanted:
+            best = max(wanted, key=worth)
             left.remove(best)
         else:
             return chosen
         left_seconds -= best.cost_seconds * scale
         had.update(pairs_of(best.point))
         chosen.append(best)
+
+
+def _short_side(chosen: Sequence[Candidate]) -> Split:
+    """The side that has less of these than the hash gives it of all: a third is set aside."""
+    aside = sum(each.side is Split.SET_ASIDE for each in chosen)
+    return Split.SET_ASIDE if SIDES * aside < len(chosen) else Split.FITTED
 
 
 def _to_repeat(chosen: Sequence[Candidate]) -> Candidate | None:
