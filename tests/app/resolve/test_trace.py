@@ -153,3 +153,18 @@ def test_a_trace_agrees_with_the_formulas(models: Path) -> None:
     for by_formula, by_trace in zip(counted["strategies"], traced["strategies"], strict=True):
         peaks = [strategy["gpu"]["peak_bytes"] for strategy in (by_formula, by_trace)]
         assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+
+
+@pytest.mark.slow
+def test_every_machine_is_planned_with_the_trace(models: Path) -> None:
+    pytest.importorskip("transformers")
+    words = ("plan", "--model", "bloom", "--json", "--micro-batch", "8")
+    listed = run_process(models, *words, "--machine", "all", "--gpus-per-node", "2")
+    alone = run_process(models, *words, "--machine", "2xT4")
+    peak_bytes = {
+        one["name"]: one["gpu"]["peak_bytes"] for one in json.loads(alone.stdout)["strategies"]
+    }
+    found = [each for each in json.loads(listed.stdout)["machines"] if each["nodes"] == 1]
+    assert {"2xT4-16GB", "2xH200-141GB"} <= {each["machine"] for each in found}
+    for each in found:
+        assert peak_bytes[each["strategy"]] == each["peak_bytes"]

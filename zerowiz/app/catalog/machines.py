@@ -9,6 +9,7 @@ from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.decision import follow_options
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options
+from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request
 from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, list_kinds
 from zerowiz.core.catalog.offers import Offers, find_offers
@@ -74,11 +75,10 @@ class _Planner:
 
     def decide(self, candidate: MachineCandidate) -> Decision | None:
         """The decision on a machine; None where the job cannot be asked of it."""
-        model = None if self.first is None else self.first.job.model
         try:
             machine = complete(candidate.machine, self.options)
             request, decision = follow_options(
-                self.options, machine, self.facts, self.script_args, model
+                self.options, machine, self.facts, self.script_args, self._read()
             )
         except UsageError as error:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
@@ -86,6 +86,13 @@ class _Planner:
             return None
         self.first = self.first or request
         return decision
+
+    def _read(self) -> ReadModel | None:
+        """The model and its trace, once they were read."""
+        if self.first is None:
+            return None
+        job = self.first.job
+        return ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
 
 
 def find_machines(

@@ -18,7 +18,6 @@ from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.model.types import Model
 from zerowiz.core.script import ScriptFacts, check_method
 from zerowiz.core.search.cover import Evaluator, split_batch
 from zerowiz.core.search.search import Search, search
@@ -66,10 +65,9 @@ def _follow(
     machine: Machine,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-    model: Model | None = None,
+    read: ReadModel | None = None,
 ) -> tuple[Request, _Followed]:
     """The request as it was made first, and what was decided for it."""
-    read = None if model is None else ReadModel(model=model)
     request = make_request(options, machine, facts, script_args, read)
     if facts is not None:
         check_method(facts, request.job.workload.method)
@@ -88,7 +86,7 @@ def follow_options(
     machine: Machine,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-    model: Model | None = None,
+    read: ReadModel | None = None,
 ) -> tuple[Request, Decision]:
     """The decision with these options on this machine, without remedies.
 
@@ -97,13 +95,13 @@ def follow_options(
         machine: What the job runs on.
         facts: What the script shows; None without one.
         script_args: The words after the script.
-        model: The model where it was read already.
+        read: The model where it was read already.
 
     Raises:
         UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
             not do what they ask for.
     """
-    _, followed = _follow(options, machine, facts, script_args, model)
+    _, followed = _follow(options, machine, facts, script_args, read)
     return followed.request, followed.decision
 
 
