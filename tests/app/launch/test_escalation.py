@@ -81,6 +81,21 @@ def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_
     assert "zero2" == seen["ddp"]["strategy"]
 
 
+def test_a_further_attempt_keeps_the_step_that_was_chosen(tmp_path: Path) -> None:
+    words = ("--steps", "2", "--save_steps", "0", "--seq_len", "32")
+    script = (TEMPLATES / "train_deepspeed.py", *words)
+    done = launch(tmp_path, "1,1,2,raise", "--global-batch", "8", *script)
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    assert ["zero2", "zero3"] == [each["strategy"] for each in read_record(tmp_path)["attempts"]]
+    for stage in (2, 3):
+        config = json.loads((tmp_path / f"ds_config_zero{stage}.json").read_text())
+        assert 4 == config["train_micro_batch_size_per_gpu"]
+        assert 1 == config["gradient_accumulation_steps"]
+    again = json.loads((tmp_path / "ds_config_zero3.plan.json").read_text())["reproduce"]["argv"]
+    assert "4" == again[again.index("--micro-batch") + 1]
+
+
 @pytest.mark.thorough
 def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_hf.py", "--use_cpu", "--bf16", "--max_steps", "6")
