@@ -83,19 +83,25 @@ _UNFIT = {
 
 def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
     """Why another step was taken."""
-    switched_off = own.workload.gradient_checkpointing
-    whose = f"the step {'with' if switched_off else 'without'} it"
+    before = own.workload.gradient_checkpointing
+    whose = "the step as it was"
+    if choice.workload.gradient_checkpointing is not before:
+        whose = f"the step {'with' if before else 'without'} it"
     if _is_split(choice.workload, own.workload):
         theirs = "the script's " if by_script else ""
         whose = f"{theirs}{_split_of(own.workload)}"
     if own.evaluated.verdict is not Verdict.FITS:
         return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {choice.strategy.name}"
+    less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less on each GPU"
+    joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
-        return f"the fewest micro-steps that fit, instead of {whose}"
+        fewest = f"the fewest micro-steps that fit, instead of {whose}"
+        return fewest if joins else f"which takes {less} than {whose}"
     if choice.seconds * (1 + SAME_FRACTION) < own.seconds:
         return f"{_times(own, choice)} faster than {whose}"
-    frees_bytes = choice.headroom_bytes - own.headroom_bytes
-    return f"as fast as {whose} with {small(frees_bytes)} less on each GPU"
+    if choice.seconds <= own.seconds * (1 + SAME_FRACTION):
+        return f"as fast as {whose} with {less}"
+    return f"which takes {less} than {whose}"
 
 
 # Below, one decimal says too little.

@@ -1,5 +1,9 @@
 """What of a step nobody decided, and what the global batch is that a choice keeps."""
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 from paths import TEMPLATES
 from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
@@ -7,10 +11,15 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import Request, make_request
+from zerowiz.core.codec import encode
+from zerowiz.core.decision.oom_history import History, RanOut
+from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.search.freedom import Freedom
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting
 from zerowiz.errors import UsageError
+from zerowiz.probe.launch.oom_history import history_path
 from zerowiz.probe.script import parse_script, read_script
 
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
@@ -145,3 +154,30 @@ def test_checkpointing_is_open_where_a_word_can_change_it(
 def test_the_rule_of_thumb_knows_no_step() -> None:
     request = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
     assert Freedom() == request.freedom
+
+
+def test_what_ran_out_is_known_with_checkpointing_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = requested(TRAINER).job
+    recomputed = replace(plain, workload=replace(plain.workload, gradient_checkpointing=True))
+    for job in (plain, recomputed):
+        seen = RanOut(
+            job_key=job.key,
+            strategy="zero2",
+            memory=MemoryKind.GPU,
+            micro_batch=4,
+            sequence_tokens=128,
+            budget_bytes=2**35,
+            seen_on="2026-11-22",
+        )
+        path = history_path(job.key, os.environ)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(encode(History(ran_out=(seen,)))))
+    assert plain.key != recomputed.key
+    known = {each.job_key for each in requested(TRAINER).job.ran_out}
+    assert {plain.key, recomputed.key} == known
+    said = requested(TRAINER, gradient_checkpointing=False).job.ran_out
+    assert [plain.key] == [each.job_key for each in said]
+    assert () == requested(TRAINER, ignore_oom=True).job.ran_out
