@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli.harness import Result, Run
 from paths import TEMPLATES
-from probe.reading import SCRIPTS
+from probe.reading import RAW_HEAD, RAW_TAIL, SCRIPTS
 
 MODEL = ("--model", str(TEMPLATES / "model"))
 # A host whose ranks take no time that anything predicts; more memory than a step needs.
@@ -198,3 +198,22 @@ def test_another_strategy_that_is_clearly_faster_is_named(here: Run, trainer: Pa
     fastest = here("plan", "--json", *machine, "--objective", "fastest", *words)
     assert named[1] == planned(fastest)["chosen"]
     assert "is predicted to be" not in fastest.stderr
+
+
+def test_an_option_without_a_default_is_filled_where_a_global_batch_is_said(
+    here: Run, folder: Path
+) -> None:
+    option = 'p.add_argument("--batch", type=int, default=4)'
+    text = RAW_HEAD.replace(option, 'p.add_argument("--batch", type=int, required=True)')
+    assert text != RAW_HEAD
+    text += "loader = DataLoader(data, batch_size=args.batch)\n"
+    text += "steps = engine.gradient_accumulation_steps()\n" + RAW_TAIL
+    (folder / "train.py").write_text(text)
+    words = ("launch", "--dry-run", "--json", "--yes", *CPU, "--model", "1m")
+    asked = here(*words, "train.py")
+    assert 3 == asked.code
+    content = planned(here(*words, "--global-batch", "12", "train.py"))
+    assert (6, 1) == batch(content)
+    assert ["--batch", "6"] == words_of(content)["micro_batch"]
+    tight = here(*words, "--global-batch", "2", "train.py")
+    assert ["--batch", "1"] == words_of(planned(tight))["micro_batch"]

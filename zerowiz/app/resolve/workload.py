@@ -177,9 +177,8 @@ def splits(options: Options, settings: ScriptSettings) -> bool:
 def _part_of(whole: int, micro_batch: object, machine: Machine) -> object:
     """The open micro-batch, or the largest below it that divides what each GPU gets."""
     part, rest = divmod(whole, machine.world_size)
-    if rest or not part or not isinstance(micro_batch, int):
-        return micro_batch
-    return largest_part(part, micro_batch)
+    most = cast("int", micro_batch or Workload().micro_batch)
+    return micro_batch if rest or not part else largest_part(part, most)
 
 
 def _accumulation(
