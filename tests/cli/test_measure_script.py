@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cli.test_measure import CPU, MODEL, measuring_environ
 from paths import TEMPLATES
 from ranks.harness import run
 
+from zerowiz.app.measure_script import require_steps
 from zerowiz.core.codec import decode
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
@@ -21,6 +23,7 @@ from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.workload import Workload
+from zerowiz.errors import ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.measure import script_run
 
@@ -124,3 +127,17 @@ def test_running_out_of_memory_is_an_answer_and_failing_is_none(
     script_run(died, sys.stdout)
     assert "It ran out of GPU memory" in capsys.readouterr().out
     assert not ran(rank(1, 1, 1), status=1, cause=Cause.FAILED.value).measured
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
+def test_what_a_person_ends_is_told_from_what_the_deadline_ends(number: int, code: int) -> None:
+    one = ran(rank(1.0), rank(1.0), status=1, cause=Cause.STOPPED.value, stopped_by=number)
+    with pytest.raises(ZerowizError, match="after 2 of 4 optimizer steps") as raised:
+        require_steps(one)
+    assert code == raised.value.exit_code
+
+
+def test_a_script_without_steps_is_an_error() -> None:
+    with pytest.raises(ZerowizError, match="before its first optimizer step"):
+        require_steps(ran({}, {}))
+    require_steps(ran(rank(1.0), rank(1.0)))

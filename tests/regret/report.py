@@ -32,7 +32,13 @@ def _say(*lines: str) -> None:
 
 def cheapest_first(regrets: Iterable[Regret]) -> list[Regret]:
     """The jobs with something missing: each is one figure, so the cheap ones say most."""
-    return sorted((each for each in regrets if each.missing), key=lambda each: each.cost_seconds)
+    unknown = [each for each in regrets if each.missing]
+    return sorted(unknown, key=lambda each: (first_seconds(each), each.cost_seconds))
+
+
+def first_seconds(regret: Regret) -> float:
+    """Of device time, for a first figure."""
+    return sum(map(cost_seconds, regret.urgent))
 
 
 def _in_order(regrets: Sequence[Regret]) -> Iterator[tuple[Regret, TriedSetting]]:
@@ -67,8 +73,10 @@ def _case(regret: Regret, setting: TriedSetting, name: str) -> dict[str, object]
 
 def _missing(regrets: Sequence[Regret]) -> Iterable[str]:
     for each in cheapest_first(regrets):
-        seconds = each.cost_seconds
-        yield f"{each.job.id}: {len(each.missing)} to measure, about {seconds:.0f} s of device time"
+        yield (
+            f"{each.job.id}: {len(each.missing)} to measure in about {each.cost_seconds:.0f} s of"
+            f" device time, {len(each.urgent)} of them for a first figure in {first_seconds(each):.0f} s"
+        )
         for setting in each.missing:
             took = setting.predicted_seconds
             step = "no time predicted" if took is None else f"{took:.3g} s a step"

@@ -1,6 +1,7 @@
 """Run a person's own script for some optimizer steps, and compare it with its plan."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.values import replace
 from zerowiz.emit.own_script import read_rank_reports, run_own_script
-from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
 
 # For ranks to save and end at a deadline, or on Ctrl-C.
 _GRACE_S = 10
@@ -83,6 +84,7 @@ def require_steps(run: ScriptRun) -> None:
     """See that the run says something; running out of memory does.
 
     Raises:
+        InterruptedByUserError: A person ended it.
         ZerowizError: It failed, or ended before its first step.
     """
     if run.measured:
@@ -92,9 +94,9 @@ def require_steps(run: ScriptRun) -> None:
             "the script ended before its first optimizer step",
             "steps are counted that DeepSpeed's engine takes",
         )
+    ended = f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps"
+    if run.end.stopped_by == signal.SIGINT:
+        raise InterruptedByUserError(ended)
     if run.end.stopped_by is not None:
-        raise ZerowizError(
-            f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps",
-            "a longer `--deadline`, or fewer `--steps`",
-        )
+        raise ZerowizError(ended, "a longer `--deadline`, or fewer `--steps`")
     raise ZerowizError(f"the script was not measured: it ended with status {run.end.status}")
