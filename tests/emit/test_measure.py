@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from zerowiz.core.values import replace
 from zerowiz.emit.measure import Batch, EndedCase, append_line, run_batch, tail
 from zerowiz.errors import PreflightError, ZerowizError
 
@@ -16,7 +17,7 @@ LAUNCHER = (sys.executable, str(TESTS / "worker" / "fake_deepspeed.py"))
 
 
 def case(seen: Path, name: str, *parts: str) -> dict[str, object]:
-    links = {"gpus": len(parts), "nccl_p2p": True, "timed_steps": 1}
+    links = {"gpus": len(parts), "nccl_p2p": True, "timed_steps": 1, "offload": "none"}
     return {"id": name, **links, "config": {"do": parts, "seen": str(seen)}}
 
 
@@ -79,6 +80,23 @@ def test_a_rank_that_fails_ends_the_ranks_that_hang_for_it(
 def test_how_long_a_case_took_is_known_of_each_rank(tmp_path: Path) -> None:
     [ended] = run(batch_of(case(tmp_path, "a", "run", "run")))
     assert all(end.seconds is not None and 0 < end.seconds < 30 for end in ended.ends)
+
+
+def test_ranks_that_offload_divide_the_cores_and_others_share_them(tmp_path: Path) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("this host has one core")
+    cases = [
+        {**case(tmp_path, "a", "run", "run"), "offload": "all"},
+        case(tmp_path, "b", "run", "run"),
+    ]
+    bound = replace(batch_of(*cases), cores=allowed)
+    divided, shared = ([end.report["cores"] for end in each.ends] for each in run(bound))
+    each = len(allowed) // 2
+    assert [allowed[:each], allowed[each : 2 * each]] == divided
+    assert [allowed, allowed] == shared
+    unbound = run(batch_of(cases[0]))
+    assert [allowed, allowed] == [end.report["cores"] for end in unbound[0].ends]
 
 
 def test_links_are_measured_once_for_each_number_of_ranks(tmp_path: Path) -> None:

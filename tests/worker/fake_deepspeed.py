@@ -63,6 +63,7 @@ def run_case(case: dict[str, Any], rank: int, folder: Path, start: CaseStart) ->
     report |= {"pid": os.getpid(), "world": os.environ["WORLD_SIZE"]}
     report |= {"port": os.environ["MASTER_PORT"]}
     report["bus_asked"] = start["bus"]
+    report["cores"] = sorted(os.sched_getaffinity(0))
     write_json(report_file(folder, rank), report)
     seen = Path(case["config"]["seen"])
     (seen / f"{case['id']}-{rank}").write_text(str(os.getpid()))

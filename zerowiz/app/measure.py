@@ -45,7 +45,7 @@ from zerowiz.core.measure.trial import (
 )
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.speed.rates import GpuRates, find_rates
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype
 from zerowiz.emit.files import replace_file
@@ -54,6 +54,7 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.machine.results import read_results, results_path
 from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
@@ -341,4 +342,15 @@ def _batch(
         env={name: value for name, value in env.items() if name not in _OF_A_CASE},
         deadline_s=deadline_s,
         case_deadline_s=case_deadline_s,
+        cores=_find_cores(trials, used),
     )
+
+
+def _find_cores(trials: Sequence[Trial], machine: Machine) -> Sequence[int]:
+    """The cores that the ranks of a run that offloads divide, as those of a launch do."""
+    offloads = any(trial.offload is not Offload.NONE for trial in trials)
+    if not offloads or machine.accelerator is not Accelerator.CUDA:
+        return ()
+    from zerowiz.probe.launch.core_binding import try_core_binding  # noqa: PLC0415 - seldom needed
+
+    return sorted(parse_list(try_core_binding(os.environ, len(machine.gpus)).cores or ""))

@@ -51,6 +51,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     deadline_s: float
     """For the whole batch, with the loading of the libraries."""
     case_deadline_s: float
+    cores: Sequence[int] = ()
+    """Those that the ranks of a case that offloads divide; none where they cannot be bound."""
 
 
 class EndedCase(Struct, frozen=True, kw_only=True):
@@ -172,6 +174,7 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
         "ops": list(batch.ops),
         "stop_at": time.time() + batch.deadline_s,
         "case_deadline_s": batch.case_deadline_s,
+        "cores": list(batch.cores),
     }
     path = folder / "batch.json"
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -66,7 +66,7 @@ def serve(batch: WorkerBatch, rank: int) -> None:
         start = _begin(folder, index, batch) if rank == 0 else _wait_for_start(folder, here)
         if start is None:
             return
-        end = _run(case, here, rank, start)
+        end = _run(case, here, rank, start, share_of(batch["cores"], case, rank))
         write_json(end_file(here, rank), dict(end))
         if rank == 0 and not _all_ended(here, case["gpus"]):
             return
@@ -126,12 +126,21 @@ def _all_ended(here: Path, ranks: int) -> bool:
     return False
 
 
-def _run(case: Case, here: Path, rank: int, start: CaseStart) -> CaseEnd:
+def share_of(cores: Sequence[int], case: Case, rank: int) -> Sequence[int]:
+    """The cores of this rank alone, as DeepSpeed's launcher divides them (utils/numa.py).
+
+    Empty where it has none of its own: a launch binds a job that offloads, and no other.
+    """
+    each = len(cores) // case["gpus"] if case["offload"] != "none" else 0
+    return cores[each * rank : each * (rank + 1)]
+
+
+def _run(case: Case, here: Path, rank: int, start: CaseStart, cores: Sequence[int]) -> CaseEnd:
     """Fork the case, and wait until it has ended."""
     began, kills = time.monotonic(), oom_kills()
     child = os.fork()
     if child == 0:
-        _run_child(case, here, rank, start)
+        _run_child(case, here, rank, start, cores)
     try:
         status, killed = _supervise(child, here, rank, case["gpus"], start["until"])
         if killed is None and status == -signal.SIGKILL and oom_kills() > kills:
@@ -142,7 +151,9 @@ def _run(case: Case, here: Path, rank: int, start: CaseStart) -> CaseEnd:
     return {"status": status, "killed": killed, "seconds": seconds}
 
 
-def _run_child(case: Case, here: Path, rank: int, start: CaseStart) -> NoReturn:
+def _run_child(
+    case: Case, here: Path, rank: int, start: CaseStart, cores: Sequence[int]
+) -> NoReturn:
     """Run the case in the child, with its own log and port; never return to the parent's code."""
     code = 1
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -152,6 +163,8 @@ def _run_child(case: Case, here: Path, rank: int, start: CaseStart) -> NoReturn:
         os.dup2(log, 2)
         ranks = str(case["gpus"])
         os.environ |= {"MASTER_PORT": str(start["port"]), "WORLD_SIZE": ranks, "RANK": str(rank)}
+        if cores:
+            os.sched_setaffinity(0, cores)
         os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
         from zerowiz.worker.case import can_fork, run_case  # noqa: PLC0415 - loaded by now
 

@@ -44,6 +44,7 @@ class Case(TypedDict):
     nccl_p2p: bool
     steps: int
     timed_steps: int
+    offload: str
 
 
 class WorkerBatch(TypedDict):
@@ -56,6 +57,8 @@ class WorkerBatch(TypedDict):
     stop_at: float
     """In seconds since 1970."""
     case_deadline_s: float
+    cores: list[int]
+    """Those that the ranks of a case that offloads divide; empty where they cannot be bound."""
 
 
 class CaseStart(TypedDict):
@@ -110,6 +113,7 @@ class Report(TypedDict, total=False):
     bus: list[BusReading]
     cpu_cores: int
     cpu_threads: int
+    cores_bound: bool
     params: int
     trainable_params: int | None
     gpu: str

@@ -56,6 +56,8 @@ def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
         folder: The folder of the case.
         start: When it has to be over, and what is measured besides.
     """
+    if _has_own_cores():
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
     on_cuda = get_accelerator().device_name() == "cuda"
     meter: Meter = CudaMeter() if on_cuda else CpuMeter()
     recorder = StepRecorder(report_file(folder, rank), meter)
@@ -72,6 +74,11 @@ def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return _OK
+
+
+def _has_own_cores() -> bool:
+    """Whether this process may run on fewer cores than the one that forked it."""
+    return os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid())
 
 
 def _fail(recorder: StepRecorder, error: Exception) -> int:
@@ -168,7 +175,9 @@ def _describe(device: torch.device) -> Report:
     loaded = {"torch": torch, "deepspeed": deepspeed, "transformers": transformers}
     described: Report = {
         "versions": {name: module.__version__ for name, module in loaded.items()},
-        "cpu_cores": len(os.sched_getaffinity(0)),
+        # Of the process that forked this one, which no case binds.
+        "cpu_cores": len(os.sched_getaffinity(os.getppid())),
+        "cores_bound": _has_own_cores(),
         "cpu_threads": torch.get_num_threads(),
     }
     if device.type != "cuda":

@@ -173,6 +173,7 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
         "bus": first.get("bus"),
         "cpu_cores": first.get("cpu_cores"),
         "cpu_threads": first.get("cpu_threads"),
+        "cores_bound": first.get("cores_bound"),
         "case_seconds": max(seconds, default=None),
     }
 
