@@ -215,14 +215,20 @@ def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
     The fastest buffers that leave room are taken; where none do, the leanest.
     """
     *faster, leanest = job.buffers(strategy)
-    for buffers in faster:
-        evaluated = evaluate_with(job, strategy, buffers)
-        if evaluated.verdict is Verdict.FITS:
-            return evaluated
-    return evaluate_with(job, strategy, leanest)
+    first = evaluate_with(job, strategy, faster[0]) if faster else None
+    if first is not None and first.verdict is Verdict.FITS:
+        return first
+    last = evaluate_with(job, strategy, leanest)
+    if last.verdict is Verdict.FITS:
+        for buffers in faster[1:]:
+            evaluated = evaluate_with(job, strategy, buffers)
+            if evaluated.verdict is Verdict.FITS:
+                return evaluated
+    return last
 
 
-@lru_cache(maxsize=256)
+# A plan for many machines asks the same of many, a search of each some hundreds.
+@lru_cache(maxsize=4096)
 def _predict(
     model: Model,
     step: Workload,
