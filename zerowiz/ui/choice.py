@@ -170,11 +170,11 @@ def _why_taken(found: Search, choice: Candidate) -> str:
         return f"{name} takes {faster}, but recomputes activations: {_WORTH}"
     return (
         f"{name} takes {faster} and leaves {small(choice.headroom_bytes - fastest.headroom_bytes)}"
-        f" less room: within {SAME_FRACTION:.0%} the one with the most room is taken"
+        f" less room: within {100 * SAME_FRACTION:.0f} % the one with the most room is taken"
     )
 
 
-_WORTH = f"that must save {WORTH_FRACTION:.0%}"
+_WORTH = f"that must save {100 * WORTH_FRACTION:.0f} %"
 
 
 def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:

@@ -1,0 +1,79 @@
+"""What `plan --objective` and `plan --limits` print for people."""
+
+import json
+import re
+
+import pytest
+from cli.harness import Run
+
+JOB = ("plan", "--machine", "2xH200", "--model", "1b", "--global-batch", "64")
+
+
+def table_below(text: str, words: str) -> list[list[str]]:
+    """The rows of the table that follows a line with these words."""
+    after = text[text.index(words) :].splitlines()
+    head = next(place for place, line in enumerate(after) if line.startswith("strategy"))
+    rows = []
+    for line in after[head + 1 :]:
+        if not line or line.startswith(("Why", "*")):
+            break
+        rows.append(line.split())
+    return rows
+
+
+def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
+    text = here(*JOB, "--objective", "fastest").stdout
+    content = json.loads(here(*JOB, "--objective", "fastest", "--json").stdout)
+    assert f"{content['candidates']['count']} candidates were covered" in text
+    rows = table_below(text, "candidates were covered")
+    chosen = [row for row in rows if row[-1] == "chosen"]
+    choice = content["choice"]
+    assert 1 == len(chosen)
+    assert [choice["strategy"], str(choice["micro_batch"]), "x"] == chosen[0][:3]
+    assert re.search(r"^Why {6}\S", text, re.MULTILINE)
+    assert "its step is predicted to be the fastest of all that fit" in text
+
+
+def test_the_smallest_says_what_it_takes(here: Run) -> None:
+    text = here(*JOB, "--objective", "smallest").stdout
+    assert re.search(
+        r"^Why {6}nothing takes less than [\d.]+ GiB of each device", text, re.MULTILINE
+    )
+
+
+def test_by_default_no_front_is_shown(here: Run) -> None:
+    assert "candidates were covered" not in here(*JOB).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--machine", "cpu", "--model", "10m"), "no step time is predicted here"),
+        (("--machine", "RTX4090", "--model", "70b"), "nothing surely fits"),
+    ],
+)
+def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
+    here: Run, words: tuple[str, ...], why: str
+) -> None:
+    text = here("plan", *words, "--objective", "fastest").stdout
+    assert f"{why}, so the flowchart chooses" in " ".join(text.split())
+
+
+def test_the_limits_of_each_strategy_are_a_table(here: Run) -> None:
+    text = here("plan", "--machine", "4xA100-40GB", "--model", "7b", "--limits").stdout
+    content = json.loads(
+        here("plan", "--machine", "4xA100-40GB", "--model", "7b", "--limits", "--json").stdout
+    )
+    rows = {row[0]: row[1:] for row in table_below(text, "The largest micro-batch")}
+    for limit in content["limits"]:
+        recomputes = limit["gradient_checkpointing"]
+        batch, tokens = rows[limit["strategy"]][recomputes], rows[limit["strategy"]][2 + recomputes]
+        assert str(limit["micro_batch"] or "-") == batch
+        assert str(limit["sequence_tokens"] or "-") == tokens.removesuffix("*")
+        assert limit["by_positions"] is tokens.endswith("*")
+
+
+def test_limits_are_of_one_machine(here: Run) -> None:
+    result = here("plan", "--machine", "all", "--model", "1b", "--limits")
+    assert 2 == result.code
+    assert "`--limits` is of one machine" in result.stderr
