@@ -90,7 +90,8 @@ def tight_words(precision: str, devices: tuple[str, ...]) -> tuple[str, ...]:
     batch = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2")
     device = ("--use_cpu",) if devices == CPU else ()
     script = ("templates/train_hf.py", "--max_steps", STEPS, *batch, *device)
-    return (*COMMON, "--offload", "none", *devices, *script, *PRECISION_WORDS[precision])
+    said = ("--offload", "none", "--no-gradient-checkpointing")
+    return (*COMMON, *said, *devices, *script, *PRECISION_WORDS[precision])
 
 
 def say(text: str) -> None:
