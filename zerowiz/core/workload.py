@@ -94,6 +94,14 @@ class Trainer(StrEnum):
         return self in {Trainer.GRPO, Trainer.RLOO, Trainer.PPO}
 
     @property
+    def averages(self) -> bool:
+        """Whether its loss is a mean over sequences, however micro-steps share them.
+
+        What KTO compares, and GRPO, RLOO and PPO generate, is that of a micro-batch (trl 1.16).
+        """
+        return self in {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
+
+    @property
     def compares(self) -> bool:
         """Whether its loss can compare the model with a frozen reference."""
         return self not in {Trainer.SFT, Trainer.REWARD}

@@ -17,7 +17,7 @@ from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload import Accounting, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import history_path
 from zerowiz.probe.script import parse_script, read_script
@@ -109,6 +109,13 @@ def test_a_global_batch_leaves_its_split_open() -> None:
     request = requested(None, global_batch=32)
     assert (1, 8) == batch(request)
     assert Freedom(split=True, checkpointing=(True,)) == request.freedom
+
+
+@pytest.mark.parametrize("trainer", Trainer)
+def test_a_trainer_that_looks_at_its_micro_batch_keeps_it(trainer: Trainer) -> None:
+    alike = {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
+    request = requested(None, global_batch=32, trainer=trainer)
+    assert (trainer in alike) is request.freedom.split
 
 
 def test_without_a_script_and_a_batch_nobody_says_what_would_run() -> None:

@@ -171,7 +171,8 @@ def _said(name: str, options: Options, settings: ScriptSettings, own: object) ->
 def splits(options: Options, settings: ScriptSettings) -> bool:
     """Whether nobody decided how the sequences of an optimizer step are split."""
     silent = options.micro_batch is None and options.accumulation_steps is None
-    return silent and options.config is None and settings.splits
+    averages = options.trainer is None or options.trainer.averages
+    return silent and averages and options.config is None and settings.splits
 
 
 def _part_of(whole: int, micro_batch: object, machine: Machine) -> object:

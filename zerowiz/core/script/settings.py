@@ -161,11 +161,6 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     )
 
 
-# Those whose loss is a mean over sequences. What KTO compares, and what GRPO, RLOO and PPO generate
-# at a time, are those of a micro-batch (trl 1.16).
-_MEANS = frozenset({Trainer.SFT, Trainer.DPO, Trainer.REWARD})
-
-
 def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
     """Whether a micro-batch and its micro-steps can be given other values, and mean the same.
 
@@ -173,7 +168,7 @@ def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
     rates; one that takes its whole batch from the config has none that another split could change.
     """
     trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
-    if settings.not_counted or trainer not in _MEANS:
+    if settings.not_counted or not trainer.averages:
         return False
     micro_batch, steps = facts.micro_batch, facts.accumulation_steps
     by_config = steps.from_config and (micro_batch.from_config or facts.counts_micro_steps)
