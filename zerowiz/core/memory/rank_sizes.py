@@ -369,6 +369,7 @@ def _cuts(
             in_backward=Part.GRADIENTS in strategy.sharded or buffers.overlap_comm,
             autocast=job[1].torch_autocast is not None,
             decay_apart=apart,
+            each_rank=decay_apart is not None,
         )
         for apart in ((False, True) if decay_apart is None else (decay_apart,))
     )
@@ -400,7 +401,8 @@ def rank_sizes(
         buffers: Of the config.
         traced: A trace of the model, whose activations then count.
         decay_apart: Whether weights that do not decay are a group of the optimizer of their own, as
-            the Trainer makes it; None where nobody knows, and ranks have the cuts of both.
+            the Trainer makes it; then every rank has its cut. None where nobody knows: the cuts are
+            those of both, each different one once.
     """
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
