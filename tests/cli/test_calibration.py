@@ -10,7 +10,12 @@ from cli.harness import run_process
 from zerowiz import __version__
 from zerowiz.core.codec import encode
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.measure.machine_results import KeptRun, MachineResults, machine_key
+from zerowiz.core.measure.machine_results import (
+    KeptRun,
+    MachineResults,
+    formulas_of,
+    machine_key,
+)
 from zerowiz.core.speed.terms import TermKind
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.results import results_path
@@ -25,7 +30,7 @@ def measured(tmp_path: Path) -> dict[str, str]:
     run = KeptRun(
         setting={},
         strategy="zero2",
-        zerowiz_version=__version__,
+        formulas=formulas_of(__version__),
         measured_seconds=1.5,
         predicted_seconds={TermKind.MATRIX_PRODUCTS.value: 1.0},
     )

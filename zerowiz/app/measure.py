@@ -30,7 +30,7 @@ from zerowiz.core.launch.doctor.ops import BUILT_BY
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.keep import keep_run
-from zerowiz.core.measure.machine_results import machine_key
+from zerowiz.core.measure.machine_results import formulas_of, machine_key
 from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.measure.row import Comparison, compare, make_row
 from zerowiz.core.measure.trial import (
@@ -168,7 +168,7 @@ def run_measurement(
 
 def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> None:
     """Keep a run for later plans on the same machine."""
-    run = keep_run(plan, comparison, __version__)
+    run = keep_run(plan, comparison, formulas_of(__version__))
     if run is None or plan.job is None:
         return
     path = results_path(machine_key(plan.job.machine), os.environ)

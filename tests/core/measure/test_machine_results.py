@@ -15,10 +15,16 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
 from zerowiz.core.measure.keep import keep_run
-from zerowiz.core.measure.machine_results import KeptRun, MachineResults, machine_key
+from zerowiz.core.measure.machine_results import (
+    KeptRun,
+    MachineResults,
+    formulas_of,
+    machine_key,
+)
 from zerowiz.core.measure.row import Comparison, TrialEnd, compare, make_row
 from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
 from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.speed.costs import COSTS
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.speed.terms import TermKind
 from zerowiz.core.values import replace
@@ -40,9 +46,9 @@ def compared(plan: PlannedTrial, *seconds: float, **said: object) -> Comparison:
     return compare(plan, make_row(plan, ends, Accelerator.CUDA))
 
 
-def kept(*seconds: float, version: str = "1", row: Any = ROW, **said: object) -> KeptRun | None:
+def kept(*seconds: float, formulas: str = "1", row: Any = ROW, **said: object) -> KeptRun | None:
     plan = planned(row)
-    return keep_run(plan, compared(plan, *seconds, **said), version)
+    return keep_run(plan, compared(plan, *seconds, **said), formulas)
 
 
 def kept_surely(*seconds: float, **said: Any) -> KeptRun:
@@ -53,7 +59,7 @@ def kept_surely(*seconds: float, **said: Any) -> KeptRun:
 
 def test_a_kept_run_has_its_setting_the_prediction_and_the_measured_time() -> None:
     run = kept_surely(0.5, 0.4, 0.6)
-    assert (0.5, "ddp", "1") == (run.measured_seconds, run.strategy, run.zerowiz_version)
+    assert (0.5, "ddp", "1") == (run.measured_seconds, run.strategy, run.formulas)
     assert ("pythia-1.4b", 4) == (run.setting["model"], run.setting["micro_batch"])
     plan = planned(ROW)
     assert plan.job is not None
@@ -105,11 +111,16 @@ def test_gpus_that_were_kept_from_talking_directly_are_another_machine() -> None
 
 
 def test_runs_of_other_formulas_calibrate_nothing() -> None:
-    run = kept_surely(1, 1, 1, version="1")
+    run = kept_surely(1, 1, 1, formulas="1")
     assert MachineResults(runs=(run,)).calibration("1") is not None
     assert MachineResults(runs=(run,)).calibration("2") is None
     renamed = replace(run, predicted_seconds={"a term of before": 1.0})
     assert MachineResults(runs=(renamed,)).calibration("1") is None
+
+
+def test_formulas_have_another_name_where_a_constant_is_another() -> None:
+    slower = replace(COSTS, hook_seconds=2 * COSTS.hook_seconds)
+    assert 3 == len({formulas_of("1"), formulas_of("2"), formulas_of("1", slower)})
 
 
 def test_machines_with_other_speeds_have_other_keys() -> None:

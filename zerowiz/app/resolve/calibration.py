@@ -15,6 +15,10 @@ def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibrati
     """The calibration of this machine; None where nothing was measured on it."""
     if not has_results(environ):
         return None
-    from zerowiz.core.measure.machine_results import machine_key  # noqa: PLC0415 - seldom needed
+    from zerowiz.core.measure.machine_results import (  # noqa: PLC0415 - seldom needed
+        formulas_of,
+        machine_key,
+    )
 
-    return read_results(results_path(machine_key(machine), environ)).calibration(__version__)
+    kept = read_results(results_path(machine_key(machine), environ))
+    return kept.calibration(formulas_of(__version__))

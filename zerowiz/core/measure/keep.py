@@ -16,7 +16,7 @@ _IDENTITY = (
 )
 
 
-def keep_run(planned: PlannedTrial, comparison: Comparison, version: str) -> KeptRun | None:
+def keep_run(planned: PlannedTrial, comparison: Comparison, formulas: str) -> KeptRun | None:
     """What is kept of a measured run; None where it says nothing of how fast this machine is.
 
     A run that failed, or that retried its allocations, does not.
@@ -24,7 +24,7 @@ def keep_run(planned: PlannedTrial, comparison: Comparison, version: str) -> Kep
     Args:
         planned: The run, as it was planned.
         comparison: How it ended.
-        version: Of zerowiz.
+        formulas: Those that predicted it.
     """
     row, step = comparison.row, comparison.step
     retried = row.get("timed_allocator_retries")
@@ -40,7 +40,7 @@ def keep_run(planned: PlannedTrial, comparison: Comparison, version: str) -> Kep
     return KeptRun(
         setting=setting,
         strategy=planned.strategy.name,
-        zerowiz_version=version,
+        formulas=formulas,
         measured_seconds=step.measured.seconds,
         predicted_seconds=terms,
     )

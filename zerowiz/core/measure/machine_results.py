@@ -1,12 +1,16 @@
 """Keep what was measured on one machine, so that later plans are calibrated by it."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
+from zerowiz.core.codec import encode
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
+from zerowiz.core.speed.costs import COSTS, Costs
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 
 # More runs of one machine move a calibration by less than a step repeats.
@@ -19,8 +23,8 @@ class KeptRun(Struct, frozen=True, kw_only=True):
     setting: Mapping[str, object]
     """By the names of a measured row."""
     strategy: str
-    zerowiz_version: str
-    """Whose formulas predicted the terms."""
+    formulas: str
+    """Which predicted the terms, as `formulas_of` names them."""
     measured_seconds: float
     """Of a steady optimizer step."""
     predicted_seconds: Mapping[str, float]
@@ -57,14 +61,20 @@ class MachineResults(Struct, frozen=True, kw_only=True):
         others = [one for one in self.runs if one.setting != run.setting]
         return MachineResults(runs=(*others, run)[-_MOST_RUNS:])
 
-    def calibration(self, version: str) -> Calibration | None:
+    def calibration(self, formulas: str) -> Calibration | None:
         """What the runs say of this machine; None where these formulas predicted none of them.
 
         Args:
-            version: Of zerowiz. Another one may have predicted the same runs differently.
+            formulas: Those of the plan. Others may have predicted the same runs differently.
         """
-        runs = (run.step for run in self.runs if run.zerowiz_version == version)
+        runs = (run.step for run in self.runs if run.formulas == formulas)
         return calibrate([step for step in runs if step is not None])
+
+
+def formulas_of(version: str, costs: Costs = COSTS) -> str:
+    """A name for the formulas of a version of zerowiz, which changes with their constants."""
+    digest = hashlib.sha256(json.dumps(encode(costs)).encode()).hexdigest()[:8]
+    return f"{version}+{digest}"
 
 
 def machine_key(machine: Machine) -> str:
