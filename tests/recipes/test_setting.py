@@ -85,7 +85,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     copied.insert(
         FLAGS,
         '    *("--average-weights", "--no-average-weights"),\n',
-        before='    "--ignore-oom",\n',
+        before='    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
     )
     assert set(recipe.tests) - without_rows == copied.unfinished(recipe)
 

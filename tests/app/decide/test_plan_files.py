@@ -109,18 +109,11 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: 
     assert f"wrote {PLAN}\nwrote {CONFIG}\n" in result.stdout
     content = plan_of(script.parent)
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
-    reasons = [
-        "it was asked for",
-        (
-            "it is uncertain, and may run out of memory; the config.json of your model settles it"
-            " (`--model FOLDER`)"
-        ),
-    ]
-    assert ("zero2", reasons) == (content["chosen"], content["reasons"])
+    assert ("zero2", ["it was asked for, and it fits"]) == (content["chosen"], content["reasons"])
     assert 4 == len(content["machine"]["gpus"])
     assert "1b" == content["model"]["name"]
     assert 2048 == content["workload"]["sequence_tokens"]
-    assert {"uncertain"} == {s["verdict"] for s in content["strategies"] if s["name"] == "zero2"}
+    assert {"fits"} == {s["verdict"] for s in content["strategies"] if s["name"] == "zero2"}
     sha256 = hashlib.sha256((script.parent / CONFIG).read_bytes()).hexdigest()
     assert {"name": CONFIG, "sha256": sha256} == content["config"]
     assert "zero_optimization" in json.loads((script.parent / CONFIG).read_text())

@@ -242,3 +242,10 @@ def test_of_80000_ranks_no_more_are_looked_at_than_hold_something_different() ->
     gradients = list_gradients(read_model("llama-3.2-1b"), Workload())
     cuts = find_cuts(gradients, 80_000, 25_000_000, in_backward=True)
     assert len(cuts) <= 3 * (len(gradients) + 1)
+
+
+def test_a_gradient_without_elements_belongs_to_nobody() -> None:
+    gradients = tuple(Gradient(numel, 0, decays=True, is_cast=False) for numel in (16, 0, 16))
+    without = tuple(each for each in gradients if each.numel)
+    cuts = [find_cuts(each, 2, 8, in_backward=True) for each in (gradients, without)]
+    assert [cut.held for cut in cuts[1]] == [cut.held for cut in cuts[0]]

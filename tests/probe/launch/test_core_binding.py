@@ -1,7 +1,6 @@
 """Ranks get cores of their own where a trial shows that they can."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,9 +82,3 @@ def test_what_keeps_ranks_from_being_bound_is_said(
     found = try_core_binding({**install(text), **beside}, ranks)
     assert found.cores is None
     assert why in found.notes[0]
-
-
-@pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is not installed")
-def test_the_real_numactl_binds_or_says_why_not() -> None:
-    found = try_core_binding(os.environ, 1)
-    assert (found.cores is None) == (found.why_not is not None)

@@ -195,6 +195,8 @@ def _owners(groups: Iterable[_Group], count: int) -> list[list[_Part]]:
 
 def _parts(start: int, end: int, piece: int) -> Iterator[_Part]:
     """The beginning and the end of a gradient, and the whole pieces between them."""
+    if start == end:
+        return
     first, last = start // piece, (end - 1) // piece
     if first == last:
         yield _Part(first, 1, end - start)
