@@ -6,8 +6,9 @@ from measured.rows import read_model
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.search.limits import Limit, find_limits
-from zerowiz.core.strategies import STRATEGIES, ZERO3_OFFLOAD
+from zerowiz.core.strategies import STRATEGIES, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
@@ -41,6 +42,23 @@ def test_the_limits_fit_and_what_is_larger_does_not(name: str) -> None:
         longer = limit.sequence_tokens + 128
         assert limit.by_positions is (longer > positions)
         assert limit.by_positions or not runs(replace(step, sequence_tokens=longer))
+
+
+def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
+    machine = parse_spec("8xH200", TABLE)
+    by_size = model_from_size("1b", 10**9)
+    assert by_size.architecture.positions > 0
+    rotary = read_model("llama-2-7b")
+    beyond = 2 * rotary.architecture.positions
+    for model, tokens in ((by_size, 1024), (rotary, beyond)):
+        step = Workload(sequence_tokens=tokens, gradient_checkpointing=True)
+        job = PlanInput(machine=machine, model=model, workload=step)
+        for limit in find_limits(job):
+            assert not limit.by_positions
+            if limit.gradient_checkpointing and evaluate(job, limit.strategy).is_sure:
+                assert limit.sequence_tokens >= tokens
+            if limit.gradient_checkpointing and limit.strategy == ZERO3:
+                assert limit.sequence_tokens > model.architecture.positions
 
 
 def test_checkpointing_makes_every_limit_larger() -> None:

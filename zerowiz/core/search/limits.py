@@ -7,6 +7,7 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
@@ -26,7 +27,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     micro_batch: int
     """With as many tokens a sequence as the job has."""
     sequence_tokens: int
-    """With the micro-batch of the job; no more than the model has positions."""
+    """With the micro-batch of the job; no more than the model has positions, where they bind."""
     by_positions: bool
     """Whether the model's positions end before memory does."""
 
@@ -46,7 +47,7 @@ def _limit(job: PlanInput, strategy: StrategyRow, step: Workload) -> Limit:
         return evaluate(replace(job, workload=workload), strategy).is_sure
 
     batch = _largest(lambda n: runs(replace(step, micro_batch=n)), _MOST_SEQUENCES)
-    positions = job.model.architecture.positions or _MOST_TOKENS
+    positions = _positions(job)
     tokens = _TOKENS * _largest(
         lambda n: runs(replace(step, sequence_tokens=n * _TOKENS)), positions // _TOKENS
     )
@@ -57,6 +58,16 @@ def _limit(job: PlanInput, strategy: StrategyRow, step: Workload) -> Limit:
         sequence_tokens=tokens,
         by_positions=tokens > positions - _TOKENS,
     )
+
+
+def _positions(job: PlanInput) -> int:
+    """No more tokens than the model was made for.
+
+    The stand-in for a size has positions of its own. Where none are learned a job may go beyond.
+    """
+    positions = job.model.architecture.positions
+    is_known = job.model.source is not ModelSource.SIZE and positions > 0
+    return positions if is_known and job.workload.sequence_tokens <= positions else _MOST_TOKENS
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:
