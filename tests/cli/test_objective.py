@@ -31,11 +31,23 @@ def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
     assert 1 == len(chosen)
     assert [choice["strategy"], str(choice["micro_batch"]), "x"] == chosen[0][:3]
     assert re.search(r"^Why {6}\S", text, re.MULTILINE)
-    assert "its step is predicted to be the fastest of all that fit" in text
+    front = content["candidates"]["pareto"]
+    assert content["choice"] in front
+    assert [[each["strategy"], str(each["micro_batch"])] for each in front] == [
+        row[:2] for row in rows
+    ]
+    assert len({tuple(row[:5]) for row in rows}) == len(rows)
+    assert choice["step_seconds"] > front[0]["step_seconds"]
+    reason = "its step is predicted to be within 3 % of the fastest that fits"
+    assert reason in " ".join(text.split())
+    assert [reason] == content["reasons"]
 
 
 def test_the_smallest_says_what_it_takes(here: Run) -> None:
     text = here(*JOB, "--objective", "smallest").stdout
+    rows = table_below(text, "candidates were covered")
+    assert len({tuple(row[:5]) for row in rows}) == len(rows)
+    assert "chosen" in rows[-1]
     assert re.search(
         r"^Why {6}nothing takes less than [\d.]+ GiB of each device", text, re.MULTILINE
     )
@@ -49,7 +61,10 @@ def test_by_default_no_front_is_shown(here: Run) -> None:
     ("words", "why"),
     [
         (("--machine", "cpu", "--model", "10m"), "no step time is predicted here"),
-        (("--machine", "RTX4090", "--model", "70b"), "nothing surely fits"),
+        (
+            ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB"),
+            "nothing surely fits",
+        ),
     ],
 )
 def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
@@ -57,6 +72,13 @@ def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
 ) -> None:
     text = here("plan", *words, "--objective", "fastest").stdout
     assert f"{why}, so the flowchart chooses" in " ".join(text.split())
+
+
+def test_where_nothing_fits_nothing_chooses(here: Run) -> None:
+    job = ("plan", "--machine", "RTX4090", "--model", "70b", "--objective", "fastest")
+    text = here(*job).stdout
+    assert "Chosen   none" in text
+    assert re.search(r"^Search {3}nothing surely fits$", text, re.MULTILINE)
 
 
 def test_the_limits_of_each_strategy_are_a_table(here: Run) -> None:

@@ -118,7 +118,8 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
     """The candidates that are fastest for their room, and why the choice wins."""
     if found.objective is not asked:
         why = "no step time is predicted here" if found.candidates else "nothing surely fits"
-        say(stream, "", f"Search   {why}, so the flowchart chooses", hang=_LABEL_COLUMNS)
+        so = "" if found.choice is None else ", so the flowchart chooses"
+        say(stream, "", f"Search   {why}{so}", hang=_LABEL_COLUMNS)
         return
     choice = found.choice
     if choice is None:
@@ -128,12 +129,17 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
         "",
         f"{found.count} candidates were covered: strategy, split of the batch, checkpointing,"
         " buffers and kernels, as far as they are open. Of those that surely fit, the fastest for"
-        " their room:",
+        " their room, and the choice:",
     )
-    table = grid(stream, "strategy", "batch", "checkpointing", "room", "time", "tokens/s", "")
-    front = found.pareto
-    for each in front if choice in front else (choice, *front):
-        table.add_row(*_row(each, is_chosen=each == choice))
+    front = found.pareto or (choice,)
+    # Without a column that tells them apart, two rows could look the same.
+    kernels = {(each.workload.attention, each.workload.loss) for each in front}
+    named = ("kernels",) if len(kernels) > 1 else ()
+    table = grid(
+        stream, "strategy", "batch", "checkpointing", *named, "room", "time", "tokens/s", ""
+    )
+    for each in front:
+        table.add_row(*_row(each, is_chosen=each == choice, names_kernels=bool(named)))
     print_table(table, stream)
     say(stream, f"Why      {_why_taken(found, choice)}", hang=_LABEL_COLUMNS)
 
@@ -142,12 +148,13 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
 _LABEL_COLUMNS = 9
 
 
-def _row(candidate: Candidate, *, is_chosen: bool) -> tuple[str, ...]:
-    time = candidate.evaluated.step_time
+def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple[str, ...]:
+    time, step = candidate.evaluated.step_time, candidate.workload
     return (
         candidate.strategy.name,
-        _split_of(candidate.workload),
-        "yes" if candidate.workload.gradient_checkpointing else "no",
+        _split_of(step),
+        "yes" if step.gradient_checkpointing else "no",
+        *([f"{step.attention} {step.loss}"] if names_kernels else []),
         bare_gib(candidate.evaluated.headroom_bytes),
         "-" if time is None else seconds(time.expected_seconds),
         "-" if time is None else f"{time.tokens_per_s:,.0f}",
@@ -162,19 +169,22 @@ def _why_taken(found: Search, choice: Candidate) -> str:
     fastest = found.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
         return "nothing that surely fits is faster"
-    name = f"{fastest.strategy.name} {_split_of(fastest.workload)}"
-    faster = f"{100 * (1 - fastest.seconds / choice.seconds):.1f} % less time"
-    if fastest.evaluated.verdict is not choice.evaluated.verdict:
-        return f"{name} takes {faster}, but comes near the limit of memory: {_WORTH}"
-    if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
-        return f"{name} takes {faster}, but recomputes activations: {_WORTH}"
-    return (
-        f"{name} takes {faster} and leaves {small(choice.headroom_bytes - fastest.headroom_bytes)}"
-        f" less room: within {100 * SAME_FRACTION:.0f} % the one with the most room is taken"
+    faster = (
+        f"{fastest.strategy.name} {_split_of(fastest.workload)} is"
+        f" {100 * (choice.seconds / fastest.seconds - 1):.1f} % faster"
     )
+    if fastest.evaluated.verdict is not choice.evaluated.verdict:
+        return f"{faster}, but comes near the limit of memory: {_WORTH}"
+    if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
+        return f"{faster}, but recomputes activations: {_WORTH}"
+    if found.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
+        return f"{faster}, but one GPU divides nothing: {_SAME} the simplest strategy is taken"
+    less = small(choice.headroom_bytes - fastest.headroom_bytes)
+    return f"{faster} and leaves {less} less room: {_SAME} the one with the most room is taken"
 
 
-_WORTH = f"that must save {100 * WORTH_FRACTION:.0f} %"
+_SAME = f"within {100 * SAME_FRACTION:.0f} %"
+_WORTH = f"that must be {100 * WORTH_FRACTION:.0f} % faster"
 
 
 def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:

@@ -64,6 +64,11 @@ _REASONS: Mapping[Reason, str] = {
     Reason.NOTHING_FITS: "no strategy that may be chosen fits",
     Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
     Reason.FASTEST: "its step is predicted to be the fastest of all that fit",
+    Reason.AS_GOOD_AS_FASTEST: "its step is predicted to be within 3 % of the fastest that fits",
+    Reason.FASTER_NOT_WORTH: (
+        "what is predicted to be faster recomputes activations, or comes near the limit of memory,"
+        " and is not 5 % faster"
+    ),
     Reason.SMALLEST: "it takes least of each device of all that fit",
 }
 

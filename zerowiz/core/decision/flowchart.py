@@ -53,6 +53,8 @@ class Reason(StrEnum):
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
     FASTEST = "fastest"
+    AS_GOOD_AS_FASTEST = "as_good_as_fastest"
+    FASTER_NOT_WORTH = "faster_not_worth"
     SMALLEST = "smallest"
 
 

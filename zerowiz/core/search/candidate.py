@@ -7,12 +7,13 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Workload
 
 SAME_FRACTION = 0.03
-"""Step times that differ by no more are the same; then the one with the most headroom is taken."""
+"""Steps that are faster by no more are the same; then the one with the most headroom is taken."""
 WORTH_FRACTION = 0.05
-"""What recomputing activations, or coming near the limit of memory, must save of a step.
+"""By how much recomputing activations, or coming near the limit of memory, must be faster.
 
 Near the limit 14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
 """
@@ -41,9 +42,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.evaluated.headroom_bytes or 0
 
 
-def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+def _fastest(candidates: Sequence[Candidate], ranks: int) -> Candidate:
     """The fastest; of those as fast, the one with the most headroom.
 
+    One rank divides nothing, so there the simplest of the strategies that are as fast comes first.
     Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
     again and starts every kernel, and above stage 1 it communicates too.
     """
@@ -52,14 +54,17 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
         return min(candidates, key=lambda each: each.workload.accumulation_steps)
     least = min(seconds for seconds, _ in timed)
     same = [each for seconds, each in timed if seconds <= least * (1 + SAME_FRACTION)]
+    if ranks == 1:
+        simplest = min((each.strategy for each in same), key=STRATEGIES.index)
+        same = [each for each in same if each.strategy == simplest]
     return max(same, key=lambda each: each.headroom_bytes)
 
 
 def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTION) -> bool:
-    """Whether a step is predicted to be shorter by this fraction at least."""
+    """Whether a step is predicted to be faster by this fraction at least."""
     if faster.seconds is None or than.seconds is None:
         return False
-    return faster.seconds <= than.seconds * (1 - fraction)
+    return faster.seconds * (1 + fraction) <= than.seconds
 
 
 def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -72,10 +77,14 @@ def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]
     ]
 
 
-def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
+def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | None:
     """The fastest of those that surely run; None where none does.
 
     To recompute activations, and to come near the limit of memory, must be worth it, or needed.
+
+    Args:
+        candidates: What may be taken.
+        ranks: How many GPUs the job has.
     """
     sure = [each for each in candidates if each.evaluated.is_sure]
     taken: Candidate | None = None
@@ -85,17 +94,18 @@ def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
             for each in sure
             if each.evaluated.verdict is verdict
             and each.workload.gradient_checkpointing is recomputes
+            and (taken is None or is_worth(each, taken))
         ]
-        best = _fastest(group) if group else None
-        if taken is None or (best is not None and is_worth(best, taken)):
-            taken = best
+        taken = _fastest(group, ranks) if group else taken
     return taken
 
 
 def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The one of those that surely run that takes least of a device; None where none does."""
     sure = [each for each in candidates if each.evaluated.is_sure]
-    return min(sure, key=lambda each: each.evaluated.device_bytes, default=None)
+    return min(
+        sure, key=lambda each: (each.evaluated.device_bytes, each.seconds or 0), default=None
+    )
 
 
 def sort_sure(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -141,12 +141,14 @@ class _Bisected:
 
 
 def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
-    """The same with the smallest communication buffers."""
+    """The same with the smallest communication buffers, where it surely runs with less so."""
     own = replace(job, workload=candidate.workload)
     *_, leanest = own.buffers(candidate.strategy)
     if candidate.evaluated.buffers == leanest or job.ran_out:
         return candidate
     evaluated = evaluate_with(own, candidate.strategy, leanest)
+    if not evaluated.is_sure or evaluated.device_bytes >= candidate.evaluated.device_bytes:
+        return candidate
     return replace(candidate, evaluated=evaluated)
 
 

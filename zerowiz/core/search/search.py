@@ -15,6 +15,7 @@ from zerowiz.core.decision.flowchart import (
 )
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.search.candidate import (
+    SAME_FRACTION,
     Candidate,
     find_pareto,
     is_worth,
@@ -50,8 +51,10 @@ class Search(Struct, frozen=True, kw_only=True):
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """Of the candidates those that are fastest for their headroom."""
-        return find_pareto(self.candidates)
+        """Of the candidates those that are fastest for their headroom, and the choice."""
+        front = find_pareto(self.candidates)
+        shown = (*front, self.choice) if front else ()
+        return tuple(each for each in self.candidates if each in shown)
 
 
 def search(
@@ -81,21 +84,24 @@ def search(
     allowed = [each for each in covered.candidates if each.strategy.name in names]
     candidates = without_needlessly_tight(allowed)
     if objective is Objective.SMALLEST:
-        candidates += [lean_out(job, each) for each in candidates]
-    taken = None if by_flowchart else _take(objective, candidates)
+        candidates = [lean_out(job, each) for each in candidates]
+    ranks = job.machine.world_size
+    taken = None if by_flowchart else _take(objective, candidates, ranks)
     walks = _walk_each(job, constraints, covered)
-    choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates))
+    choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates), ranks)
     decision = _decide(job, constraints, covered, choice)
+    sure = sort_sure(candidates)
     if taken is not None:
-        decision = _taken(decision, taken, objective)
+        decision = _taken(decision, taken, _reason(objective, taken, sure))
     elif choice is not None and decision.chosen != choice.evaluated:
         decision = _kept(decision, choice, walks)
-    faster = take_fastest(candidates) if taken is None and _is_unpinned(constraints) else None
+    compares = taken is None and _is_unpinned(constraints)
+    faster = take_fastest(candidates, ranks) if compares else None
     return Search(
         objective=Objective.FLOWCHART if taken is None else objective,
         decision=decision,
         choice=choice,
-        candidates=sort_sure(candidates),
+        candidates=sure,
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
@@ -110,11 +116,11 @@ def _allowed(constraints: Constraints) -> Sequence[Strategy]:
     return STRATEGIES if _is_unpinned(constraints) else considered(constraints)
 
 
-def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | None:
+def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
     """None where nothing surely runs, or no time is predicted that could be compared."""
     if objective is Objective.SMALLEST:
         return take_smallest(candidates)
-    taken = take_fastest(candidates)
+    taken = take_fastest(candidates, ranks)
     return None if taken is None or taken.seconds is None else taken
 
 
@@ -151,7 +157,9 @@ def _is_settled(chosen: StrategyEstimate | None) -> bool:
     return chosen is not None and chosen.is_sure and chosen.strategy.offload is Offload.NONE
 
 
-def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Candidate | None:
+def _take_for(
+    walks: Sequence[Decision], candidates: Sequence[Candidate], ranks: int
+) -> Candidate | None:
     """The fastest split of the strategy that the flowchart takes, with checkpointing or without."""
     chosen = {
         walk.job.workload.gradient_checkpointing: walk.chosen for walk in walks if walk.chosen
@@ -169,7 +177,7 @@ def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Can
         for walk in walks
         if walk.chosen is not None
     ]
-    return take_fastest(mine) or next(iter(unsure), None)
+    return take_fastest(mine, ranks) or next(iter(unsure), None)
 
 
 def _decide(
@@ -186,9 +194,21 @@ def _decide(
     )
 
 
-def _taken(decision: Decision, taken: Candidate, objective: Objective) -> Decision:
+def _reason(objective: Objective, taken: Candidate, sure: Sequence[Candidate]) -> Reason:
+    """Why it was taken, among those that surely run, the fastest first."""
+    if objective is Objective.SMALLEST:
+        return Reason.SMALLEST
+    fastest, *_ = sure
+    taken_seconds, least_seconds = taken.seconds or 0, fastest.seconds or 0
+    if taken_seconds <= least_seconds:
+        return Reason.FASTEST
+    nearly = taken_seconds <= least_seconds * (1 + SAME_FRACTION)
+    return Reason.AS_GOOD_AS_FASTEST if nearly else Reason.FASTER_NOT_WORTH
+
+
+def _taken(decision: Decision, taken: Candidate, reason: Reason) -> Decision:
     """The decision for what a search took, whatever the flowchart says of it."""
-    reasons = [Reason.FASTEST if objective is Objective.FASTEST else Reason.SMALLEST]
+    reasons = [reason]
     if taken.evaluated.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)
     evaluated = tuple(
