@@ -109,6 +109,12 @@ def test_the_micro_batches_that_divide_it_are_offered_too(
     assert [f"with {' or '.join(nearest)} it divides"] * bool(nearest) == offered
 
 
+def test_a_micro_batch_that_nobody_can_change_is_not_offered() -> None:
+    with pytest.raises(UsageError) as caught:
+        solve_accumulation(100, 3, ranks=4, is_own=False)
+    assert ("the nearest that are: 96 or 108",) == caught.value.hints
+
+
 @pytest.mark.parametrize("text", ["2", "30", "1048575"])
 def test_a_bare_number_that_lost_its_unit_is_told(text: str) -> None:
     with pytest.raises(UsageError) as caught:

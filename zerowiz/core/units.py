@@ -93,22 +93,46 @@ def largest_part(number: int, most: int) -> int:
     return next(size for size in range(min(most, number), 0, -1) if number % size == 0)
 
 
-def solve_accumulation(global_batch: int, micro_batch: int, ranks: int) -> int:
+def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
+    """How many times a unit of sequences is in the global batch.
+
+    Args:
+        global_batch: Of all ranks.
+        unit: Sequences that are taken together.
+        words: What makes up the unit.
+        hints: What else would help, beside the nearest that divide.
+
+    Raises:
+        UsageError: It does not divide.
+    """
+    times, rest = divmod(global_batch, unit)
+    if times and not rest:
+        return times
+    nearest = " or ".join(str(size * unit) for size in (times, times + 1) if size)
+    raise UsageError(
+        f"`$global_batch {global_batch}` is no multiple of {words}",
+        f"the nearest that are: {nearest}",
+        *hints,
+    )
+
+
+def solve_accumulation(
+    global_batch: int, micro_batch: int, ranks: int, *, is_own: bool = True
+) -> int:
     """Micro-steps per optimizer step that make up the global batch.
+
+    Args:
+        global_batch: Of all ranks.
+        micro_batch: Of each rank.
+        ranks: That share the global batch.
+        is_own: Whether an option says the micro-batch, so that another may be offered.
 
     Raises:
         UsageError: It does not divide; the hints are the nearest that do.
     """
     unit = micro_batch * ranks
-    if global_batch >= unit and global_batch % unit == 0:
-        return global_batch // unit
-    below = global_batch // unit * unit
-    nearest = " or ".join(str(batch) for batch in (below, below + unit) if batch)
-    raise UsageError(
-        f"`$global_batch {global_batch}` is no multiple of {micro_batch} x {ranks} GPUs = {unit}",
-        f"the nearest that are: {nearest}",
-        *_nearest_micro_batches(global_batch, micro_batch, ranks),
-    )
+    others = _nearest_micro_batches(global_batch, micro_batch, ranks) if is_own else ()
+    return divide_batch(global_batch, unit, f"{micro_batch} x {ranks} GPUs = {unit}", *others)
 
 
 def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> tuple[str, ...]:

@@ -14,17 +14,22 @@ from zerowiz.ui.text.table import grid, print_table, say
 from zerowiz.ui.text.units import bare_gib, seconds, small
 
 
-def chosen_step(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
+def chosen_step(
+    own: Candidate, choice: Candidate, *, by_script: bool, can_keep: bool = True
+) -> str:
     """What was chosen, why, and the options that keep the step as it was.
 
     Args:
         own: The step as it would be by itself, with the strategy of the choice.
         choice: What was chosen instead.
         by_script: Whether a default of the script says what the step would be by itself.
+        can_keep: Whether the step as it would be by itself fits with any strategy.
     """
     step, before = choice.workload, own.workload
     words = " ".join(_words(step, before, by_script=by_script))
     what, why = ", ".join(_changed(step, before)), _why(own, choice, by_script=by_script)
+    if not can_keep:
+        return f"{what}, {why}"
     says = _is_split(step, before) and not by_script
     return f"{what}, {why}; `{words}` {'says your own' if says else 'keeps yours'}"
 

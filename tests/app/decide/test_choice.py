@@ -131,12 +131,9 @@ def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plai
     content = planned(result)
     assert content["workload"]["gradient_checkpointing"]
     assert ["--gradient_checkpointing"] == words_of(content)["gradient_checkpointing"]
-    assert [
-        (
-            "gradient checkpointing, as the step without it does not fit with zero3;"
-            " `--no-gradient-checkpointing` keeps yours"
-        )
-    ] == choices(result)
+    assert [("gradient checkpointing, as the step without it does not fit with zero3")] == choices(
+        result
+    )
     without = here("plan", "--no-gradient-checkpointing", *words[2:])
     assert 4 == without.code
     assert "`--gradient-checkpointing` leads to zero3" in without.hints

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from paths import TEMPLATES
+from paths import MODELS, TEMPLATES
 from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.app.machines.machine import find_machine
@@ -25,6 +25,13 @@ from zerowiz.probe.script import parse_script, read_script
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
 COUNTS = "steps = engine.gradient_accumulation_steps()\n"
 TRAINER = read_script(TEMPLATES / "train_hf.py")
+# The Trainer's defaults, which no word can change: 8 x 1.
+FIXED = parse_script(
+    "from transformers import Trainer, TrainingArguments\n"
+    'args = TrainingArguments(output_dir="out", deepspeed="ds.json")\n'
+    "Trainer(model=model, args=args).train()\n",
+    "train.py",
+)
 PLAIN = read_script(TEMPLATES / "train_deepspeed.py")
 
 
@@ -132,6 +139,62 @@ def test_a_global_batch_that_the_default_does_not_divide_is_kept_exactly() -> No
         requested(facts_of("hf_parser"), global_batch=24, micro_batch=4)
     with pytest.raises(UsageError):
         requested(facts_of("hf_parser"), global_batch=26)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "said", "expected"),
+    [
+        (TRAINER, ("--gradient_accumulation_steps", "3"), {"global_batch": 180}, (15, 3)),
+        (TRAINER, (), {"global_batch": 180, "accumulation_steps": 3}, (15, 3)),
+        (None, (), {"global_batch": 180, "accumulation_steps": 3}, (15, 3)),
+        # A loop that does not know of micro-steps, of which a global batch says that there are.
+        (raw(LOADER), (), {"global_batch": 120}, (3, 10)),
+    ],
+)
+def test_a_global_batch_is_solved_for_an_open_micro_batch(
+    facts: ScriptFacts | None, words: tuple[str, ...], said: dict[str, int], expected: object
+) -> None:
+    request = requested(facts, *words, **said)
+    assert expected == batch(request)
+    added = {each.name: each.value for each in request.settled}
+    assert facts is None or expected == (added["micro_batch"], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "hints"),
+    [
+        (TRAINER, {"global_batch": 102}, ("the nearest that are: 100 or 104",)),
+        (
+            TRAINER,
+            {"global_batch": 102, "accumulation_steps": 3},
+            ("the nearest that are: 96 or 108",),
+        ),
+        (
+            TRAINER,
+            {"global_batch": 180, "accumulation_steps": 3, "micro_batch": 4},
+            ("with `$micro_batch 15` it is", "or drop `$global_batch 180`"),
+        ),
+        (FIXED, {"global_batch": 120}, ("drop `$global_batch 120`",)),
+    ],
+)
+def test_what_is_offered_for_a_global_batch_works(
+    facts: ScriptFacts, said: dict[str, int], hints: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        requested(facts, **said)
+    assert hints == caught.value.hints
+
+
+def test_a_model_takes_no_longer_a_sequence_than_its_learned_positions() -> None:
+    options = Options(model=str(MODELS / "gpt2-medium"), machine="4xA100-40GB")
+    request = make_request(options, find_machine(options, {}), None, ())
+    assert 1024 == request.job.workload.sequence_tokens
+    assert "1024 tokens a sequence, its learned positions (`$sequence_tokens`)" in request.assumed
+    # Completions have a default of their own.
+    assert not any("learned" in each for each in requested(None, trainer=Trainer.GRPO).assumed)
+    longer = replace(options, sequence_tokens=1025)
+    with pytest.raises(UsageError, match="learned positions"):
+        make_request(longer, find_machine(longer, {}), None, ())
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_global_batch_and_steps_that_are_both_said_name_the_options(
 ) -> None:
     assert script.is_file()
     words = ("--grad-accum", "4", "--global-batch", "128", "--seq-len", "64", "train.py")
-    result = here(*LAUNCH, *words)
+    result = here(*LAUNCH, "--micro-batch", "8", *words)
     assert 2 == result.code
     assert "`--grad-accum 4` says 4" in result.problem
     assert "drop `--grad-accum 4`" in result.hints

@@ -304,8 +304,9 @@ def test_buffers_fit_the_adapters_that_train() -> None:
 def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:
     gpt2 = read_model("gpt2-medium")
     assert PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
-    with pytest.raises(UsageError, match="1024 learned positions"):
+    with pytest.raises(UsageError, match="1024 learned positions") as caught:
         PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
+    assert ("`$sequence_tokens 1024` is the most that it takes",) == caught.value.hints
 
 
 def test_told_arithmetic_knows_no_adapters() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import own_config
-from zerowiz.app.resolve.workload import splits
+from zerowiz.app.resolve.workload import solves_micro_batch
 from zerowiz.core.decision.questions import Question, next_question
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
@@ -47,7 +47,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
             options.micro_batch
             or settings.micro_batch
             or ("micro_batch" in said_by_config(options) or None)
-            or ((options.global_batch is not None and splits(options, settings)) or None)
+            or (solves_micro_batch(options, settings) or None)
         ),
         "sequence_tokens": options.sequence_tokens or settings.sequence_tokens,
         "gradient_checkpointing": (

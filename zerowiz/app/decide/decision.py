@@ -11,7 +11,7 @@ from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request, make_request
-from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
@@ -289,8 +289,14 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
     if found is None or found.choice is None:
         return
     if found.choice.workload != plan.own_step:
-        before = Evaluator(plan.request.job).candidate(plan.own_step, found.choice.strategy)
-        yield choice.chosen_step(before, found.choice, by_script=plan.request.has_own_batch)
+        job = plan.request.job
+        before = Evaluator(job).candidate(plan.own_step, found.choice.strategy)
+        can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
+        if not can_keep:
+            kept = decide(replace(job, workload=plan.own_step), plan.request.constraints)
+            can_keep = kept.chosen is not None
+        by_script = plan.request.has_own_batch
+        yield choice.chosen_step(before, found.choice, by_script=by_script, can_keep=can_keep)
     if found.clearly_faster is not None:
         yield choice.clearly_faster(found.clearly_faster, found.choice)
 

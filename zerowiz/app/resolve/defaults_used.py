@@ -6,7 +6,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload import SETTINGS, Workload
 
 
 def defaults_used(
@@ -27,7 +27,13 @@ def defaults_used(
 
 def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
     shown = job.workload.settings()
-    reasons = {"precision": why_no_bf16(job.machine, job.workload)}
+    # What completions take has a default of its own.
+    step = job.workload
+    capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
+    reasons = {
+        "precision": why_no_bf16(job.machine, job.workload),
+        "sequence_tokens": ", its learned positions" if capped else "",
+    }
     for name, row in rows.items():
         if row.assumed is not None and name not in said and shown[name] is not None:
             why = reasons.get(name, "")

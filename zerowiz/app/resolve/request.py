@@ -192,6 +192,8 @@ def make_request(
         workload = replace(workload, optimizer_fused=False)
     if read is None:
         read = read_and_trace(named, workload, environ, trace=options.trace)
+    if "sequence_tokens" not in resolved.said:
+        workload = _within_positions(workload, read)
     if settings.targets_by_architecture and options.lora_target_modules is None:
         family = FAMILIES.get(read.model.architecture.family)
         targets = () if family is None else family.default_lora_targets
@@ -246,6 +248,19 @@ def make_request(
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,
     )
+
+
+def _within_positions(workload: Workload, read: ReadModel) -> Workload:
+    """The step with no longer a sequence than the model has learned positions for.
+
+    A trace was made of the step as it is, and completions that are generated have their own length.
+    """
+    architecture = read.model.architecture
+    family = FAMILIES.get(architecture.family)
+    learned = family is not None and family.learned_positions
+    if not learned or read.traced is not None or workload.trainer.generates:
+        return workload
+    return replace(workload, sequence_tokens=min(workload.sequence_tokens, architecture.positions))
 
 
 def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:

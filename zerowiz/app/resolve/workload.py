@@ -11,7 +11,7 @@ from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptSettings, Setting, Settled, State
-from zerowiz.core.units import largest_part, solve_accumulation
+from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
     Loss,
@@ -77,9 +77,8 @@ def resolve_workload(
     named = [name for name in SETTINGS if name != "optimizer_state_dtype"]
     said = {name: _said(name, options, settings, by_own.get(name)) for name in named}
     said["precision"] = said["precision"] or own.fallback_precision
-    if options.global_batch is not None and splits(options, settings):
-        said["micro_batch"] = _part_of(options.global_batch, said["micro_batch"], machine)
-    said["accumulation_steps"] = _accumulation(options, said, settings, steps, machine.world_size)
+    if options.global_batch is not None:
+        said |= _split(options.global_batch, options, said, settings, steps, machine.world_size)
     known = {name: value for name, value in said.items() if value is not None}
     known |= _of_trainer(known, settings, machine.world_size)
     if "lora_target_modules" in known:
@@ -175,40 +174,87 @@ def splits(options: Options, settings: ScriptSettings) -> bool:
     return silent and averages and options.config is None and settings.splits
 
 
-def _part_of(whole: int, micro_batch: object, machine: Machine) -> object:
-    """The open micro-batch, or the largest below it that divides what each GPU gets."""
-    part, rest = divmod(whole, machine.world_size)
-    most = cast("int", micro_batch or Workload().micro_batch)
-    return micro_batch if rest or not part else largest_part(part, most)
+def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
+    """Whether the micro-batch follows from what else is known of a global batch.
+
+    That includes a loop which counts micro-steps: who says a global batch says that there are some.
+    """
+    if options.global_batch is None or options.micro_batch is not None or options.config:
+        return False
+    if splits(options, settings):
+        return True
+    trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
+    averages = (options.trainer or trainer).averages and not settings.not_counted
+    by_config = settings.micro_batch is None and "micro_batch" not in settings.unseen
+    return averages and (by_config or settings.is_open("micro_batch", 1))
 
 
-def _accumulation(
+def _split(
+    whole: int,
     options: Options,
     said: Mapping[str, object],
     settings: ScriptSettings,
     own: int | None,
     ranks: int,
-) -> object:
-    """Micro-steps per optimizer step; a global batch is solved for them."""
-    whole, steps = options.global_batch, said["accumulation_steps"]
-    if whole is None:
-        return steps
-    micro_batch = cast("int", said["micro_batch"] or Workload().micro_batch)
-    solved = solve_accumulation(whole, micro_batch, ranks)
-    setting = settings.accumulation_steps
+) -> dict[str, object]:
+    """Micro-batch and micro-steps of a global batch: it is solved for what is open of them."""
+    steps = cast("int | None", said["accumulation_steps"])
     nobody = options.accumulation_steps is None and own is None
-    is_open = nobody and settings.is_open("accumulation_steps", solved)
-    if steps not in {None, solved} and not is_open:
-        by, change = f"`{options.config}`", f"make it {solved} there"
-        if options.accumulation_steps is not None:
-            by = f"`$accumulation_steps {steps}`"
-            change = f"drop {by}"
-        elif setting is not None and own is None:
-            by, change = setting.source, setting.change_to(solved)
-        raise UsageError(
-            f"`$global_batch {whole}` takes {solved} micro-steps of {micro_batch} x {ranks} GPUs,"
+    if nobody and settings.is_open("accumulation_steps", 1):
+        steps = None
+    micro_batch = cast("int", said["micro_batch"] or Workload().micro_batch)
+    if solves_micro_batch(options, settings):
+        if steps is None:
+            part = divide_batch(whole, ranks, f"{ranks} GPUs")
+            micro_batch = largest_part(part, micro_batch)
+            return {"micro_batch": micro_batch, "accumulation_steps": part // micro_batch}
+        unit = steps * ranks
+        part = divide_batch(whole, unit, f"{_micro_steps(steps)} x {ranks} GPUs = {unit}")
+        return {"micro_batch": part, "accumulation_steps": steps}
+    if steps is None:
+        is_own = options.micro_batch is not None
+        steps = solve_accumulation(whole, micro_batch, ranks, is_own=is_own)
+    elif whole != steps * micro_batch * ranks:
+        raise _not_this_split(whole, micro_batch, steps, ranks, options, settings, own)
+    return {"accumulation_steps": steps}
+
+
+def _micro_steps(steps: int) -> str:
+    return f"{steps} micro-step{'' if steps == 1 else 's'}"
+
+
+def _not_this_split(
+    whole: int,
+    micro_batch: int,
+    steps: int,
+    ranks: int,
+    options: Options,
+    settings: ScriptSettings,
+    own: int | None,
+) -> UsageError:
+    """The global batch has another size than the micro-batch and micro-steps that are decided."""
+    setting = settings.accumulation_steps
+    solved, rest = divmod(whole, micro_batch * ranks)
+    by, change = f"`{options.config}`", f"make it {solved} there"
+    if options.accumulation_steps is not None:
+        by = f"`$accumulation_steps {steps}`"
+        change = f"drop {by}"
+    elif setting is not None and own is None:
+        by, change = setting.source, setting.change_to(solved)
+    drop = f"drop `$global_batch {whole}`"
+    if solved and not rest:
+        return UsageError(
+            f"`$global_batch {whole}` takes {_micro_steps(solved)} of {micro_batch} x {ranks} GPUs,"
             f" and {by} says {steps}",
             change,
-            f"or drop `$global_batch {whole}`",
+            f"or {drop}",
         )
-    return solved
+    made = micro_batch * steps * ranks
+    part, left = divmod(whole, steps * ranks)
+    fits = options.micro_batch is not None and part and not left
+    return UsageError(
+        f"`$global_batch {whole}` is not {micro_batch} x {ranks} GPUs x {_micro_steps(steps)}"
+        f" = {made}, and {by} says {steps}",
+        *((f"with `$micro_batch {part}` it is",) if fits else ()),
+        f"{'or ' if fits else ''}{drop}",
+    )

@@ -86,7 +86,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         if known is not None and known.learned_positions and tokens > a.positions:
             raise UsageError(
                 f"`$sequence_tokens {tokens}`: `{self.model.name}` has {a.positions}"
-                " learned positions"
+                " learned positions",
+                f"`$sequence_tokens {a.positions}` is the most that it takes",
             )
         by_rule = self.accounting is Accounting.TEXTBOOK
         if by_rule and self.workload.method is not Method.FULL:
