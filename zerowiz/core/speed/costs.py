@@ -38,6 +38,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Of the GPU's multiprocessors, taken by a collective that runs beside its own work."""
     collective_seconds: float
     """To start one collective."""
+    queued_seconds: float
+    """To start one that the host queued while others before it ran."""
     pcie_fraction: float
     """Of the nominal PCIe rate, reached by a copy between GPU and pinned host memory."""
     core_bytes_per_s: float
@@ -77,6 +79,10 @@ COSTS = Costs(
     contention_fraction=0.18,
     # links.json, 64 MiB over NVLink against 1 GiB: 60 us longer than the rate alone.
     collective_seconds=50e-6,
+    # In 3 buckets or in 248, without overlap_comm, steps of 2 H100s differ by 1 ms, and scatter
+    # by 3 ms (2026-11-h100.jsonl: j1-001 and 006; without peer-to-peer j1-017 and 022). More GPUs
+    # were not measured.
+    queued_seconds=10e-6,
     # Not fitted: what copies from pinned memory usually reach.
     pcie_fraction=0.70,
     core_bytes_per_s=5.45e9,

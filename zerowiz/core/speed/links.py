@@ -5,10 +5,9 @@ from typing import NamedTuple
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.costs import Costs
+from zerowiz.core.speed.rates import GpuRates
 
-# What a link is taken to be of which nobody knows the rate: PCIe 4.0 x16 inside a node, and
-# 25 Gb/s between nodes.
-_UNKNOWN_LINK_BYTES_PER_S = 32_000_000_000
+# What a network is taken to be of which nobody knows the rate: 25 Gb/s.
 _UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
 _NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
 
@@ -19,30 +18,34 @@ class Ring(NamedTuple):
     bytes_per_s: float
     """Of each rank, sent."""
     start_seconds: float
-    known: bool
+    queued_seconds: float
 
     def seconds(self, sent_bytes: float, collectives: float) -> float:
-        """To send so much in so many collectives."""
+        """To send so much in so many collectives, each of which something waits for."""
         return sent_bytes / self.bytes_per_s + collectives * self.start_seconds
 
+    def queued(self, sent_bytes: float, collectives: int) -> float:
+        """To send so much in so many collectives, of which the host queues one after the other."""
+        first = min(1, collectives)
+        return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
 
-def find_ring(machine: Machine, costs: Costs, *, inside: bool = False) -> Ring:
+
+def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool = False) -> Ring:
     """The slowest part of the ring through all GPUs of all nodes, or inside one node.
 
     Theory: a ring enters and leaves a node as often as the node has adapters, so all that a node's
-    GPUs send passes its network once for all of them (NCCL, graph/search.cc).
+    GPUs send passes its network once for all of them (NCCL, graph/search.cc). A link inside the
+    node whose rate nobody knows is taken to be the PCIe of the GPUs.
     """
     link, network = machine.interconnect, machine.network
-    own = link.bytes_per_s or _UNKNOWN_LINK_BYTES_PER_S
+    own = link.bytes_per_s or rates.pcie_bytes_per_s
     by_nvlink = link.link_class in _NVLINKS
     fraction = costs.nvlink_fraction if by_nvlink else costs.pcie_link_fraction
-    rates, known = [], True
+    reached = []
     if len(machine.gpus) > 1:
-        rates.append(own * fraction)
-        known = link.bytes_per_s is not None
+        reached.append(own * fraction)
     if machine.nodes > 1 and not inside:
         between = network.bytes_per_s or _UNKNOWN_NETWORK_BYTES_PER_S
-        rates.append(between * costs.network_fraction)
-        known = known and network.bytes_per_s is not None
-    start = costs.collective_seconds
-    return Ring(min(rates, default=float("inf")), start, known)
+        reached.append(between * costs.network_fraction)
+    slowest = min(reached, default=float("inf"))
+    return Ring(slowest, costs.collective_seconds, costs.queued_seconds)

@@ -23,7 +23,7 @@ from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
 from zerowiz.core.speed.costs import COSTS, Costs
 from zerowiz.core.speed.doubts import doubt_fraction
-from zerowiz.core.speed.links import Ring, find_ring
+from zerowiz.core.speed.links import find_ring
 from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
@@ -50,8 +50,10 @@ Seconds = dict[TermKind, float]
 class _MicroStep(NamedTuple):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
+    gathered_first: float
+    """Weights for the first forward of an optimizer step."""
     gathered: float
-    """Weights for forward."""
+    """Weights for each forward after it."""
     gathered_again: float
     """Weights for backward."""
     reduced: float
@@ -119,8 +121,10 @@ def _hooks_seconds(r: RankSizes, counted: Counted, costs: Costs) -> float:
     return hooks + costs.gather_seconds * gathered
 
 
-def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepping) -> _MicroStep:
-    ring = find_ring(machine, costs)
+def _communication(
+    r: RankSizes, machine: Machine, rates: GpuRates, costs: Costs, stepping: Stepping
+) -> _MicroStep:
+    ring = find_ring(machine, rates, costs)
     others = (r.ranks - 1) / r.ranks
     gradient_bytes = others * r.weight_bytes * r.trainable
     bucket = max(1, r.buffers.reduce_bucket_size)
@@ -130,9 +134,10 @@ def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepp
     moves_weights = r.strategy.offload is Offload.ALL
     if not _sharded_weights(r):
         return _MicroStep(
+            gathered_first=0.0,
             gathered=0.0,
             gathered_again=0.0,
-            reduced=ring.seconds(2 * gradient_bytes, buckets),
+            reduced=ring.queued(2 * gradient_bytes, buckets),
             fetched=0.0,
             stored=stepping.stored,
             overlaps=r.buffers.overlap_comm and not r.offloaded and r.strategy.stage > 0,
@@ -141,22 +146,23 @@ def _communication(r: RankSizes, machine: Machine, costs: Costs, stepping: Stepp
     weights_bytes = r.weight_bytes * r.trainable + r.frozen_bytes
     live_bytes = r.weight_bytes * r.buffers.stage3_max_live_parameters
     again_bytes = weights_bytes - min(weights_bytes, live_bytes)
-    near = _gathering_ring(r, machine, costs, ring)
+    # With a copy of the weights on each node, gathers stay inside it, but for those behind a step:
+    # it drops the copies of what it trained (stage3.py, _post_step, invalidate_secondary_tensor).
+    has_copies = r.buffers.hpz_partition_size > 1
+    near = find_ring(machine, rates, costs, inside=True) if has_copies else ring
     modules = len(r.layout.sizes) if others else 0
+    gathered = near.seconds(others * weights_bytes, modules)
+    stale_bytes = others * r.weight_bytes * r.trainable
     return _MicroStep(
-        gathered=near.seconds(others * weights_bytes, modules),
+        gathered_first=gathered + ring.seconds(stale_bytes, 0) - near.seconds(stale_bytes, 0),
+        gathered=gathered,
         gathered_again=near.seconds(others * again_bytes, modules * again_bytes / weights_bytes),
-        reduced=ring.seconds(gradient_bytes, buckets),
+        reduced=ring.queued(gradient_bytes, buckets),
         fetched=stepping.fetched if moves_weights else 0.0,
         stored=stepping.stored,
         overlaps=True,
         alone_fraction=alone,
     )
-
-
-def _gathering_ring(r: RankSizes, machine: Machine, costs: Costs, ring: Ring) -> Ring:
-    """With a copy of the weights on each node, gathers stay inside it."""
-    return find_ring(machine, costs, inside=True) if r.buffers.hpz_partition_size > 1 else ring
 
 
 def _reduces_each_micro_step(r: RankSizes) -> bool:
@@ -171,7 +177,7 @@ def _seconds(
     counted = count_products(model, workload)
     passes = compute_passes(model, r, counted, rates, flop_per_s, costs)
     stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
-    sent = _communication(r, machine, costs, stepping)
+    sent = _communication(r, machine, rates, costs, stepping)
     micro_steps = workload.accumulation_steps
     host = costs.host_seconds * counted.modules + costs.micro_step_seconds / 2
     hooks = _hooks_seconds(r, counted, costs)
@@ -181,8 +187,9 @@ def _seconds(
 
     forward, busy = _phase(passes.forward, host, hooks)
     total.add(forward, micro_steps * (1 + _reference_passes(workload)))
-    incoming = {TermKind.GATHERING: sent.gathered, TermKind.PCIE: sent.fetched}
-    total.add(_beside(incoming, busy, 0.0, costs), micro_steps)
+    for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
+        incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
+        total.add(_beside(incoming, busy, 0.0, costs), times)
 
     backward, busy = _phase(passes.backward, again * host, again * hooks + reducing)
     total.add(backward, micro_steps)
@@ -202,7 +209,7 @@ def _seconds(
     total.add(stepping.seconds)
     if r.strategy.cuts_shares:
         gathered_bytes = (r.ranks - 1) / r.ranks * r.weight_bytes * r.trainable
-        gathered = find_ring(machine, costs).seconds(gathered_bytes, 1 if r.ranks > 1 else 0)
+        gathered = find_ring(machine, rates, costs).seconds(gathered_bytes, 1 if r.ranks > 1 else 0)
         total.add({TermKind.GATHERING: gathered})
     return total.seconds
 
