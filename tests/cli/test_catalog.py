@@ -112,6 +112,7 @@ def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
         (("--tokens", "many"), "`--tokens many` is no count"),
         (("--tokens", "0"), "`--tokens 0` is no count"),
         (("--tokens", "2GiB"), "`--tokens 2GiB` is no count"),
+        (("--sequences", "10.5"), "`--sequences 10.5` is no count"),
         (("--sequences", "-5"), "`--sequences -5` is no count"),
         (("--epochs", "3"), "`--epochs 3`: of how much data is not said"),
         (("--tokens", "1B", "--epochs", "0"), "`--epochs 0`: it is a number above 0"),
@@ -144,8 +145,68 @@ def test_every_machine_is_asked_where_all_are(here: Run) -> None:
     assert ["strategy", "verdict", "peak", "room", "step", "(step)", "tokens/s"] == head.split()
     assert [row for row in rows if row.startswith("2xH100-80GB ")]
     assert "more machines fit: `--json` lists them all." in result.stdout
-    assert re.search(r"\n\d+ of the \d+ GPUs of the table do not fit it", result.stdout)
+    assert re.search(
+        r"\nThe model does not fit \d+ of the \d+ GPUs of the table in any number", result.stdout
+    )
     assert "assumed micro-batch 1" in result.stderr
+
+
+@pytest.mark.parametrize("word", ["ALL", "All"])
+def test_all_is_taken_without_case(here: Run, word: str) -> None:
+    words = ("--gpus-per-node", "1", "--nodes", "1")
+    expected = here(*ALL, *words)
+    found = here(*PLAN, "--machine", word, *words)
+    assert (0, expected.stdout) == (found.code, found.stdout)
+
+
+def test_checkpointing_that_was_chosen_is_shown_and_not_assumed(here: Run) -> None:
+    one = ("--gpus-per-node", "8", "--nodes", "1")
+    words = ("plan", "--model", "7b", "--machine", "all", "--global-batch", "8", *one)
+    result = here(*words)
+    assert "checkpointing" not in result.stderr
+    assert "bf16" in result.stderr
+    assert re.search(r"^machine .* ckpt +step ", result.stdout, re.MULTILINE)
+    listed = content(here(*words, "--json"))["machines"]
+    assert {True, False} == {one["gradient_checkpointing"] for one in listed}
+    for one in listed:
+        shown = "yes" if one["gradient_checkpointing"] else "no"
+        row = rf"^{re.escape(one['machine'])} .* {shown} +[\d.]+ "
+        assert re.search(row, result.stdout, re.MULTILINE)
+
+
+def test_what_the_batch_leaves_out_is_not_said_to_be_too_large(here: Run) -> None:
+    words = (*ALL, "--global-batch", "7", "--nodes", "1")
+    found = content(here(*words, "--json"))
+    shown = {one["gpu"] for one in found["machines"] if one["instance"] is None}
+    left_out = found["gpus_that_do_not_fit"] + found["gpus_without_a_plan"]
+    assert found["gpus_tried"] == len(shown) + left_out
+    assert found["gpus_without_a_plan"] > 20
+    said = " ".join(here(*words).stdout.split())
+    assert f"Left out, {found['gpus_without_a_plan']} of the 34 GPUs" in said
+    assert "`--global-batch 7` is no multiple of 1 x 2 GPUs" in said
+
+
+def test_the_price_of_a_machine_in_a_file_is_by_its_name(here: Run, folder: Path) -> None:
+    assert 0 == here("machine", "--machine", "1xH200", "--save", "foo.json").code
+    file = folder / "foo.json"
+    file.write_text(re.sub(r'"NVIDIA H200[^"]*"', '"NVIDIA Foo 9000"', file.read_text()))
+    words = ("--machine", "foo.json", "--price", "Foo=1/gpu-hour")
+    result = here(*PLAN, *words)
+    line = next(line for line in result.stdout.splitlines() if line.startswith("Run "))
+    assert line.endswith(
+        "no step time is predicted, as NVIDIA Foo 9000 is not in the table of GPUs"
+    )
+    assert content(here(*PLAN, *words, "--json"))["run"]["price_per_hour"] == 1.0
+
+
+def test_a_run_without_a_time_has_its_reason_and_no_table(here: Run) -> None:
+    result = here(*ON_FOUR, "--precision", "fp32", "--tokens", "1B")
+    tail = result.stdout.partition("\nRun ")[2].strip()
+    assert (
+        "1 B tokens: no step time is predicted, as the rates of GPUs in fp32 are not known" == tail
+    )
+    listed = here(*ALL, "--precision", "fp32", "--tokens", "1B", "--gpus-per-node", "1")
+    assert "No step time is predicted, as the rates of GPUs in fp32" in listed.stdout
 
 
 def test_what_is_said_is_not_assumed(here: Run) -> None:

@@ -60,7 +60,10 @@ def test_by_default_no_front_is_shown(here: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--machine", "cpu", "--model", "10m"), "no step time is predicted here"),
+        (
+            ("--machine", "cpu", "--model", "10m"),
+            "no step time is predicted, as the rates of a CPU are not known",
+        ),
         (
             ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB"),
             "nothing surely fits",

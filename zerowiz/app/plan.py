@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zerowiz.app.api import PlanResult, plan_with
 from zerowiz.app.ask.answers import answer, open_questions
 from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.machines.machine import ALL_MACHINES, find_machine
+from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import answer_or_default
@@ -66,7 +66,7 @@ _OF_ONE_MACHINE = ("machine", "gpus", "hostfile", "accelerator")
 
 def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
     """The machine of the job; None where all are asked for, or none is said and no GPU is here."""
-    if options.machine == ALL_MACHINES:
+    if means_all(options.machine):
         return None
     try:
         return find_machine(options, os.environ, reporter=reporter)

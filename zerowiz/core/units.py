@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from zerowiz.errors import UsageError
 
@@ -57,7 +58,7 @@ def parse_host_memory(text: str) -> int:
 
 
 _COUNT = re.compile(r"(\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?", re.IGNORECASE)
-_THOUSANDS: Mapping[str, float] = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_THOUSANDS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 # A thousand times what the largest models were trained on.
 _MOST_COUNTED = 10**17
 
@@ -70,11 +71,15 @@ def parse_count(name: str, text: str) -> int:
         text: A number, with the letter of its magnitude.
 
     Raises:
-        UsageError: The text is no count, or one beyond any run.
+        UsageError: The text is no whole count, or one beyond any run.
     """
     match = _COUNT.fullmatch(text.strip())
-    count = 0 if match is None else round(float(match[1]) * _THOUSANDS[(match[2] or "").lower()])
-    if not 1 <= count <= _MOST_COUNTED:
+    # No float: a part of one is found, however large the count is.
+    exact = Decimal(0)
+    if match is not None:
+        exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
+    count = int(exact)
+    if not 1 <= exact <= _MOST_COUNTED or exact != count:
         raise UsageError(f"`${name} {text}` is no count", "write `2B`, `500M`, `52k` or `52000`")
     return count
 

@@ -122,7 +122,9 @@ def _times(slow: Candidate, fast: Candidate) -> str:
 def search(found: Search, asked: Objective, stream: TextIO) -> None:
     """The candidates that are fastest for their room, and why the choice wins."""
     if found.objective is not asked:
-        why = "no step time is predicted here" if found.candidates else "nothing surely fits"
+        why = "nothing surely fits"
+        if found.candidates:
+            why = f"no step time is predicted, as {found.decision.job.why_untimed}"
         so = "" if found.choice is None else ", so the flowchart chooses"
         say(stream, "", f"Search   {why}{so}", hang=_LABEL_COLUMNS)
         return

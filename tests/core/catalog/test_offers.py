@@ -6,7 +6,7 @@ import pytest
 
 from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
 from zerowiz.core.catalog.offers import Offers, find_offers
-from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
+from zerowiz.core.catalog.prices import NO_PRICES, read_prices, split_prices
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import native_precision
@@ -25,7 +25,6 @@ SOME = tuple(
     for row in TABLE
     if row.name.split("-")[0] in {"NVIDIA H200", "NVIDIA L4", "Tesla T4", "NVIDIA A100"}
 )
-NO_PRICES = PriceList()
 
 
 def planner(params: int, tried: list[str] | None = None) -> Callable[[MachineCandidate], Decision]:
@@ -54,10 +53,9 @@ def offers(
     length: RunLength | None = None,
 ) -> Offers:
     rows = INSTANCES if instances else ()
-    kinds = list_kinds(SOME, (), nodes=nodes, gpus=gpus)
-    if instances:
-        kinds = list_kinds(TABLE, rows, nodes=nodes, gpus=gpus)
     known = read_prices(split_prices(prices), TABLE, INSTANCES) if prices else NO_PRICES
+    table = TABLE if instances else SOME
+    kinds = list_kinds(table, rows, nodes=nodes, gpus=gpus, prices=known)
     return find_offers(kinds, TABLE, planner(params), known, length)
 
 
@@ -151,6 +149,33 @@ def test_an_instance_with_a_price_is_there() -> None:
     found = offers(7 * 10**9, "p5.48xlarge=98/node-hour", instances=True, length=asked).offers
     assert "p5.48xlarge" == found[0].candidate.name
     assert 98.0 == found[0].price_per_hour
+
+
+@pytest.mark.parametrize("name", ["8xH200", "6xH200"])
+def test_a_number_of_gpus_with_a_price_is_there_too(name: str) -> None:
+    found = offers(7 * 10**9, f"{name}=32/node-hour", length=RunLength(data_tokens=10**9))
+    first = found.offers[0]
+    assert (f"{name}-141GB", 32.0) == (first.candidate.name, first.price_per_hour)
+    assert () == found.unlisted_prices
+    assert {"1xH200-141GB", "2xH200-141GB"} <= set(names(found))
+    assert len(names(found)) == len(set(names(found)))
+
+
+def test_a_price_of_what_is_not_shown_is_named() -> None:
+    prices = "8xT4-16GB=1/gpu-hour,H200=3/gpu-hour,1/gpu-hour,4xH200=9/node-hour"
+    assert ("8xT4-16GB",) == offers(7 * 10**9, prices).unlisted_prices
+    assert ("8xT4-16GB", "4xH200") == offers(7 * 10**9, prices, gpus=2).unlisted_prices
+
+
+def test_what_a_job_cannot_be_split_over_is_not_called_too_small() -> None:
+    decide_on = planner(7 * 10**9)
+
+    def of_one(candidate: MachineCandidate) -> Decision | None:
+        return decide_on(candidate) if candidate.size.world_size == 1 else None
+
+    found = find_offers(list_kinds(SOME, ()), TABLE, of_one, NO_PRICES, None)
+    assert ["1xH200-141GB"] == names(found)
+    assert (0, len(SOME) - 1) == (found.kinds_without, found.kinds_unasked)
 
 
 def test_what_fits_nowhere_is_counted() -> None:

@@ -105,4 +105,6 @@ def test_a_machine_has_the_keys_of_the_contract() -> None:
         "currency": "$",
         "gpus_tried": 4,
         "gpus_that_do_not_fit": found.kinds_without,
+        "gpus_without_a_plan": found.kinds_unasked,
+        "prices_without_a_machine": [],
     } == content

@@ -5,6 +5,7 @@ import pytest
 from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
 from zerowiz.core.machine.spec import parse_instance, parse_spec
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 
@@ -77,6 +78,32 @@ def test_a_currency_is_kept_as_it_was_written(text: str, currency: str) -> None:
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no price of an hour"):
         prices(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["Foo", "foo 9000", "NVIDIA Foo 9000", "nvidia-foo-9000", "1xFoo 9000"]
+)
+def test_the_gpu_of_the_job_has_a_price_by_its_name(name: str) -> None:
+    own = machine("1xH200")
+    own = replace(own, gpus=(replace(own.gpus[0], name="NVIDIA Foo 9000"),))
+    found = read_prices({name: "2/gpu-hour"}, TABLE, INSTANCES, ["NVIDIA Foo 9000"])
+    assert 2.0 == found.per_hour(own, None)
+    with pytest.raises(UsageError, match="names no GPU and no instance"):
+        read_prices({name: "2/gpu-hour"}, TABLE, INSTANCES)
+
+
+def test_a_name_of_several_rows_means_the_gpu_of_the_job_and_that_of_one_row_this_one() -> None:
+    own = machine("8xA100-80GB")
+    found = read_prices({"A100": "2/gpu-hour"}, TABLE, INSTANCES, [own.gpus[0].name])
+    assert 16.0 == found.per_hour(own, None)
+    listed = read_prices({"H200": "2/gpu-hour"}, TABLE, INSTANCES, ["NVIDIA H200 Super"])
+    assert 16.0 == listed.per_hour(machine("8xH200"), None)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA", "Fo", "9000", "Foo 9000 Ti"])
+def test_other_words_are_not_the_gpu_of_the_job(name: str) -> None:
+    with pytest.raises(UsageError, match="names no GPU and no instance"):
+        read_prices({name: "2/gpu-hour"}, TABLE, INSTANCES, ["NVIDIA Foo 9000"])
 
 
 @pytest.mark.parametrize(

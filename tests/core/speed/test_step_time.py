@@ -8,13 +8,13 @@ from random_models import models as random_models
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Machine, with_nodes
+from zerowiz.core.machine.types import Accelerator, Machine, with_nodes
 from zerowiz.core.memory.buffers import Buffers, fit_buffers
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.rates import GpuRates, find_rates
-from zerowiz.core.speed.step_time import predict_step_time
+from zerowiz.core.speed.step_time import predict_step_time, why_untimed
 from zerowiz.core.speed.terms import StepTime, TermKind
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.values import replace
@@ -263,3 +263,27 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
     assert roomy.expected_seconds < tight.expected_seconds
     assert TermKind.ALLOCATOR in {term.kind for term in tight.terms}
     assert roomy.high_seconds / roomy.low_seconds < tight.high_seconds / tight.low_seconds
+
+
+@pytest.mark.parametrize(
+    ("spec", "workload", "why"),
+    [
+        ("H200", Workload(precision=Precision.FP32), "the rates of GPUs in fp32 are not known"),
+        ("V100-32GB", Workload(precision=Precision.BF16), "in bf16 is not known"),
+        ("H200", Workload(trainer=Trainer.GRPO), "how long completions take to sample"),
+        ("H200", Workload(), "from a disk"),
+    ],
+)
+def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
+    machine = parse_spec(spec, TABLE)
+    assert why in why_untimed(workload, machine, find_rates(machine, TABLE))
+
+
+def test_a_machine_without_rates_has_a_reason() -> None:
+    gpu = H200.gpus[0]
+    foo = replace(H200, gpus=(replace(gpu, name="NVIDIA Foo 9000"),))
+    mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
+    cpu = replace(H200, accelerator=Accelerator.CPU)
+    assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(Workload(), foo, None)
+    assert "the GPUs are of several kinds" == why_untimed(Workload(), mixed, None)
+    assert "the rates of a CPU are not known" == why_untimed(Workload(), cpu, None)

@@ -28,7 +28,9 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     """The machines of the tables that a job fits."""
 
     request: Request
-    """Of one of the machines that were tried: what is assumed is the same of all."""
+    """Of one of the machines that were tried."""
+    assumed: tuple[str, ...]
+    """The defaults that each of the plans rests on, one clause each."""
     offers: Offers
     length: RunLength | None
     prices: PriceList
@@ -39,7 +41,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     def notes(self) -> tuple[str, ...]:
         """What all of the plans rest on, one sentence each."""
         request = self.request
-        assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
+        assumed = (f"assumed {', '.join(self.assumed)}",) if self.assumed else ()
         return (*request.traced, *assumed, *request.not_counted)
 
     def to_dict(self) -> dict[str, object]:
@@ -58,6 +60,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
             raise NothingFitsError(
                 f"{name} fits no machine that was tried, the largest of which is {self.largest}",
                 f"`zerowiz plan $machine {self.largest} $model {name}` says what would help",
+                *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
             )
 
 
@@ -71,6 +74,7 @@ class _Planner:
         self.facts = facts
         self.script_args = script_args
         self.first: Request | None = None
+        self.assumed: tuple[str, ...] = ()
         self.refused: UsageError | None = None
 
     def decide(self, candidate: MachineCandidate) -> Decision | None:
@@ -84,7 +88,11 @@ class _Planner:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error
             return None
-        self.first = self.first or request
+        if self.first is None:
+            self.first, self.assumed = request, request.assumed
+        else:
+            settings = {_setting(clause) for clause in request.assumed}
+            self.assumed = tuple(one for one in self.assumed if _setting(one) in settings)
         return decision
 
     def _read(self) -> ReadModel | None:
@@ -93,6 +101,11 @@ class _Planner:
             return None
         job = self.first.job
         return ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
+
+
+def _setting(clause: str) -> str:
+    """What a clause on a default is of: the setting in brackets at its end."""
+    return clause.rpartition("(")[2]
 
 
 def find_machines(
@@ -121,13 +134,19 @@ def find_machines(
             "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
         )
     table = read_gpu_table()
-    kinds = list_kinds(table, read_instances(), nodes=options.nodes, gpus=options.gpus_per_node)
+    instances = read_instances()
+    kinds = list_kinds(
+        table, instances, nodes=options.nodes, gpus=options.gpus_per_node, prices=prices
+    )
     planner = _Planner(options, facts, script_args)
     offers = find_offers(kinds, table, planner.decide, prices, length)
     if planner.first is None:
         raise planner.refused or UsageError("no machine of the tables has that size")
+    if planner.refused is not None:
+        offers = replace(offers, why_unasked=planner.refused.message)
     return MachineChoice(
         request=planner.first,
+        assumed=planner.assumed,
         offers=offers,
         length=length,
         prices=prices,

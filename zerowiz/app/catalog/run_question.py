@@ -13,6 +13,7 @@ from zerowiz.errors import UsageError
 if TYPE_CHECKING:
     from zerowiz.core.catalog.planned_run import PlannedRun
     from zerowiz.core.catalog.prices import PriceList
+    from zerowiz.core.machine.types import Machine
 
 # Where a price is said and no length is: what machines and strategies are compared by.
 _COMPARED_TOKENS = 10**9
@@ -62,8 +63,11 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             )
         return epochs
 
-    def read_prices(self) -> "PriceList":
+    def read_prices(self, machine: "Machine | None" = None) -> "PriceList":
         """The prices that were said.
+
+        Args:
+            machine: That of the job, whose GPUs have names too; None for many machines.
 
         Raises:
             UsageError: One is no price, is for nothing that is known, or is said twice.
@@ -79,7 +83,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             for name in read.keys() & amounts.keys():
                 raise UsageError(f"`$price` says two prices{f' of `{name}`' if name else ''}")
             amounts |= read
-        return read_prices(amounts, read_gpu_table(), read_instances())
+        own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
+        return read_prices(amounts, read_gpu_table(), read_instances(), own)
 
     def plan_run(self, decision: Decision, machine: str | None) -> "PlannedRun | None":
         """The run on the machine of a decision; None where nobody asks for it.
@@ -98,7 +103,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         from zerowiz.core.machine.spec import find_instance, split_spec  # noqa: PLC0415 - as above
         from zerowiz.probe.machine.gpu_table import read_instances  # noqa: PLC0415 - as above
 
-        prices = self.read_prices()
+        prices = self.read_prices(decision.job.machine)
         instance = find_instance(split_spec(machine or "")[1], read_instances())
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:

@@ -30,6 +30,11 @@ ALL_MACHINES = "all"
 """The value of `--machine` that means every machine of the tables: a question of `plan` alone."""
 
 
+def means_all(machine: str | None) -> bool:
+    """Whether a value of `--machine` means every machine; case does not matter, as in names."""
+    return machine is not None and machine.lower() == ALL_MACHINES
+
+
 def find_machine(
     options: Options,
     environ: Mapping[str, str],
@@ -154,7 +159,7 @@ def _read(
 
         return read_nodes(options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
-    if options.machine == ALL_MACHINES:
+    if means_all(options.machine):
         raise UsageError(
             "`$machine all` is no machine: it asks `zerowiz plan` which ones fit",
             "a job is planned for one: `$machine 8xH100-80GB`",

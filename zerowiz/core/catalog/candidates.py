@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from zerowiz.core.catalog.prices import NO_PRICES, PriceList
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import (
+    MOST_GPUS_PER_NODE,
     GpuModel,
     Instance,
     find_model,
@@ -56,6 +58,8 @@ class MachineKind(Struct, frozen=True, kw_only=True):
     instance: Instance | None = None
     sizes: tuple[Size, ...]
     """The smallest first."""
+    priced_sizes: tuple[Size, ...] = ()
+    """Those whose nodes have a price of their own; the smallest first."""
 
     def build(self, size: Size, table: Sequence[GpuModel]) -> MachineCandidate:
         """The machine of this size."""
@@ -87,6 +91,7 @@ def list_kinds(
     *,
     nodes: int | None = None,
     gpus: int | None = None,
+    prices: PriceList = NO_PRICES,
 ) -> tuple[MachineKind, ...]:
     """Every GPU of the table, then every instance, the largest GPUs first.
 
@@ -98,14 +103,15 @@ def list_kinds(
         instances: The instances.
         nodes: The only number of nodes to try.
         gpus: The only number of GPUs of a node to try.
+        prices: Those of a number of GPUs in a node name a size that is tried too.
     """
-    kinds = [*_of_gpus(table, nodes, gpus), *_of_instances(table, instances, nodes, gpus)]
+    kinds = [*_of_gpus(table, nodes, gpus, prices), *_of_instances(table, instances, nodes, gpus)]
     kinds.sort(key=lambda kind: (kind.instance is not None, -kind.gpu.usable_bytes))
     return tuple(kind for kind in kinds if kind.sizes)
 
 
 def _of_gpus(
-    table: Sequence[GpuModel], nodes: int | None, gpus: int | None
+    table: Sequence[GpuModel], nodes: int | None, gpus: int | None, prices: PriceList
 ) -> Iterator[MachineKind]:
     counts = GPUS_OF_A_NODE if gpus is None else (gpus,)
     for gpu in table:
@@ -114,7 +120,13 @@ def _of_gpus(
         many = many if nodes is None else (nodes,)
         alone = [Size(nodes=1, gpus=count) for count in counts if 1 in many]
         several = [Size(nodes=n, gpus=counts[-1]) for n in many if n > 1]
-        yield MachineKind(gpu=gpu, sizes=(*alone, *several))
+        priced = [
+            Size(nodes=n, gpus=count)
+            for count in prices.counts_of(gpu.name)
+            if count <= MOST_GPUS_PER_NODE and gpus in {None, count}
+            for n in many
+        ]
+        yield MachineKind(gpu=gpu, sizes=(*alone, *several), priced_sizes=tuple(priced))
 
 
 def _of_instances(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind
+from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, Size
 from zerowiz.core.catalog.planned_run import run_of
-from zerowiz.core.catalog.prices import PriceList
+from zerowiz.core.catalog.prices import Price, PriceList
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import GpuModel
@@ -53,9 +53,15 @@ class Offers(Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...]
     """The best first."""
     kinds_without: int
-    """How many GPUs of the table fit in no size that was tried."""
+    """How many GPUs of the table are too small in every size that was tried."""
+    kinds_unasked: int
+    """How many others have no size that fits, and one or more that the job has no plan for."""
     kinds: int
     """How many GPUs were tried."""
+    unlisted_prices: tuple[str, ...] = ()
+    """The names of the prices that are for no machine that fits."""
+    why_unasked: str | None = None
+    """The first reason why the job has no plan for a machine."""
 
 
 class _TooSmall(Struct, frozen=True, kw_only=True):
@@ -98,16 +104,19 @@ class _Trial:
         self.decide = decide
         self.table = table
         self.too_small: list[_TooSmall] = []
+        self.unasked: set[str] = set()
+        """The GPUs of machines that the job cannot be asked of."""
 
-    def fitting(self, kind: MachineKind) -> Iterator[_Fitting]:
+    def fitting(self, kind: MachineKind, sizes: Sequence[Size]) -> Iterator[_Fitting]:
         """The sizes of a kind that the job fits, the smallest first."""
-        for size in kind.sizes:
+        for size in sizes:
             candidate = kind.build(size, self.table)
             seen = _TooSmall.of(candidate.machine)
             if any(one.covers(seen) for one in self.too_small):
                 continue
             decision = self.decide(candidate)
             if decision is None:
+                self.unasked.add(kind.gpu.name)
                 continue
             if not any(one.runs for one in decision.evaluated):
                 self.too_small.append(seen)
@@ -126,7 +135,8 @@ def find_offers(
     """The machines that the job fits, the cheapest first; without prices, the fewest GPUs first.
 
     An instance is there where it has a price of its own, or adds something: a host whose memory is
-    known, where its GPUs alone do not fit, or a known network, where one node is not enough.
+    known, where its GPUs alone do not fit, or a known network, where one node is not enough. A
+    number of GPUs in a node that has a price of its own is there too.
 
     Args:
         kinds: What is tried; GPUs before instances.
@@ -138,12 +148,15 @@ def find_offers(
     trial = _Trial(decide, table)
     found: list[Offer] = []
     fewest: dict[str, int] = {}
-    without = 0
+    without = unasked = 0
     gpu_kinds = [kind for kind in kinds if kind.instance is None]
     for kind in gpu_kinds:
-        fitting = _first(trial.fitting(kind), _SIZES_OF_A_GPU)
-        without += not fitting
-        if fitting:
+        fitting = _first(trial.fitting(kind, kind.sizes), _SIZES_OF_A_GPU)
+        fitting += _priced(trial, kind, {candidate.name for candidate, _, _ in fitting})
+        if not fitting:
+            unasked += kind.gpu.name in trial.unasked
+            without += kind.gpu.name not in trial.unasked
+        else:
             fewest[kind.gpu.name] = fitting[0][0].size.world_size
         found += (_offer(*each, prices, length) for each in fitting)
     for kind in kinds:
@@ -152,12 +165,29 @@ def find_offers(
             continue
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
-            fitting = _first(trial.fitting(kind), 1)
+            fitting = _first(trial.fitting(kind, kind.sizes), 1)
             found += (_offer(*each, prices, length) for each in fitting)
     return Offers(
         offers=tuple(sorted(found, key=_order)),
         kinds_without=without,
+        kinds_unasked=unasked,
+        unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, found)),
         kinds=len(gpu_kinds),
+    )
+
+
+def _priced(trial: _Trial, kind: MachineKind, known: set[str]) -> Iterator[_Fitting]:
+    """Of each number of GPUs that has a price, the fewest nodes that the job fits."""
+    for gpus in sorted({size.gpus for size in kind.priced_sizes}):
+        sizes = [size for size in kind.priced_sizes if size.gpus == gpus]
+        fitting = _first(trial.fitting(kind, sizes), 1)
+        yield from (each for each in fitting if each[0].name not in known)
+
+
+def _is_unlisted(price: Price, found: Sequence[Offer]) -> bool:
+    """Whether a price that has a name is for no machine that was found."""
+    return bool(price.name) and not any(
+        price.is_for(offer.candidate.machine, offer.candidate.instance) for offer in found
     )
 
 

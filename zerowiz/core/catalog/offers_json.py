@@ -48,4 +48,6 @@ def encode_offers(
         "machines": [_offer(offer) for offer in found.offers],
         "gpus_tried": found.kinds,
         "gpus_that_do_not_fit": found.kinds_without,
+        "gpus_without_a_plan": found.kinds_unasked,
+        "prices_without_a_machine": list(found.unlisted_prices),
     }

@@ -27,6 +27,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     chosen: str | None
     """The strategy that was chosen."""
     strategies: tuple[StrategyRun, ...]
+    why_untimed: str | None = None
+    """Why the chosen strategy has no run."""
 
 
 def plan_run(
@@ -48,6 +50,7 @@ def plan_run(
         price_per_hour=per_hour,
         currency=prices.currency,
         chosen=None if chosen is None else chosen.strategy.name,
+        why_untimed=None if chosen is None or chosen.step_time else decision.job.why_untimed,
         strategies=tuple(
             StrategyRun(evaluated=each, run=run_of(each, tokens, per_hour))
             for each in decision.evaluated

@@ -6,7 +6,14 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.machine.spec import GpuModel, Instance, find_instance, find_model, split_spec
+from zerowiz.core.machine.spec import (
+    GpuModel,
+    Instance,
+    find_instance,
+    find_model,
+    match_models,
+    split_spec,
+)
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -41,6 +48,8 @@ class Price(Struct, frozen=True, kw_only=True):
     """The GPU that it is for, as NVML prints it."""
     gpus: int | None = None
     """How many of it a node has; None for any."""
+    name: str = ""
+    """What it is for, as it was written; empty for any machine."""
 
     def per_hour(self, machine: Machine) -> float:
         """Of all nodes of a machine."""
@@ -80,10 +89,19 @@ class PriceList(Struct, frozen=True, kw_only=True):
         """Whether an instance has a price of its own."""
         return any(price.instance == instance for price in self.prices)
 
+    def counts_of(self, gpu: str) -> tuple[int, ...]:
+        """The numbers of a GPU in a node that have a price of their own."""
+        of_it = (price.gpus for price in self.prices if price.gpu == gpu)
+        return tuple(sorted({count for count in of_it if count is not None}))
+
     @property
     def of_any_node(self) -> bool:
         """Whether a node has one price, whatever it is."""
         return any(p.unit is PriceUnit.NODE and not (p.instance or p.gpu) for p in self.prices)
+
+
+NO_PRICES = PriceList()
+"""Where nobody asks for a cost."""
 
 
 def split_prices(text: str) -> dict[str, str]:
@@ -105,7 +123,10 @@ def split_prices(text: str) -> dict[str, str]:
 
 
 def read_prices(
-    amounts: Mapping[str, str], table: Sequence[GpuModel], instances: Sequence[Instance]
+    amounts: Mapping[str, str],
+    table: Sequence[GpuModel],
+    instances: Sequence[Instance],
+    own_gpus: Sequence[str] = (),
 ) -> PriceList:
     """The prices by the names of what they are for.
 
@@ -114,11 +135,13 @@ def read_prices(
             (`8xH200`), or by an empty name for any machine.
         table: The GPUs that can be named.
         instances: The instances that can be named.
+        own_gpus: Those of the job's machine, as NVML prints them: they count where a name means no
+            row of the table, or several.
 
     Raises:
         UsageError: An amount is no price, a name means nothing, or currencies differ.
     """
-    prices = [_read(name, amount, table, instances) for name, amount in amounts.items()]
+    prices = [_read(name, amount, table, instances, own_gpus) for name, amount in amounts.items()]
     currencies = sorted({price.currency for price in prices})
     if len(currencies) > 1:
         shown = " and ".join(f"`{currency}`" if currency else "none" for currency in currencies)
@@ -133,7 +156,11 @@ def _generality(price: Price) -> int:
 
 
 def _read(
-    name: str, amount: str, table: Sequence[GpuModel], instances: Sequence[Instance]
+    name: str,
+    amount: str,
+    table: Sequence[GpuModel],
+    instances: Sequence[Instance],
+    own_gpus: Sequence[str],
 ) -> Price:
     match = _AMOUNT.fullmatch(amount.strip())
     if match is None or (match[1] and match[3]):
@@ -143,22 +170,36 @@ def _read(
         amount=float(match[2]),
         unit=PriceUnit(match[4]),
         currency=match[1] or (match[3] or "").upper(),
+        name=name,
     )
-    return price if not name else _named(price, name, table, instances)
+    return price if not name else _named(price, table, instances, own_gpus)
 
 
 def _named(
-    price: Price, name: str, table: Sequence[GpuModel], instances: Sequence[Instance]
+    price: Price,
+    table: Sequence[GpuModel],
+    instances: Sequence[Instance],
+    own_gpus: Sequence[str],
 ) -> Price:
-    """The price of what a name means."""
+    """The price of what its name means."""
+    name = price.name
     instance = find_instance(name, instances)
     if instance is not None:
         return replace(price, instance=instance.name)
     count, gpu = split_spec(name)
-    model = find_model(gpu, table)
+    own = [name for name in own_gpus if _is_own(gpu, name)]
+    found = own[0] if own and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
     if price.unit is PriceUnit.NODE and count is None:
         raise UsageError(
             f"`$price {name}=...`: how many of its GPUs a node has is not said",
             f"write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
         )
-    return replace(price, gpu=model.name, gpus=count)
+    return replace(price, gpu=found, gpus=count)
+
+
+def _is_own(name: str, own: str) -> bool:
+    """Whether a name is that of a GPU of the job, or the words that it begins with."""
+    words, own_words = re.findall(r"\w+", name.lower()), re.findall(r"\w+", own.lower())
+    own_words = own_words[own_words[:1] == ["nvidia"] :]
+    words = words[words[:1] == ["nvidia"] :]
+    return bool(words) and own_words[: len(words)] == words

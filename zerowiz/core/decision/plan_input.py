@@ -16,6 +16,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
@@ -158,6 +159,11 @@ class PlanInput(Struct, frozen=True, kw_only=True):
             return False
         apart = self.machine.nodes > 1 and not self.machine.network.is_fast
         return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)
+
+    @property
+    def why_untimed(self) -> str:
+        """Why no time of a step is known, where none is."""
+        return why_untimed(self.workload, self.machine, self.rates)
 
     @property
     def key(self) -> str:

@@ -15,7 +15,7 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.forward.attention import length_tokens
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
@@ -28,7 +28,7 @@ from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import Reference, Workload
+from zerowiz.core.workload import Precision, Reference, Workload
 
 _FORMULAS: Mapping[TermKind, str] = {
     TermKind.MATRIX_PRODUCTS: "2 t x weights forward, 4 t backward, 2 t again where checkpointed",
@@ -224,6 +224,36 @@ def _reference_passes(workload: Workload) -> int:
 def _is_unknown(r: RankSizes) -> bool:
     """What takes time that nothing here counts: sampling, and disks."""
     return r.workload.trainer.generates or (r.offloaded and r.buffers.on_nvme)
+
+
+def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
+    """Why no time of a step is known, where none is.
+
+    Args:
+        workload: The step.
+        machine: What it runs on.
+        rates: Of each GPU.
+    """
+    precision = workload.torch_autocast or workload.precision
+    if machine.accelerator is not Accelerator.CUDA:
+        return f"the rates of a {machine.accelerator.upper()} are not known"
+    if precision is Precision.FP32:
+        return f"the rates of GPUs in {precision} are not known"
+    if rates is None:
+        return _why_no_rates(machine)
+    if rates.flop_per_s(precision) is None:
+        return f"the rate of {machine.gpus[0].name} in {precision} is not known"
+    if workload.trainer.generates:
+        return "how long completions take to sample is not known"
+    return "how long states take to and from a disk is not known"
+
+
+def _why_no_rates(machine: Machine) -> str:
+    if not machine.is_uniform:
+        return "the GPUs are of several kinds"
+    if any(gpu.mig_slice is not None for gpu in machine.gpus):
+        return "the rates of a slice of a GPU are not known"
+    return f"{machine.gpus[0].name} is not in the table of GPUs"
 
 
 def predict_step_time(

@@ -21,16 +21,17 @@ def machines(found: Offers, job: PlanInput, prices: PriceList, stream: TextIO) -
     if found.offers:
         _table(found, prices, stream)
         stream.write("\n")
-    say(stream, *_legend(found, prices))
+    say(stream, *_legend(found, job, prices))
 
 
 def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
     wide, timed = has_room(stream), any(offer.run for offer in found.offers)
-    split = _splits(found)
+    split, mixed = _splits(found), _mixes_checkpointing(found)
     priced = any(offer.price_per_hour is not None for offer in found.offers)
     headings = (
         *("machine", "strategy", "verdict", "peak", "room"),
         *(("batch",) if split else ()),
+        *(("ckpt",) if mixed else ()),
         "step",
         *(("(step)",) if wide else ()),
         "tokens/s",
@@ -42,6 +43,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
         table.add_row(
             *_machine(offer),
             *((_batch(offer),) if split else ()),
+            *((_checkpointing(offer),) if mixed else ()),
             *_speed(offer, wide=wide),
             *((_time(offer),) if timed else ()),
             *((_cost(offer, prices.currency),) if priced else ()),
@@ -70,6 +72,15 @@ def _batch(offer: Offer) -> str:
     return f"{offer.workload.micro_batch} x {offer.workload.accumulation_steps}"
 
 
+def _mixes_checkpointing(found: Offers) -> bool:
+    """Whether gradient checkpointing was chosen for some of the machines alone."""
+    return len({_checkpointing(offer) for offer in found.offers}) > 1
+
+
+def _checkpointing(offer: Offer) -> str:
+    return "yes" if offer.workload.gradient_checkpointing else "no"
+
+
 def _speed(offer: Offer, *, wide: bool) -> tuple[str, ...]:
     time = offer.chosen.step_time
     if time is None:
@@ -88,19 +99,13 @@ def _cost(offer: Offer, currency: str) -> str:
     return _UNKNOWN if cost is None else money(cost.expected_cost, currency)
 
 
-def _legend(found: Offers, prices: PriceList) -> Iterator[str]:
+def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
     offers = found.offers
     if offers:
-        order = "fewest GPUs first, of as many the fastest first"
-        if prices.prices:
-            order = f"cheapest first, then those without a price, {order}"
-        yield (
-            f"Machines as `$machine` takes them, {order}; of each GPU the fewest that fit and twice"
-            " as many. Peak and room are GiB of each GPU; step is seconds of one optimizer step;"
-            " tokens/s is of all GPUs together."
-        )
-    if _splits(found):
-        yield "Batch is the sequences that a GPU trains at a time, and how often in a step."
+        yield _rows(prices)
+    if offers and not any(offer.chosen.step_time for offer in offers):
+        yield f"No step time is predicted, as {job.why_untimed}."
+    yield from _steps(found)
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
         yield f"Time and cost are of {count(max(tokens))} tokens, in optimizer steps alone."
@@ -111,6 +116,44 @@ def _legend(found: Offers, prices: PriceList) -> Iterator[str]:
         )
     if len(offers) > _MOST_ROWS:
         yield f"{len(offers) - _MOST_ROWS} more machines fit: `$as_json` lists them all."
+    yield from _left_out(found)
+
+
+def _rows(prices: PriceList) -> str:
+    """Which machines there are, in which order, and what is said of each."""
+    order = "fewest GPUs first, of as many the fastest first"
+    if prices.prices:
+        order = f"cheapest first, then those without a price, {order}"
+    of_nodes = any(price.gpus is not None for price in prices.prices)
+    priced = ", and each number that has a price of its own" if of_nodes else ""
+    return (
+        f"Machines as `$machine` takes them, {order}; of each GPU the fewest that fit and twice"
+        f" as many{priced}. Peak and room are GiB of each GPU; step is seconds of one optimizer"
+        " step; tokens/s is of all GPUs together."
+    )
+
+
+def _steps(found: Offers) -> Iterator[str]:
+    """What differs between the steps of the machines."""
+    if _splits(found):
+        yield "Batch is the sequences that a GPU trains at a time, and how often in a step."
+    if _mixes_checkpointing(found):
+        yield "Ckpt is whether gradient checkpointing was chosen."
+
+
+def _left_out(found: Offers) -> Iterator[str]:
+    """What has no row, and why."""
     if found.kinds_without:
-        without = f"{found.kinds_without} of the {found.kinds} GPUs of the table"
-        yield f"{without} do not fit it in any number that was tried."
+        some = "any" if found.kinds_without == found.kinds else str(found.kinds_without)
+        of_them = f"{some} of the {found.kinds} GPUs of the table"
+        yield f"The model does not fit {of_them} in any number that was tried."
+    if found.kinds_unasked:
+        why = "" if found.why_unasked is None else f" ({found.why_unasked})"
+        also = "a further " if found.kinds_without else ""
+        yield (
+            f"Left out, {also}{found.kinds_unasked} of the {found.kinds} GPUs of the table: some"
+            f" numbers of them cannot share the job as it was said{why}, the others are too few."
+        )
+    if found.unlisted_prices:
+        names = ", ".join(f"`{name}`" for name in found.unlisted_prices)
+        yield f"Priced, but not shown, as no such machine that was tried fits: {names}."

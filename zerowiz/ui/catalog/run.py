@@ -15,9 +15,12 @@ _LEGEND = (
 
 
 def run(planned: PlannedRun, stream: TextIO) -> None:
-    """The run of the chosen strategy in a line, then a table of all that fit."""
+    """The run of the chosen strategy in a line, then a table of all that fit.
+
+    There is no table where no time is known.
+    """
     say(stream, "", f"Run      {_what(planned)}")
-    if not planned.strategies:
+    if not any(each.run for each in planned.strategies):
         return
     stream.write("\n")
     priced = planned.price_per_hour is not None
@@ -38,7 +41,8 @@ def _what(planned: PlannedRun) -> str:
     runs = {each.evaluated.strategy.name: each.run for each in planned.strategies}
     chosen = runs.get(planned.chosen or "")
     if chosen is None:
-        return f"{trained}: how long that takes is unknown"
+        why = "" if planned.why_untimed is None else f", as {planned.why_untimed}"
+        return f"{trained}: no step time is predicted{why}"
     cost = chosen.cost
     costs = "" if cost is None else f", {money(cost.expected_cost, planned.currency)}"
     return f"{trained}: {planned.chosen} takes {hours(chosen.expected_hours)}{costs}"

@@ -95,7 +95,9 @@ def gpus(machine: Machine) -> str:
 
 
 def hours(value: float) -> str:
-    """A time that people plan with: `35.2 h`, `1,220 h`, below an hour `14 min`, `20 s`."""
+    """A time that people plan with: `35.2 h`, `1,220 h`; `14 min`, `20 s` and `0.35 s` below."""
+    if value < 1 / 3600:
+        return f"{value * 3600:.2g} s"
     if value < 1 / 60:
         return f"{value * 3600:.0f} s"
     if value < 1:
