@@ -183,7 +183,7 @@ def test_what_the_batch_leaves_out_is_not_said_to_be_too_large(here: Run) -> Non
     assert found["gpus_without_a_plan"] > 20
     said = " ".join(here(*words).stdout.split())
     assert f"Left out, {found['gpus_without_a_plan']} of the 34 GPUs" in said
-    assert "`--global-batch 7` is no multiple of 1 x 2 GPUs" in said
+    assert "`--global-batch 7` is no multiple of 2 GPUs" in said
 
 
 def test_the_price_of_a_machine_in_a_file_is_by_its_name(here: Run, folder: Path) -> None:
