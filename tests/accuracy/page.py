@@ -42,7 +42,7 @@ by more than 0.01 percentage points; `python tests/accuracy/report.py --write` w
   **set aside** runs were not: those of `launches.jsonl`, measured when the formulas stood, and of any later file a
   third, by a hash of model and workload, and two families wholly (`tests/accuracy/split.py`). One of the two,
   GPT-NeoX, is dealt by the hash from the runs of `2026-11-grid.jsonl` on: its errors could not be explained otherwise.
-- These runs were dealt aside, then looked at, and formulas mended by them: {looked_at}. They count as fitted.
+- These runs were dealt aside, then looked at, and formulas were changed by them: {looked_at}. They count as fitted.
 - Every `i1-…` run was predicted before it was measured. Of the families that came last, the formulas for LoRA, QLoRA
   and 8-bit Adam were written before any run of them (`h1-…`, `i1-…`) was seen.
 - `model alone` is forward and backward on one GPU, without DeepSpeed and optimizer.

@@ -101,7 +101,7 @@ def plan_measurement(
     Raises:
         ZerowizError: A run is described wrongly, or has no place here.
     """
-    _check(options)
+    check_alone(options)
     if every and cases is not None:
         raise UsageError("`--all` and `--cases` each say what is run", "drop one of them")
     listed = () if cases is None else decode_trials(read_cases(cases))
@@ -196,8 +196,12 @@ def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> 
     )
 
 
-def _check(options: Options) -> None:
-    """Refuse what has no meaning for a run on this machine."""
+def check_alone(options: Options) -> None:
+    """Refuse several nodes: what is measured runs on this machine.
+
+    Raises:
+        UsageError: Several are named.
+    """
     if options.hostfile is not None or (options.nodes or 1) > 1:
         raise UsageError("`measure` runs on this machine alone", "drop `$nodes`, `$hostfile`")
 

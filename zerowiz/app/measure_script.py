@@ -8,6 +8,7 @@ from pathlib import Path
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
 from zerowiz.app.launch.start import Start
+from zerowiz.app.measure import check_alone
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.core.launch.plan import Launcher
@@ -28,8 +29,7 @@ def plan_script(
     Raises:
         ZerowizError: It cannot be launched here, or contradicts the options.
     """
-    if options.hostfile is not None or (options.nodes or 1) > 1:
-        raise UsageError("`measure` runs on this machine alone", "drop `$nodes`, `$hostfile`")
+    check_alone(options)
     how = RunOptions(
         supervise=True,
         policy=RestartPolicy(),

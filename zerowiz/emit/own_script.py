@@ -47,10 +47,10 @@ def run_own_script(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_files(plan.files, force=force)
-    told = {STEPS_VARIABLE: str(steps), FOLDER_VARIABLE: str(folder)}
+    measured = {STEPS_VARIABLE: str(steps), FOLDER_VARIABLE: str(folder)}
     try:
         with _stdout_to_stderr(), _deadline(deadline_s):
-            return supervise(plan.argv, {**plan.environ(environ), **told}, watch)
+            return supervise(plan.argv, {**plan.environ(environ), **measured}, watch)
     finally:
         _drop_shared_memory(plan.master_port)
 

@@ -46,7 +46,8 @@ def _is_split(step: Workload, before: Workload) -> bool:
     return step.micro_batch != before.micro_batch
 
 
-def _split_of(step: Workload) -> str:
+def split_of(step: Workload) -> str:
+    """Sequences that a GPU trains at a time, and how often in an optimizer step: `4 x 2`."""
     return f"{step.micro_batch} x {step.accumulation_steps}"
 
 
@@ -54,7 +55,7 @@ def _changed(step: Workload, before: Workload) -> Iterator[str]:
     """What is not as it was."""
     if _is_split(step, before):
         steps = "micro-step" if step.accumulation_steps == 1 else "micro-steps"
-        yield f"micro-batch {_split_of(step)} {steps}"
+        yield f"micro-batch {split_of(step)} {steps}"
     if step.gradient_checkpointing is not before.gradient_checkpointing:
         yield f"{'gradient' if step.gradient_checkpointing else 'no gradient'} checkpointing"
     if step.attention is not before.attention:
@@ -94,7 +95,7 @@ def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
         whose = f"the step {'with' if before else 'without'} it"
     if _is_split(choice.workload, own.workload):
         theirs = "the script's " if by_script else ""
-        whose = f"{theirs}{_split_of(own.workload)}"
+        whose = f"{theirs}{split_of(own.workload)}"
     if own.evaluated.verdict is not Verdict.FITS:
         return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {choice.strategy.name}"
     less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less on each GPU"
@@ -159,7 +160,7 @@ def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple
     time, step = candidate.evaluated.step_time, candidate.workload
     return (
         candidate.strategy.name,
-        _split_of(step),
+        split_of(step),
         "yes" if step.gradient_checkpointing else "no",
         *([f"{step.attention} {step.loss}"] if names_kernels else []),
         bare_gib(candidate.evaluated.headroom_bytes),
@@ -177,7 +178,7 @@ def _why_taken(found: Search, choice: Candidate) -> str:
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
         return "nothing that surely fits is faster"
     faster = (
-        f"{fastest.strategy.name} {_split_of(fastest.workload)} is"
+        f"{fastest.strategy.name} {split_of(fastest.workload)} is"
         f" {100 * (choice.seconds / fastest.seconds - 1):.1f} % faster"
     )
     if fastest.evaluated.verdict is not choice.evaluated.verdict:

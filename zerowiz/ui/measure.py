@@ -38,6 +38,10 @@ def _percent(error: float | None) -> str:
     return "" if error is None else f"{100 * error:+.1f} %"
 
 
+def _error_at_end(error: float | None) -> str:
+    return "" if error is None else f"; error {_percent(error)}"
+
+
 def outcome(comparison: Comparison) -> str:
     """How the run ended, in words."""
     row = comparison.row
@@ -68,7 +72,7 @@ def _step_lines(comparison: Comparison) -> Iterator[str]:
     if step.predicted is not None:
         found = step.predicted
         bounds = f"{seconds(found.low_seconds)} to {seconds(found.high_seconds)}"
-        error = "" if step.error is None else f"; error {100 * step.error:+.1f} %"
+        error = _error_at_end(step.error)
         yield f"Step     predicted: {seconds(found.expected_seconds)} s, {bounds}{error}"
 
 
@@ -136,7 +140,7 @@ def script_run(run: ScriptRun, stream: TextIO) -> None:
     say(stream, f"{run.planned.strategy.name}: {run.steps} of {run.wanted_steps} optimizer steps")
     known = peak.measured_bytes is not None
     measured = f"{_size(peak.measured_bytes)} GiB" if known else "not counted here"
-    error = "" if peak.error is None else f"; error {_percent(peak.error)}"
+    error = _error_at_end(peak.error)
     predicted = f"{_size(peak.predicted_bytes)} GiB"
     say(stream, f"Peak     measured: {measured}; predicted: {predicted}{error}")
     say(stream, *_script_step(run.step, run.samples))
@@ -151,5 +155,5 @@ def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iter
     if step.measured is not None:
         yield f"Step     measured: {seconds(step.measured.seconds)} s, median of the last 3"
     if step.predicted is not None:
-        error = "" if step.error is None else f"; error {_percent(step.error)}"
+        error = _error_at_end(step.error)
         yield f"Step     predicted: {seconds(step.predicted.expected_seconds)} s{error}"

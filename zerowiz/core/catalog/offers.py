@@ -6,6 +6,7 @@ either, and that one is not tried.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -151,7 +152,7 @@ def find_offers(
     without = unasked = 0
     gpu_kinds = [kind for kind in kinds if kind.instance is None]
     for kind in gpu_kinds:
-        fitting = _first(trial.fitting(kind, kind.sizes), _SIZES_OF_A_GPU)
+        fitting = list(islice(trial.fitting(kind, kind.sizes), _SIZES_OF_A_GPU))
         fitting += _priced(trial, kind, {candidate.name for candidate, _, _ in fitting})
         if not fitting:
             unasked += kind.gpu.name in trial.unasked
@@ -165,7 +166,7 @@ def find_offers(
             continue
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
-            fitting = _first(trial.fitting(kind, kind.sizes), 1)
+            fitting = list(islice(trial.fitting(kind, kind.sizes), 1))
             found += (_offer(*each, prices, length) for each in fitting)
     return Offers(
         offers=tuple(sorted(found, key=_order)),
@@ -180,7 +181,7 @@ def _priced(trial: _Trial, kind: MachineKind, known: set[str]) -> Iterator[_Fitt
     """Of each number of GPUs that has a price, the fewest nodes that the job fits."""
     for gpus in sorted({size.gpus for size in kind.priced_sizes}):
         sizes = [size for size in kind.priced_sizes if size.gpus == gpus]
-        fitting = _first(trial.fitting(kind, sizes), 1)
+        fitting = islice(trial.fitting(kind, sizes), 1)
         yield from (each for each in fitting if each[0].name not in known)
 
 
@@ -189,10 +190,6 @@ def _is_unlisted(price: Price, found: Sequence[Offer]) -> bool:
     return bool(price.name) and not any(
         price.is_for(offer.candidate.machine, offer.candidate.instance) for offer in found
     )
-
-
-def _first(found: Iterator[_Fitting], count: int) -> list[_Fitting]:
-    return [each for _, each in zip(range(count), found, strict=False)]
 
 
 def _offer(

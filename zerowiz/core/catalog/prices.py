@@ -199,7 +199,11 @@ def _named(
 
 def _is_own(name: str, own: str) -> bool:
     """Whether a name is that of a GPU of the job, or the words that it begins with."""
-    words, own_words = re.findall(r"\w+", name.lower()), re.findall(r"\w+", own.lower())
-    own_words = own_words[own_words[:1] == ["nvidia"] :]
-    words = words[words[:1] == ["nvidia"] :]
+    words, own_words = _words(name), _words(own)
     return bool(words) and own_words[: len(words)] == words
+
+
+def _words(name: str) -> list[str]:
+    """Those of a GPU's name, without its maker."""
+    words = re.findall(r"\w+", name.lower())
+    return words[1:] if words[:1] == ["nvidia"] else words

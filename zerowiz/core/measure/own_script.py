@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.measure.row import Compared
-from zerowiz.core.measure.timing import ComparedStep, steady_step
+from zerowiz.core.measure.timing import ComparedStep, samples_of, steady_step
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 
 _OUT_OF_MEMORY = {Cause.CUDA_OOM: "GPU", Cause.HOST_OOM: "host"}
@@ -30,9 +30,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     @property
     def samples(self) -> list[Sequence[float]]:
         """The seconds of every step after the first, of each rank."""
-        return [
-            cast("Sequence[float]", rank.get("timed_step_seconds") or ()) for rank in self.ranks
-        ]
+        return [samples_of(rank) for rank in self.ranks]
 
     @property
     def step(self) -> ComparedStep:

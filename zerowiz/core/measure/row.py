@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.measure.timing import ComparedStep, SteadyStep, steady_step
+from zerowiz.core.measure.timing import ComparedStep, SteadyStep, samples_of, steady_step
 from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
@@ -136,7 +136,7 @@ def _error(ends: Sequence[TrialEnd]) -> str | None:
 
 def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, object]:
     """The sizes of rank 0, and the peak of every rank."""
-    told = (
+    names = (
         *("peak_reserved_bytes", "context_bytes", "context_and_nccl_bytes"),
         *("device_used_outside_allocator_bytes", "allocator_retries", "step_seconds"),
         "host_peak_rss_bytes",
@@ -153,22 +153,22 @@ def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, o
     return {
         "phases": dict(_phases(first)),
         "peak_bytes": _peak_bytes(first) if ok else None,
-        **{key: first.get(key) for key in told},
+        **{key: first.get(key) for key in names},
         "rank_peaks": rank_peaks,
     }
 
 
 def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
     """What the steps took that ran freely, on every rank; the links, and the host's share of it."""
-    told = ("timed_step_seconds", "timed_peak_bytes", "timed_allocator_retries")
-    steady = steady_step([_samples(end.report) for end in ends])
+    names = ("timed_step_seconds", "timed_peak_bytes", "timed_allocator_retries")
+    steady = steady_step([samples_of(end.report) for end in ends])
     seconds = [end.seconds for end in ends if end.seconds is not None]
     return {
-        **{key: first.get(key) for key in told},
+        **{key: first.get(key) for key in names},
         "steady_step_seconds": None if steady is None else steady.seconds,
         "steady_step_spread": None if steady is None else round(steady.spread_fraction, 4),
         "rank_times": [
-            {"rank": end.rank, **{key: end.report.get(key) for key in told}} for end in ends
+            {"rank": end.rank, **{key: end.report.get(key) for key in names}} for end in ends
         ],
         "bus": first.get("bus"),
         "cpu_cores": first.get("cpu_cores"),
@@ -176,10 +176,6 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
         "cores_bound": first.get("cores_bound"),
         "case_seconds": max(seconds, default=None),
     }
-
-
-def _samples(report: Report) -> Sequence[float]:
-    return cast("Sequence[float]", report.get("timed_step_seconds") or ())
 
 
 def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accelerator) -> Report:
@@ -256,7 +252,7 @@ def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
 def _measured_step(row: Report) -> SteadyStep | None:
     """The steady step of the row; None for a row that was made before steps ran freely."""
     ranks = cast("Sequence[Report]", row.get("rank_times") or ())
-    return steady_step([_samples(rank) for rank in ranks])
+    return steady_step([samples_of(rank) for rank in ranks])
 
 
 def compare(planned: PlannedTrial, row: Report) -> Comparison:

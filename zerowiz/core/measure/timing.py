@@ -1,7 +1,8 @@
 """What steps took that ran freely, and the prediction of it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from msgspec import Struct
 
@@ -33,6 +34,11 @@ def steady_step(samples_by_rank: Sequence[Sequence[float]]) -> SteadyStep | None
     slowest = max(last, key=statistics.median)
     median = statistics.median(slowest)
     return SteadyStep(seconds=median, spread_fraction=(max(slowest) - min(slowest)) / median)
+
+
+def samples_of(report: Mapping[str, object]) -> Sequence[float]:
+    """The seconds of every step that ran freely, as a rank reported them; empty if none did."""
+    return cast("Sequence[float]", report.get("timed_step_seconds") or ())
 
 
 class ComparedStep(Struct, frozen=True, kw_only=True):

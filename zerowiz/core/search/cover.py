@@ -1,5 +1,6 @@
 """Cover the ways in which strategies can run a job, without evaluating each of them."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, product
@@ -123,16 +124,15 @@ class _Bisected:
     def __init__(self, candidates: Sequence[Callable[[], Candidate]]) -> None:
         self._make = candidates
         self._known: dict[int, Candidate] = {}
-        low, high = 0, len(candidates)
+        places = range(len(candidates))
         # The largest often fits.
-        middle = high - 1
-        while low < high:
-            if self.at(middle).evaluated.is_sure:
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        self.count = low
+        if places and not self._fails(places[-1]):
+            self.count = len(places)
+        else:
+            self.count = bisect_left(places[:-1], x=True, key=self._fails)
+
+    def _fails(self, index: int) -> bool:
+        return not self.at(index).evaluated.is_sure
 
     def at(self, index: int) -> Candidate:
         if index not in self._known:

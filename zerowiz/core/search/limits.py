@@ -1,5 +1,6 @@
 """Find the largest step that surely runs: how large a micro-batch, how long a sequence."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -75,8 +76,5 @@ def _largest(runs: Callable[[int], bool], most: int) -> int:
     low, high = 0, 1
     while high <= most and runs(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if runs(middle) else (low, middle)
-    return low
+    between = range(low + 1, min(high, most + 1))
+    return low + bisect_left(between, x=True, key=lambda count: not runs(count))

@@ -17,20 +17,27 @@ ring is a field of its row, `ring`.
 from zerowiz.core.memory.rank_sizes import RankSizes
 
 
-def _gathered_bytes(r: RankSizes) -> int:
-    """Weights gathered per micro-step under stage 3: twice, less what outlives forward."""
-    weights_bytes = r.weight_bytes * r.trainable + r.frozen_bytes
+def whole_bytes(r: RankSizes) -> int:
+    """All weights, those that train and those that do not."""
+    return r.weight_bytes * r.trainable + r.frozen_bytes
+
+
+def regathered_bytes(r: RankSizes) -> int:
+    """Weights that stage 3 gathers once more for backward: all but what outlives forward."""
+    weights_bytes = whole_bytes(r)
     # partitioned_param_coordinator.py, fetch_sub_module prefetches up to max_live. Counted on two
     # CPU ranks, 0.19.8: 1.53 gathers for max_live = N/2, 1.78 for N/4, 1.00 for 2 N.
     live_bytes = r.weight_bytes * r.buffers.stage3_max_live_parameters
-    return 2 * weights_bytes - min(weights_bytes, live_bytes)
+    return weights_bytes - min(weights_bytes, live_bytes)
 
 
 def wire_bytes_per_step(r: RankSizes) -> int:
     """Bytes that this rank sends per optimizer step."""
     passes, micro_steps = r.strategy.ring, r.workload.accumulation_steps
     times = passes.per_step + passes.per_micro_step * micro_steps
-    gathered_bytes = micro_steps * _gathered_bytes(r) if passes.gathers_weights else 0
+    gathered_bytes = 0
+    if passes.gathers_weights:
+        gathered_bytes = micro_steps * (whole_bytes(r) + regathered_bytes(r))
     ring_bytes = times * r.weight_bytes * r.trainable + gathered_bytes
     # Patarasuk and Yuan 2009, section 3: all but the rank's own share.
     return ring_bytes * (r.ranks - 1) // r.ranks

@@ -20,6 +20,7 @@ from zerowiz.core.memory.forward.attention import length_tokens
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
+from zerowiz.core.speed.communication import regathered_bytes, whole_bytes
 from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
 from zerowiz.core.speed.costs import COSTS, Costs
 from zerowiz.core.speed.doubts import doubt_fraction
@@ -62,6 +63,8 @@ class _MicroStep(NamedTuple):
     """Weights from the host, for forward and as often for backward."""
     stored: float
     """Gradients to the host."""
+    updated: float
+    """Weights that others have stepped, behind the optimizer's step."""
     overlaps: bool
     """Whether gradients are reduced while backward goes on."""
     alone_fraction: float
@@ -133,6 +136,7 @@ def _communication(
     alone = min(1.0, (bucket / 2 + r.embedding) / r.trainable)
     moves_weights = r.strategy.offload is Offload.ALL
     if not _sharded_weights(r):
+        updated = ring.seconds(gradient_bytes, min(1, buckets)) if r.strategy.cuts_shares else 0.0
         return _MicroStep(
             gathered_first=0.0,
             gathered=0.0,
@@ -140,12 +144,11 @@ def _communication(
             reduced=ring.queued(2 * gradient_bytes, buckets),
             fetched=0.0,
             stored=stepping.stored,
+            updated=updated,
             overlaps=r.buffers.overlap_comm and not r.offloaded and r.strategy.stage > 0,
             alone_fraction=alone,
         )
-    weights_bytes = r.weight_bytes * r.trainable + r.frozen_bytes
-    live_bytes = r.weight_bytes * r.buffers.stage3_max_live_parameters
-    again_bytes = weights_bytes - min(weights_bytes, live_bytes)
+    weights_bytes, again_bytes = whole_bytes(r), regathered_bytes(r)
     # With a copy of the weights on each node, gathers stay inside it, but for those behind a step:
     # it drops the copies of what it trained (stage3.py, _post_step, invalidate_secondary_tensor).
     has_copies = r.buffers.hpz_partition_size > 1
@@ -160,6 +163,7 @@ def _communication(
         reduced=ring.queued(gradient_bytes, buckets),
         fetched=stepping.fetched if moves_weights else 0.0,
         stored=stepping.stored,
+        updated=0.0,
         overlaps=True,
         alone_fraction=alone,
     )
@@ -207,10 +211,7 @@ def _seconds(
     else:
         total.add(_beside(behind, busy, sent.alone_fraction, costs))
     total.add(stepping.seconds)
-    if r.strategy.cuts_shares:
-        gathered_bytes = (r.ranks - 1) / r.ranks * r.weight_bytes * r.trainable
-        gathered = find_ring(machine, rates, costs).seconds(gathered_bytes, 1 if r.ranks > 1 else 0)
-        total.add({TermKind.GATHERING: gathered})
+    total.add({TermKind.GATHERING: sent.updated})
     return total.seconds
 
 

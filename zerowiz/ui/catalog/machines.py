@@ -7,6 +7,7 @@ from zerowiz.core.catalog.offers import Offer, Offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.ui import sentences
+from zerowiz.ui.choice import split_of
 from zerowiz.ui.text.table import grid, has_room, print_table, say
 from zerowiz.ui.text.units import bare_gib, count, hours, money, seconds
 
@@ -42,7 +43,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
     for offer in found.offers[:_MOST_ROWS]:
         table.add_row(
             *_machine(offer),
-            *((_batch(offer),) if split else ()),
+            *((split_of(offer.workload),) if split else ()),
             *((_checkpointing(offer),) if mixed else ()),
             *_speed(offer, wide=wide),
             *((_time(offer),) if timed else ()),
@@ -64,12 +65,7 @@ def _machine(offer: Offer) -> tuple[str, ...]:
 
 def _splits(found: Offers) -> bool:
     """Whether a global batch makes the step of a GPU differ between the machines."""
-    return len({_batch(offer) for offer in found.offers}) > 1
-
-
-def _batch(offer: Offer) -> str:
-    """Sequences that a GPU trains at a time, and how often in a step."""
-    return f"{offer.workload.micro_batch} x {offer.workload.accumulation_steps}"
+    return len({split_of(offer.workload) for offer in found.offers}) > 1
 
 
 def _mixes_checkpointing(found: Offers) -> bool:

@@ -5,6 +5,7 @@ and read once the last step has ended.
 """
 
 import time
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -39,8 +40,7 @@ class CudaClock:
 
     def read(self) -> list[float]:
         """The events count milliseconds."""
-        pairs = zip(self._moments, self._moments[1:], strict=False)
-        return [round(one.elapsed_time(other) / 1000, 6) for one, other in pairs]
+        return [round(one.elapsed_time(other) / 1000, 6) for one, other in pairwise(self._moments)]
 
 
 class CpuClock:
@@ -55,8 +55,7 @@ class CpuClock:
 
     def read(self) -> list[float]:
         """They are seconds already."""
-        pairs = zip(self._moments, self._moments[1:], strict=False)
-        return [round(other - one, 6) for one, other in pairs]
+        return [round(other - one, 6) for one, other in pairwise(self._moments)]
 
 
 class TimingPass:
