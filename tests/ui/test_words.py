@@ -8,7 +8,7 @@ from measured.rows import read_model
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.plan_input import Uncounted
-from zerowiz.core.decision.questions import QUESTIONS
+from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.strategies import ZERO2
@@ -43,7 +43,9 @@ def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() ->
     for question in QUESTIONS:
         assert "?" in question.text
         assert question.flag == question.flag.upper() or question.flag.startswith("$")
-        assert None is question.problem(question.default or "x") or question.counts
+        assert (
+            None is question.problem(question.default or "x") or question.kind is AnswerKind.COUNT
+        )
 
 
 @pytest.mark.parametrize(

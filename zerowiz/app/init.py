@@ -11,7 +11,7 @@ from zerowiz.app.ask.answers import Ask
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.kept import keep, recall_kept
-from zerowiz.app.ask.person import Person
+from zerowiz.app.ask.person import Person, confirms
 from zerowiz.app.ask.prompts import asker
 from zerowiz.app.ask.script import answer_for, read_as_said, require_reachable
 from zerowiz.app.decide.decision import Plan, decide_with, note_emulation, require_strategy
@@ -22,7 +22,12 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
-from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_default
+from zerowiz.core.decision.questions import (
+    QUESTIONS,
+    Question,
+    answer_or_default,
+    confirmation,
+)
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
@@ -151,7 +156,7 @@ def _confirm(
     """Ask before writing; what somebody changed is shown first."""
     losses = () if options.force else find_losses(files)
     reporter.losses(losses)
-    if not person.confirm(_go_on(files, losses), default=not losses):
+    if not confirms(person, confirmation("write", _go_on(files, losses), default=not losses)):
         raise InterruptedByUserError("stopped; nothing was written")
 
 

@@ -4,20 +4,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zerowiz.core.decision.questions import Question
+from zerowiz.core.decision.questions import AnswerKind, Back, Question
 from zerowiz.core.flags import spell
 from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.text.fold import fold
-
-# Why a question is asked, in a line above it; by its key.
-_WHY: Mapping[str, str] = {
-    "machine": "A plan needs no GPU here, only to know which ones the job will run on.",
-    "script": "It is read, never run: how it takes a config, its batch, its precision.",
-    "model": "Its shape decides what every GPU has to hold; weights are not downloaded.",
-    "micro_batch": "Activations grow with it; gradient accumulation makes up for a small one.",
-    "sequence_tokens": "The longest sequence that the script feeds; activations grow with it.",
-    "gradient_checkpointing": "It recomputes activations instead of keeping them.",
-}
 
 
 def can_ask(environ: Mapping[str, str], *, yes: bool) -> bool:
@@ -51,18 +41,30 @@ def _problem(question: Question, answer: str, check: Callable[[str], object] | N
     return problem
 
 
-def ask(question: Question, check: Callable[[str], object] | None = None) -> str:
+def ask(
+    question: Question,
+    *,
+    check: Callable[[str], object] | None = None,
+    consequence: Callable[[str], str] | None = None,
+    can_go_back: bool = True,
+) -> str | Back:
     """The person's answer; asked again until it is one that can be used.
 
     Args:
         question: What to ask; an empty answer means its default.
         check: Raises a ZerowizError for an answer that the world does not bear out.
+        consequence: One line of what an answer leads to, shown while it is given.
+        can_go_back: Whether Esc goes back to the question before.
+
+    Raises:
+        InterruptedByUserError: Ctrl-C, or the end of the input.
     """
-    why = _WHY.get(question.key)
-    if why is not None:
-        sys.stderr.write("\n" + fold(why, sys.stderr) + "\n")
+    if question.why:
+        sys.stderr.write("\n" + fold(question.why, sys.stderr) + "\n")
     while True:
-        answer = _answer(question)
+        answer = _answer(question, consequence, can_go_back=can_go_back)
+        if isinstance(answer, Back):
+            return answer
         problem = _problem(question, answer, check)
         if problem is None:
             return answer
@@ -70,30 +72,57 @@ def ask(question: Question, check: Callable[[str], object] | None = None) -> str
         sys.stderr.writelines(fold(f"  {line}", sys.stderr, hang=4) + "\n" for line in lines)
 
 
-def _answer(question: Question) -> str:
+def _answer(
+    question: Question, consequence: Callable[[str], str] | None, *, can_go_back: bool
+) -> str | Back:
+    prompt = _prompt(question, consequence)
+    if can_go_back:
+        _go_back_on_escape(prompt)
+    answer = _ask(prompt)
+    if isinstance(answer, Back):
+        return answer
+    if question.kind is AnswerKind.CONFIRM:
+        return "yes" if answer else "no"
+    return str(answer).strip() or question.default or ""
+
+
+def _prompt(question: Question, consequence: Callable[[str], str] | None) -> Any:  # noqa: ANN401
     import questionary
 
-    if question.choices:
-        choices, default = list(question.choices), question.default
-        prompt = questionary.select(
-            question.text, choices=choices, default=default, output=_stderr()
+    if question.kind is AnswerKind.CONFIRM:
+        return questionary.confirm(
+            question.text, default=question.default != "no", output=_stderr()
         )
-    else:
-        instruction = None if question.default is None else f"({question.default})"
-        prompt = questionary.text(question.text, instruction=instruction, output=_stderr())
-    return str(_ask(prompt)).strip() or question.default or ""
+    if question.kind is AnswerKind.CHOICE:
+        choices = [
+            questionary.Choice(choice.title, value=choice.value, description=choice.detail or None)
+            for choice in question.choices
+        ]
+        return questionary.select(
+            question.text, choices=choices, default=question.default, output=_stderr()
+        )
+    instruction = None if question.default is None else f"({question.default})"
+
+    def toolbar() -> str:
+        if consequence is None:
+            return ""
+        return consequence(prompt.application.current_buffer.text or question.default or "")
+
+    live: Any = {} if consequence is None else {"bottom_toolbar": toolbar}
+    prompt = questionary.text(question.text, instruction=instruction, output=_stderr(), **live)
+    return prompt
 
 
-def choose(text: str, choices: Sequence[str]) -> int:
-    """Which of these, by arrows and Enter."""
-    import questionary
+def _go_back_on_escape(prompt: Any) -> None:  # noqa: ANN401
+    from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
 
-    listed = [questionary.Choice(title, value=index) for index, title in enumerate(choices)]
-    return int(_ask(questionary.select(text, choices=listed, output=_stderr())))
+    keys = KeyBindings()
+
+    keys.add("escape")(lambda event: event.app.exit(result=Back.BACK))
+    application = prompt.application
+    application.key_bindings = merge_key_bindings([application.key_bindings, keys])
 
 
-def confirm(text: str, *, default: bool = True) -> bool:
-    """A yes or no."""
-    import questionary
-
-    return bool(_ask(questionary.confirm(text, default=default, output=_stderr())))
+def tell(lines: Sequence[str]) -> None:
+    """Lines of plain text, on stderr."""
+    sys.stderr.writelines(fold(spell(line), sys.stderr, hang=2) + "\n" for line in lines)

@@ -2,7 +2,14 @@
 
 import pytest
 
-from zerowiz.core.decision.questions import QUESTIONS, Question, answer_or_default, next_question
+from zerowiz.core.decision.questions import (
+    QUESTIONS,
+    AnswerKind,
+    Choice,
+    Question,
+    answer_or_default,
+    next_question,
+)
 from zerowiz.errors import AnswerNeededError, ExitCode
 
 each_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.key)
@@ -61,7 +68,7 @@ def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Qu
 
 @pytest.mark.parametrize("answer", ["", " ", "0", "-1", "1.5", "two", "²", "1 2"])
 def test_a_count_is_a_whole_number_from_1(answer: str) -> None:
-    question = Question(key="k", flag="--k", text="?", counts=True)
+    question = Question(key="k", flag="--k", text="?", kind=AnswerKind.COUNT)
     assert "a whole number from 1 on" == question.problem(answer)
     assert question.problem("12") is None
 
@@ -73,6 +80,7 @@ def test_an_empty_answer_is_none() -> None:
 
 
 def test_a_choice_is_one_of_the_choices() -> None:
-    question = Question(key="k", flag="--k", text="?", choices=("no", "yes"))
+    choices = (Choice(value="no", title="no"), Choice(value="yes", title="yes"))
+    question = Question(key="k", flag="--k", text="?", kind=AnswerKind.CHOICE, choices=choices)
     assert "one of no, yes" == question.problem("maybe")
     assert question.problem("yes") is None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
-from zerowiz.core.decision.questions import Question, next_question
+from zerowiz.core.decision.questions import AnswerKind, Question, next_question
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -65,7 +65,7 @@ def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Option
     while (question := next_question(answers)) is not None:
         text = ask(question)
         answers[question.key] = text
-        given[question.key] = int(text) if question.counts else text
+        given[question.key] = int(text) if question.kind is AnswerKind.COUNT else text
     if "gradient_checkpointing" in given:
         given["gradient_checkpointing"] = given["gradient_checkpointing"] == "yes"
     return replace(options, **given) if given else options  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from zerowiz.app.ask.script import read_as_said, require_reachable
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import check_model
+from zerowiz.core.decision.questions import Question
 from zerowiz.core.values import replace
 
 
@@ -19,4 +20,8 @@ def asker(person: Person, options: Options) -> Ask:
         "script": lambda answer: require_reachable(read_as_said(answer, (), options), (), options),
         "model": lambda answer: check_model(answer, os.environ, trace=options.trace),
     }
-    return lambda question: person.ask(question, checks.get(question.key))
+
+    def ask_person(question: Question) -> str:
+        return str(person.ask(question, check=checks.get(question.key), can_go_back=False))
+
+    return ask_person

@@ -15,6 +15,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
+from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
@@ -369,6 +370,21 @@ def _choosable(plan: Plan) -> list[Remedy]:
     return [remedy for remedy in plan.remedies if not (here and "machine" in remedy.change)]
 
 
+_STOP = Choice(value="stop", title="nothing, stop here")
+
+
+def _ask_remedy(remedies: Sequence[Remedy]) -> Question:
+    """Which of these a person takes, by its index."""
+    listed = [
+        Choice(value=str(index), title=sentences.change(remedy))
+        for index, remedy in enumerate(remedies)
+    ]
+    choices = (*listed, _STOP)
+    return Question(
+        key="remedy", flag="$stage", text="Change what?", kind=AnswerKind.CHOICE, choices=choices
+    )
+
+
 def decide_with(
     person: Person | None,
     options: Options,
@@ -384,11 +400,10 @@ def decide_with(
     reporter.decision(plan.decision, plan.remedies)
     remedies = _choosable(plan)
     while person and plan.strategy is None and remedies:
-        choices = [*map(sentences.change, remedies), "nothing, stop here"]
-        index = person.choose("Change what?", choices)
-        if index == len(remedies):
+        answer = person.ask(_ask_remedy(remedies))
+        if isinstance(answer, Back) or answer == _STOP.value:
             break
-        remedy = remedies.pop(index)
+        remedy = remedies.pop(int(answer))
         edits = plan.in_script.get(plan.remedies.index(remedy))
         try:
             changed = with_plain(plan.options, remedy.change)
@@ -396,8 +411,7 @@ def decide_with(
             plan = plan_options(changed, machine, facts, script_args)
         except ZerowizError as error:
             # Mostly that the script itself settles it; then only the script can change it.
-            for line in (error.message, *([edits] if edits else error.hints[:1])):
-                reporter.event(line)
+            person.tell([error.message, *([edits] if edits else error.hints[:1])])
             continue
         reporter.decision(plan.decision, plan.remedies)
         remedies = _choosable(plan)

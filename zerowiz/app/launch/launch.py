@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.kept import keep
-from zerowiz.app.ask.person import Person
+from zerowiz.app.ask.person import Person, confirms
 from zerowiz.app.ask.prompts import asker
 from zerowiz.app.ask.script import (
     DEFAULT_SCRIPT,
@@ -34,6 +34,7 @@ from zerowiz.app.resolve.guards import (
     check_own_config,
     check_words,
 )
+from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.launch.supervision import why_supervised
@@ -47,6 +48,8 @@ from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
 from zerowiz.probe.machine.environment_kind import read_launch_environment
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import sentences
+
+_LAUNCH = confirmation("launch", "Launch?")
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -148,7 +151,7 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
         return _run_on_nodes(launch, launch.node, reporter)
     start = _plan_start(launch, launch.run, reporter, person)
     reporter.start(start.launch_plan)
-    if person is not None and not person.confirm("Launch?"):
+    if person is not None and not confirms(person, _LAUNCH):
         raise InterruptedByUserError("not launched; nothing was written")
     options = start.plan.options
     keep(start.facts, start.script_args, options)
