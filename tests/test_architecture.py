@@ -74,7 +74,7 @@ def test_no_module_is_long() -> None:
 
 
 def test_no_folder_is_crowded() -> None:
-    """`__init__.py` is no module of its own."""
+    """`__init__.py` is not a module of its own."""
     modules: dict[str, list[str]] = {}
     for path in product_modules():
         if path.name != "__init__.py":

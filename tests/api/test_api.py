@@ -102,7 +102,7 @@ def test_the_settings_are_keywords_with_the_types_of_the_options() -> None:
         ({"quiet": True}, "there is no setting `quiet`"),
         ({"precision": "fp99"}, "'fp99' is none of bf16, fp16, fp32"),
         ({"micro_batch": "3"}, "'3' is no int"),
-        ({"micro_batch": 0}, "`micro_batch 0`: it is a whole number from 1 to 10000000"),
+        ({"micro_batch": 0}, "`micro_batch 0` must be a whole number from 1 to 10000000"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(

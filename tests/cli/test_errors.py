@@ -91,11 +91,11 @@ def scripts(folder: Path) -> Path:
             "another",
             "dry-run",
         ),
-        (("launch", *CPU, "--micro-batch", "2", "in_code.py"), 2, "`--micro-batch 2`", "or drop"),
+        (("launch", *CPU, "--micro-batch", "2", "in_code.py"), 2, "`--micro-batch 2`", "or remove"),
         (
             ("launch", *CPU, "--nodes", "2", "--dry-run", "train.py"),
             2,
-            "which hosts?",
+            "zerowiz does not know their hosts",
             "--hostfile",
         ),
         (("init", *CPU, "--output-dir", "hosts/below"), 1, "`hosts/below/", "--output-dir"),
@@ -118,7 +118,7 @@ def test_an_error_says_what_and_what_next(
 def test_a_disagreement_names_both_sides(here: Run, scripts: Path) -> None:
     assert scripts.is_dir()
     result = here("launch", *CPU, "--micro-batch", "2", "in_code.py")
-    assert "`--micro-batch 2` disagrees with the script" in result.problem
+    assert "`--micro-batch 2` conflicts with the script" in result.problem
     assert "4" in result.problem
     assert "in_code.py" in result.problem + result.hints
 
@@ -131,7 +131,7 @@ def test_a_script_that_disagrees_with_a_config_is_named(here: Run, scripts: Path
     words = ("launch", "--dry-run", *CPU, "--config", "own.json", "loop.py")
     result = here(*words, "--micro_batch", "4")
     assert 2 == result.code
-    assert "the script disagrees with `own.json`" in result.problem
+    assert "the script conflicts with `own.json`" in result.problem
     assert "`--micro_batch 4` after the script says 4, the config 2" in result.problem
     assert "`--micro_batch 2`" in result.hints
     # A default of its parser takes the config's value.
@@ -150,7 +150,7 @@ def test_a_loss_that_no_argument_tells_is_taken_at_its_word(here: Run, scripts: 
     for script, loss in (("in_code.py", "liger"), ("liger.py", "plain"), ("liger.py", "chunked")):
         result = here(*words, loss, script)
         assert 2 == result.code
-        assert f"`--loss {loss}` disagrees with the script" in result.problem
+        assert f"`--loss {loss}` conflicts with the script" in result.problem
 
 
 def test_no_script_anywhere_is_a_preflight_failure(here: Run) -> None:

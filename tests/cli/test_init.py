@@ -95,7 +95,7 @@ def test_a_script_that_is_named_at_the_launch_keeps_its_answers(here: Run, scrip
     named = here(*words, "train.py", "--", "x")
     assert "zero3" == json.loads(named.stdout)["chosen"]
     # The machine was said again.
-    recorded = "note: as recorded for train.py: `--model 10m --stage 3`"
+    recorded = "note: arguments that `zerowiz init` saved for train.py: `--model 10m --stage 3`"
     assert recorded in " ".join(named.stderr.split())
     other = here(*words, "--model", "10m", "other.py")
     assert "ddp" == json.loads(other.stdout)["chosen"]
@@ -248,7 +248,7 @@ def test_a_recorded_script_that_is_gone_says_where_its_name_comes_from(
         result.code,
         result.problem.removeprefix("error: "),
     )
-    assert "`zerowiz init` recorded `train.py` here" in result.hints
+    assert "`zerowiz init` saved settings for `train.py` here" in result.hints
 
 
 def test_what_was_said_here_counts_for_configs_that_are_written_elsewhere(

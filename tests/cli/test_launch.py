@@ -172,7 +172,7 @@ def test_an_option_and_a_settings_file_that_disagree_are_both_named(
     result = here("launch", "--dry-run", *CPU, "--micro-batch", "4", "train.py", "args.json")
     assert 2 == result.code
     said = "`per_device_train_batch_size` in args.json says 2"
-    assert f"`--micro-batch 4` disagrees with the script: {said}" == result.problem
+    assert f"`--micro-batch 4` conflicts with the script: {said}" == result.problem
     assert "set `per_device_train_batch_size` to 4 in args.json" in result.hints
 
 
@@ -257,7 +257,7 @@ def test_a_word_of_zerowiz_after_the_script_is_refused(here: Run, folder: Path, 
     (folder / "train.py").write_text(HF_IN_CODE)
     result = here("launch", "--dry-run", *CPU, "train.py", word)
     assert 2 == result.code
-    assert "stands after train.py" in result.stderr
+    assert "comes after train.py" in result.stderr
 
 
 def test_a_word_that_the_script_takes_itself_is_the_scripts(here: Run, folder: Path) -> None:
@@ -298,7 +298,7 @@ def test_who_is_one_of_many_cannot_leave_its_ranks(
         monkeypatch.setenv(name, value)
     result = here("launch", "--no-supervise", "--dry-run", *CPU, "train.py")
     assert 2 == result.code
-    assert "each stays with its ranks" in result.problem
+    assert "works on one node only" in result.problem
 
 
 def test_the_rule_of_thumb_plans_no_run(here: Run, folder: Path) -> None:
@@ -306,7 +306,7 @@ def test_the_rule_of_thumb_plans_no_run(here: Run, folder: Path) -> None:
     for command in ("init", "launch"):
         result = here(command, *CPU, "--accounting", "textbook", "train.py")
         assert 2 == result.code
-        assert "is for `zerowiz plan`" in result.stderr
+        assert "works with `zerowiz plan` only" in result.stderr
 
 
 def test_a_remedy_that_the_script_must_take_says_where(here: Run, folder: Path) -> None:
@@ -547,8 +547,8 @@ def test_a_supervised_launch_ends_with_the_jobs_status_and_leaves_a_record(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--escalate", "--no-supervise"), "cannot restart it"),
-        (("--escalate", "--config", "mine.json"), "`--config mine.json` is yours"),
+        (("--escalate", "--no-supervise"), "zerowiz must supervise it"),
+        (("--escalate", "--config", "mine.json"), "`--config mine.json` conflict"),
     ],
 )
 def test_what_cannot_escalate_is_refused(

@@ -106,7 +106,7 @@ def test_a_driver_that_does_not_start_is_saved_too(
     result = here("machine", "--save", "node.json")
     assert 5 == result.code
     assert "different versions" in result.problem
-    assert "what was read up to there is in `node.json`" in result.hints
+    assert "what zerowiz had read before it failed is in `node.json`" in result.hints
     again = here("plan", "--model", "7b", "--machine", "node.json")
     assert (5, result.problem) == (again.code, again.problem)
     assert (folder / "node.json").is_file()
@@ -157,7 +157,7 @@ def test_a_scheduler_tells_how_many_nodes_there_are(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     machine = planned(here)
     assert (3, "SLURM") == (machine["nodes"], machine["origins"]["nodes"])
-    assert any("`--nodes 1` plans for it alone" in note for note in machine["notes"])
+    assert any("`--nodes 1` plans for this node only" in note for note in machine["notes"])
     assert 1 == planned(here, "--nodes", "1")["nodes"]
 
 
@@ -333,7 +333,7 @@ def test_a_device_is_not_replaced_by_a_recording(here: Run, folder: Path, driver
     for force in ((), ("--force",)):
         result = here("machine", "--save", "pipe", *force)
         assert 1 == result.code
-        assert "it is no regular file" in result.problem
+        assert "it is not a regular file" in result.problem
 
 
 def test_a_recording_says_which_options_it_does_not_hold(here: Run, driver: Install) -> None:
@@ -344,7 +344,7 @@ def test_a_recording_says_which_options_it_does_not_hold(here: Run, driver: Inst
 
 def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
     driver(library("h200-x1"))
-    assert "`--disk nowhere` is no folder" == here("machine", "--disk", "nowhere").problem
+    assert "`--disk nowhere` is not a folder" == here("machine", "--disk", "nowhere").problem
 
 
 def test_a_launch_on_many_nodes_is_planned_for_the_weakest(

@@ -198,7 +198,7 @@ def test_as_many_cpu_ranks_are_started_as_the_largest_case_takes(here: Run, fold
     ("words", "named"),
     [
         (("--model", MODEL, "--machine", "4xH200"), "4xH200"),
-        (("--model", MODEL, "--nodes", "2"), "this machine alone"),
+        (("--model", MODEL, "--nodes", "2"), "this machine only"),
         (("--cases", "none.json"), "none.json"),
     ],
 )

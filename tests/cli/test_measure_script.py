@@ -45,7 +45,7 @@ def test_what_is_of_the_model_alone_is_refused_beside_a_script(
     copy_script(folder)
     done = here("measure", *CPU, *words, SCRIPT)
     assert 2 == done.code
-    assert f"`{words[0]}` is not for a script of your own" in done.problem
+    assert f"`{words[0]}` does not work with your own script" in done.problem
 
 
 def test_options_stand_before_the_script_and_words_after_it_are_its_own(

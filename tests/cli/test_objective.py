@@ -101,4 +101,4 @@ def test_the_limits_of_each_strategy_are_a_table(here: Run) -> None:
 def test_limits_are_of_one_machine(here: Run) -> None:
     result = here("plan", "--machine", "all", "--model", "1b", "--limits")
     assert 2 == result.code
-    assert "`--limits` is of one machine" in result.stderr
+    assert "`--limits` is for one machine" in result.stderr

@@ -153,7 +153,7 @@ def test_plan_and_init_understand_the_same_words(here: Run, folder: Path) -> Non
 def test_a_module_has_to_be_named(here: Run, folder: Path, command: str) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     result = here(command, "--yes", "--accelerator", "cpu", "--gpus-per-node", "2", "-m")
-    assert (2, "`--module`: which module?") == (result.code, result.problem)
+    assert (2, "`--module` needs a module") == (result.code, result.problem)
 
 
 def test_what_was_recorded_for_a_script_is_not_a_modules(here: Run, folder: Path) -> None:
@@ -186,14 +186,14 @@ def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) ->
         (
             "--gpus-per-node 4 torchrun --nproc_per_node 2 train.py",
             2,
-            "`--gpus-per-node 4` disagrees with `--nproc_per_node 2`",
-            "drop `--gpus-per-node 4`, or `--nproc_per_node 2`",
+            "`--gpus-per-node 4` conflicts with `--nproc_per_node 2`",
+            "remove `--gpus-per-node 4`, or `--nproc_per_node 2`",
         ),
         (
             "--stage 2 accelerate launch --zero_stage 3 train.py",
             2,
-            "`--stage 2` disagrees with `--zero_stage 3`",
-            "drop `--stage 2`, or `--zero_stage 3`",
+            "`--stage 2` conflicts with `--zero_stage 3`",
+            "remove `--stage 2`, or `--zero_stage 3`",
         ),
         (
             "torchrun --nproc 2 --foo train.py",

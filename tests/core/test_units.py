@@ -39,7 +39,7 @@ def test_a_budget_is_bytes_an_amount_or_a_fraction(text: str, expected: int) -> 
     "text", ["", "0", "0.0GiB", "-1GiB", "30 gigs", "GiB", "1e9", "30GiB free", "nan", "9" * 400]
 )
 def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no amount of memory"):
+    with pytest.raises(UsageError, match="is not an amount of memory"):
         parse_budget(text, 80 * GIB)
 
 
@@ -61,7 +61,7 @@ def test_the_memory_of_a_host_is_an_amount(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0GiB", "512", "0.5", "lots", "1TiB free"])
 def test_the_memory_of_a_host_has_a_unit(text: str) -> None:
-    with pytest.raises(UsageError, match="is no amount of memory"):
+    with pytest.raises(UsageError, match="is not an amount of memory"):
         parse_host_memory(text)
 
 
@@ -86,8 +86,8 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     with pytest.raises(UsageError) as caught:
         solve_accumulation(global_batch, micro_batch=2, ranks=4)
     assert (
-        f"`$global_batch {global_batch}` is no multiple of 2 x 4 GPUs = 8" == caught.value.message
-    )
+        f"`$global_batch {global_batch}` is not a multiple of 2 x 4 GPUs = 8"
+    ) == caught.value.message
     assert f"the nearest that are: {nearest}" == caught.value.hints[0]
 
 
@@ -163,5 +163,5 @@ def test_a_count_is_a_number_with_the_letter_of_its_magnitude(text: str, expecte
     ],
 )
 def test_what_is_no_count_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no count"):
+    with pytest.raises(UsageError, match="is not a number"):
         parse_count("tokens", text)

@@ -47,7 +47,9 @@ def choose_version(version: str | None) -> str | None:
         UsageError: It is no version.
     """
     if version is not None and not _VERSION.fullmatch(version):
-        raise UsageError(f"`--deepspeed-version {version}` is no version", "such as `0.19.8`")
+        raise UsageError(
+            f"`--deepspeed-version {version}` is not a version", "use a version such as `0.19.8`"
+        )
     return version or read_version("deepspeed")
 
 

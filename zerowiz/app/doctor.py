@@ -112,7 +112,7 @@ def _with_script(
     if found is None:
         return replace(examination, named=script is not None)
     if script is None:
-        reporter.note(f"no script was named: `{found.path}`, as a launch would take")
+        reporter.note(f"checking `{found.path}`, the script that `zerowiz launch` would start")
     read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(found, examination))
     if read is None:
         return replace(examination, named=True)
@@ -168,11 +168,13 @@ def _find_machine(examination: _Examination) -> Machine:
     machine = find_machine(options, os.environ, reporter=examination.reporter)
     if not is_here(machine):
         raise UsageError(
-            f"`$machine {options.machine}` is another machine; `doctor` looks at this one",
-            "drop `$machine`, or run `zerowiz doctor` there",
+            f"`$machine {options.machine}` names another machine; `doctor` checks this one",
+            "remove `$machine`, or run `zerowiz doctor` there",
         )
     if options.hostfile is not None:
-        examination.reporter.note("beside the GPUs, this node alone is looked at")
+        examination.reporter.note(
+            "`doctor` checked the GPUs of all nodes, and everything else on this node only"
+        )
     return machine
 
 
@@ -180,7 +182,10 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
     """The job as a launch without questions would have it; None if there is none."""
     if facts is None and examination.options.model is None:
         if not examination.named:
-            what = "no script and no `$model`: what a job needs was not looked at"
+            what = (
+                "without a script or `$model`, `doctor` checked the machine only, not what a job"
+                " needs"
+            )
             examination.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
         return None
     plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine, facts))

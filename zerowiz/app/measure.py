@@ -103,7 +103,7 @@ def plan_measurement(
     """
     check_alone(options)
     if every and cases is not None:
-        raise UsageError("`--all` and `--cases` each say what is run", "drop one of them")
+        raise UsageError("`--all` and `--cases` both choose what runs", "remove one of them")
     listed = () if cases is None else decode_trials(read_cases(cases))
     machine = _find_machine(options, listed)
     trials = (
@@ -175,7 +175,7 @@ def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> Non
     try:
         replace_file(path, json.dumps(encode(read_results(path).plus(run)), indent=1) + "\n")
     except ZerowizError as error:
-        reporter.note(f"later plans will not know of this run: {error.message}")
+        reporter.note(f"cannot save the result for later plans: {error.message}")
 
 
 def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> None:
@@ -189,7 +189,11 @@ def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> 
     if not failed and not missing:
         return
     hints = [f"{c.row['id']}: {c.row['error']}" for c in failed]
-    late = [f"{missing} did not begin: a longer `--deadline`, or fewer cases"] if missing else []
+    late = (
+        [f"{missing} did not start: set a longer `--deadline`, or run fewer cases"]
+        if missing
+        else []
+    )
     count = len(failed) + missing
     raise ZerowizError(
         f"{count} of {len(measurement.trials)} cases were not measured", *hints, *late
@@ -203,7 +207,7 @@ def check_alone(options: Options) -> None:
         UsageError: Several are named.
     """
     if options.hostfile is not None or (options.nodes or 1) > 1:
-        raise UsageError("`measure` runs on this machine alone", "drop `$nodes`, `$hostfile`")
+        raise UsageError("`measure` runs on this machine only", "remove `$nodes`, `$hostfile`")
 
 
 def _find_machine(options: Options, trials: Sequence[Trial]) -> Machine:
@@ -213,8 +217,8 @@ def _find_machine(options: Options, trials: Sequence[Trial]) -> Machine:
     machine = find_machine(options, os.environ)
     if not is_here(machine):
         raise UsageError(
-            f"`$machine {options.machine}`: `measure` runs on this machine alone",
-            "drop `$machine`, or run `zerowiz measure` there",
+            f"`$machine {options.machine}` names another machine; `measure` runs on this one",
+            "remove `$machine`, or run `zerowiz measure` there",
         )
     return machine
 

@@ -38,7 +38,7 @@ def plan_script(
     )
     launch = prepare_launch(script, script_args, options, how, reporter)
     if launch.node is not None:
-        raise UsageError("`measure` runs on this machine alone", "`$nodes 1` says so")
+        raise UsageError("`measure` runs on this machine only", "add `$nodes 1`")
     return plan_dry_run(launch, reporter, None)
 
 
@@ -92,11 +92,12 @@ def require_steps(run: ScriptRun) -> None:
     if run.end.status == 0:
         raise ZerowizError(
             "the script ended before its first optimizer step",
-            "steps are counted that DeepSpeed's engine takes",
+            "`measure` counts the steps of DeepSpeed's engine: check that the script trains"
+            " with it",
         )
     ended = f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps"
     if run.end.stopped_by == signal.SIGINT:
         raise InterruptedByUserError(ended)
     if run.end.stopped_by is not None:
-        raise ZerowizError(ended, "a longer `--deadline`, or fewer `--steps`")
+        raise ZerowizError(ended, "set a longer `--deadline`, or fewer `--steps`")
     raise ZerowizError(f"the script was not measured: it ended with status {run.end.status}")

@@ -97,7 +97,7 @@ class Options(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what the types of the fields let through."""
         if self.stage not in {None, "auto", "0", "1", "2", "3"}:
-            raise UsageError(f"`$stage {self.stage}` is no ZeRO stage", "choose auto, 0, 1, 2 or 3")
+            raise UsageError(f"`$stage {self.stage}` is not a ZeRO stage", "use auto, 0, 1, 2 or 3")
         generated, whole = self.completion_tokens, self.sequence_tokens
         if generated is not None and whole is not None and generated >= whole:
             raise UsageError(
@@ -111,7 +111,7 @@ class Options(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
             if counts and not 1 <= value <= _MOST:
-                raise UsageError(f"`${name} {value}`: it is a whole number from 1 to {_MOST}")
+                raise UsageError(f"`${name} {value}` must be a whole number from 1 to {_MOST}")
 
 
 # How a run is shown or confirmed is no part of what was answered.

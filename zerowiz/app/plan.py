@@ -73,7 +73,7 @@ def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
     except NoGpuHereError as error:
         if any(getattr(options, name) is not None for name in _OF_ONE_MACHINE):
             raise
-        reporter.note(f"{error.message}: planned for the machines of the tables")
+        reporter.note(f"{error.message}: comparing the machines of zerowiz's tables only")
         for hint in error.hints[:1]:
             reporter.note(hint)
         return None

@@ -18,13 +18,13 @@ from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.
 COMMANDS: Mapping[str, str] = {
-    "init": "Ask what cannot be detected, decide, write the config",
-    "plan": "Show what each strategy needs here, and choose one",
-    "launch": "Plan, write the config, and run the script under deepspeed",
+    "init": "Ask a few questions, choose a strategy and write its config",
+    "plan": "Show what each ZeRO strategy needs on this machine, and choose one",
+    "launch": "Plan, write the config, and run the script with deepspeed",
     "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",
-    "measure": "Take real steps on this machine, and hold the prediction against them",
-    "check": "Find mistakes in DeepSpeed configs, and mend them",
-    "doctor": "Find what would end a job here, before it starts",
+    "measure": "Run real steps on this machine, and compare them with the prediction",
+    "check": "Find mistakes in DeepSpeed configs, and fix them",
+    "doctor": "Check, before a job starts, for what would make it fail here",
 }
 
 

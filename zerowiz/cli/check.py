@@ -35,10 +35,10 @@ def check(
         list[str] | None,
         typer.Argument(metavar="FILE...", help="Configs, folders of them, or - for stdin"),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply the mends that are safe")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes")] = False,
     integration: Annotated[
         Integration | None,
-        typer.Option("--integration", help="Who hands the config to DeepSpeed"),
+        typer.Option("--integration", help="Which library passes the config to DeepSpeed"),
     ] = None,
     world_size: Annotated[
         int | None, typer.Option("--world-size", min=1, help="Ranks of the job")
@@ -48,24 +48,29 @@ def check(
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", help="What the job runs on: recorded file, or 4xA100-40GB"),
+        typer.Option("--machine", help="Machine of the job: a saved file, or a spec (4xA100-40GB)"),
     ] = None,
     deepspeed_version: Annotated[
         str | None,
-        typer.Option("--deepspeed-version", help="By default the installed one, else the newest"),
+        typer.Option(
+            "--deepspeed-version",
+            help="DeepSpeed version; default: the installed one, else the newest",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout")
+    ] = False,
     as_sarif: Annotated[
-        bool, typer.Option("--sarif", help="SARIF 2.1.0 on stdout, for annotations")
+        bool, typer.Option("--sarif", help="Print SARIF 2.1.0 on stdout, for code annotations")
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="The JSON Schema of a config on stdout, for editors")
+        bool, typer.Option("--schema", help="Print the JSON Schema of a config, for editors")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Errors alone, without warnings and advice")
+        bool, typer.Option("--quiet", "-q", help="Show errors only, no warnings or advice")
     ] = False,
 ) -> None:
-    """Find mistakes in DeepSpeed configs, and mend them"""
+    """Find mistakes in DeepSpeed configs, and fix them"""
     words = tuple(dict.fromkeys(files or ()))
     _refuse(words, fix=fix, schema=schema, formats=as_json + as_sarif)
     known = _read_schema(deepspeed_version, quiet=quiet)
@@ -99,13 +104,15 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
         UsageError: They do.
     """
     if schema and words:
-        raise UsageError("`--schema` takes no file", f"`zerowiz check {words[0]}` checks it")
+        raise UsageError(
+            "`--schema` takes no file argument", f"to check it: `zerowiz check {words[0]}`"
+        )
     if not schema and not words:
-        raise UsageError("there is nothing to check", "`zerowiz check ds_config.json`")
+        raise UsageError("no config to check", "`zerowiz check ds_config.json`")
     if formats > 1:
-        raise UsageError("`--json` and `--sarif` both write to stdout", "drop one of them")
+        raise UsageError("`--json` and `--sarif` both write to stdout", "remove one of them")
     if fix and STDIN in words:
-        raise UsageError("`--fix` changes files, and `-` is none", "drop `--fix`")
+        raise UsageError("`--fix` changes files, and `-` is stdin", "remove `--fix`")
 
 
 def _read_schema(version: str | None, *, quiet: bool) -> Schema:
@@ -113,7 +120,11 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
     wanted = choose_version(version)
     schema = read_ds_schema(wanted)
     if not quiet and wanted is not None and wanted.partition("+")[0] != schema.version:
-        show.note(f"DeepSpeed {wanted} is held against the keys of {schema.version}", sys.stderr)
+        show.note(
+            f"zerowiz has no list of the keys of DeepSpeed {wanted}, and uses that of"
+            f" {schema.version}",
+            sys.stderr,
+        )
     return schema
 
 

@@ -22,13 +22,13 @@ from zerowiz.ui.reporter import TerminalReporter
 def doctor(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script; default without --model: as launch")
+        str | None, typer.Argument(help="Training script; default without --model: that of launch")
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,
 ) -> None:
-    """Find what would end a job here, before it starts"""
+    """Check, before a job starts, for what would make it fail here"""
     reporter = TerminalReporter(quiet=options.quiet)
     findings = find_preflight_findings(script, tuple(args or ()), options, reporter)
     if options.as_json:

@@ -26,10 +26,10 @@ def init(
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Write job.sbatch too, for a SLURM cluster")
+        bool, typer.Option("--slurm", help="Also write job.sbatch, for a SLURM cluster")
     ] = False,
 ) -> None:
-    """Ask what cannot be detected, decide, write the config"""
+    """Ask a few questions, choose a strategy and write its config"""
     reporter = TerminalReporter(quiet=options.quiet)
     asks = ask.can_ask(os.environ, yes=options.yes or options.as_json)
     person = ask if asks else None

@@ -30,18 +30,20 @@ def _run_option(*names: str, text: str, least: int | None = None) -> typer.model
 def _check_options(options: Options, *, supervise: bool | None, escalate: bool) -> None:
     if escalate and supervise is False:
         raise UsageError(
-            "`--escalate` and `--no-supervise`: who becomes the job cannot restart it",
-            "drop one of them",
+            "`--escalate` and `--no-supervise` conflict: to restart the job, zerowiz must"
+            " supervise it",
+            "remove one of them",
         )
     if escalate and options.config is not None:
         raise UsageError(
-            f"`--escalate` writes the next config itself, and `--config {options.config}` is yours",
-            "drop one of them",
+            f"`--escalate` and `--config {options.config}` conflict: `--escalate` writes a"
+            " config for each attempt",
+            "remove one of them",
         )
     if options.as_json and not options.dry_run:
         raise UsageError(
-            "`launch --json` needs `--dry-run`: stdout belongs to the training",
-            "`zerowiz plan --json` prints the plan alone",
+            "`launch --json` needs `--dry-run`: a launch leaves stdout to the training",
+            "to print the plan only: `zerowiz plan --json`",
         )
 
 
@@ -58,26 +60,30 @@ def launch(
         bool | None,
         _run_option(
             "--supervise/--no-supervise",
-            text="Stay with the job, or become it; by itself it stays, but not at a terminal",
+            text="Supervise the job, or exec deepspeed; default: supervise, except at a terminal",
         ),
     ] = None,
     escalate: Annotated[
-        bool, _run_option("--escalate", text="After an out-of-memory, go on one rung up")
+        bool,
+        _run_option(
+            "--escalate",
+            text="After an out-of-memory error, restart with the next strategy that needs less",
+        ),
     ] = False,
     max_attempts: Annotated[
-        int, _run_option("--max-attempts", text="Starts in all, with --escalate", least=1)
+        int, _run_option("--max-attempts", text="Most attempts of --escalate", least=1)
     ] = len(FLOWCHART_STRATEGIES),
     launcher: Annotated[
-        Launcher, _run_option("--launcher", text="What of DeepSpeed reaches the --hostfile")
+        Launcher, _run_option("--launcher", text="DeepSpeed's launcher for the --hostfile")
     ] = Launcher.PDSH,
     grace_seconds: Annotated[
         int,
         _run_option(
-            "--grace-seconds", text="For ranks to save and end, once they are asked to", least=0
+            "--grace-seconds", text="Time that ranks get to save and exit after SIGTERM", least=0
         ),
     ] = 30,
 ) -> None:
-    """Plan, write the config, and run the script under deepspeed"""
+    """Plan, write the config, and run the script with deepspeed"""
     _check_options(options, supervise=supervise, escalate=escalate)
     reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=False)
     how = RunOptions(

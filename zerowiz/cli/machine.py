@@ -18,35 +18,40 @@ from zerowiz.ui.reporter import TerminalReporter
 
 def machine(
     spec: Annotated[
-        str | None, typer.Option("--machine", help="Recorded file, or a spec: 4xA100-40GB")
+        str | None, typer.Option("--machine", help="Saved file, or a spec: 4xA100-40GB")
     ] = None,
     gpus: Annotated[
         str | None, typer.Option("--gpus", help="NVML indices to use: 0,2,3; a MIG slice: 0:1")
     ] = None,
     accelerator: Annotated[
-        Accelerator | None, typer.Option("--accelerator", help="What DeepSpeed runs on")
+        Accelerator | None, typer.Option("--accelerator", help="Accelerator that DeepSpeed uses")
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="Equal nodes")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes, all alike")] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option("--gpus-per-node", help="GPUs, or CPU ranks")
+        int | None, typer.Option("--gpus-per-node", help="GPUs (or CPU ranks) per node")
     ] = None,
     interconnect: Annotated[
         str | None,
-        typer.Option("--interconnect", help="What cannot be measured: nvlink,infiniband:400Gb/s"),
+        typer.Option(
+            "--interconnect", help="Links that cannot be detected: nvlink,infiniband:400Gb/s"
+        ),
     ] = None,
     hostfile: Annotated[
-        Path | None, typer.Option("--hostfile", help="Ask all its nodes: one `host slots=N` a line")
+        Path | None,
+        typer.Option("--hostfile", help="Read all nodes of this file: one `host slots=N` per line"),
     ] = None,
     deadline: Annotated[
-        int, typer.Option("--deadline", min=1, max=3600, help="Seconds that the nodes have")
+        int, typer.Option("--deadline", min=1, max=3600, help="Time limit for each node to answer")
     ] = DEADLINE_S,
     disk: Annotated[
-        Path | None, typer.Option("--disk", help="A folder that offload would use")
+        Path | None, typer.Option("--disk", help="Folder that offload would use")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", help="Write a file that --machine reads")
+        Path | None, typer.Option("--save", help="Save the machine to a file for --machine")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file")] = False,
 ) -> None:
     """Show the GPUs, the links between them, the host, the network and the scheduler"""

@@ -27,45 +27,46 @@ _STEPS, _SCRIPT_STEPS = 3, 8
 def measure(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Your own training script; without it, the model alone")
+        str | None,
+        typer.Argument(help="Training script; without one, zerowiz trains the model itself"),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,
     cases: Annotated[
-        Path | None, typer.Option("--cases", help="JSON list of runs, instead of the options")
+        Path | None,
+        typer.Option("--cases", help="JSON file with a list of runs, instead of the options"),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Run each strategy that fits, not the chosen one alone")
+        bool, typer.Option("--all", help="Run every strategy that fits, not only the chosen one")
     ] = False,
     loop: Annotated[
-        Loop, typer.Option("--loop", help="Whose loop takes the steps: DeepSpeed's engine, Trainer")
+        Loop, typer.Option("--loop", help="Training loop: DeepSpeed's engine or the Trainer")
     ] = Loop.ENGINE,
     cap_bytes: Annotated[
         int | None,
-        typer.Option("--cap-bytes", min=1, help="Cap torch's allocator: a smaller card"),
+        typer.Option("--cap-bytes", min=1, help="Limit torch's allocator, as on a smaller GPU"),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Optimizer steps, by phase: 3; of a script: 8"),
+        typer.Option("--steps", min=1, help="Measured optimizer steps; default: 3, of a script 8"),
     ] = None,
     timed_steps: Annotated[
         int | None,
-        typer.Option(
-            "--timed-steps", min=0, help="Free-running optimizer steps after those; 0: none"
-        ),
+        typer.Option("--timed-steps", min=0, help="Timed optimizer steps after those; 0: none"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Append each run as a line of JSON")
+        Path | None,
+        typer.Option("--output", help="Append each run to this file, as a line of JSON"),
     ] = None,
     deadline: Annotated[
-        int, typer.Option("--deadline", min=1, help="Seconds for everything")
+        int, typer.Option("--deadline", min=1, help="Time limit for all runs")
     ] = 900,
     case_deadline: Annotated[
-        int, typer.Option("--case-deadline", min=1, help="Seconds for one run")
+        int, typer.Option("--case-deadline", min=1, help="Time limit for one run")
     ] = 300,
 ) -> None:
-    """Take real steps on this machine, and hold the prediction against them"""
+    """Run real steps on this machine, and compare them with the prediction"""
     if script is not None:
         given = {
             "--cases": cases is not None,
@@ -125,7 +126,7 @@ def _refuse_beside_script(given: Mapping[str, bool]) -> None:
     """Refuse options of the model that stands alone."""
     for name, said in given.items():
         if said:
-            raise UsageError(f"`{name}` is not for a script of your own", f"drop `{name}`")
+            raise UsageError(f"`{name}` does not work with your own script", f"remove `{name}`")
 
 
 def _measure_script(

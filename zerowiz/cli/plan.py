@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def plan(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script, whose settings are planned with")
+        str | None, typer.Argument(help="Training script, whose settings the plan uses")
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
     *,
@@ -45,7 +45,7 @@ def plan(
     price: Annotated[list[str] | None, option_of(settings.PRICE)] = None,
     limits: Annotated[bool, option_of(settings.LIMITS)] = False,
 ) -> None:
-    """Show what each strategy needs here, and choose one"""
+    """Show what each ZeRO strategy needs on this machine, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet)
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
@@ -57,7 +57,7 @@ def plan(
         alone = "$explain" if explain else "$limits" if limits else None
         if alone is not None:
             raise UsageError(
-                f"`{alone}` is of one machine, and this plan is for many",
+                f"`{alone}` is for one machine, and this plan compares many",
                 "name one: `$machine 8xH100-80GB`",
             )
         _show_machines(planned, options, reporter)

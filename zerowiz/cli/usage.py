@@ -68,5 +68,5 @@ def as_usage_error(error: Exception, commands: Iterable[str]) -> UsageError:
         message = pattern.sub(words, message)
     near = sorted(getattr(error, "possibilities", None) or ())
     hints = [f"did you mean `{name}`?" for name in near[:2]]
-    hints.append(f"`{_command(error, commands)} --help` lists what there is")
+    hints.append(f"see `{_command(error, commands)} --help`")
     return UsageError(message[:1].lower() + message[1:], *hints)

@@ -82,25 +82,29 @@ MODEL = SettingRow(
     flag="--model", help="Folder with config.json, hub id, or size (7b)", panel=Panel.MODEL
 )
 TRACE = SettingRow(
-    flag="--trace/--no-trace", help="Count by running the model without memory", panel=Panel.MODEL
+    flag="--trace/--no-trace",
+    help="Run the model on the meta device to count it exactly",
+    panel=Panel.MODEL,
 )
 MACHINE = SettingRow(
     flag="--machine",
     help="File, spec (4xA100-40GB), instance (p5.48xlarge); of plan: all",
     panel=Panel.MACHINE,
 )
-ACCELERATOR = SettingRow(flag="--accelerator", help="What DeepSpeed runs on", panel=Panel.MACHINE)
+ACCELERATOR = SettingRow(
+    flag="--accelerator", help="Accelerator that DeepSpeed uses", panel=Panel.MACHINE
+)
 GPUS = SettingRow(flag="--gpus", help="NVML indices to use: 0,2,3", panel=Panel.MACHINE)
-NODES = SettingRow(flag="--nodes", help="Equal nodes", panel=Panel.MACHINE)
+NODES = SettingRow(flag="--nodes", help="Number of nodes, all alike", panel=Panel.MACHINE)
 GPUS_PER_NODE = SettingRow(
-    flag="--gpus-per-node", help="GPUs, or CPU ranks, of each node", panel=Panel.MACHINE
+    flag="--gpus-per-node", help="GPUs (or CPU ranks) per node", panel=Panel.MACHINE
 )
 HOSTFILE = SettingRow(
-    flag="--hostfile", help="DeepSpeed hostfile: one `host slots=N` a line", panel=Panel.MACHINE
+    flag="--hostfile", help="DeepSpeed hostfile: one `host slots=N` per line", panel=Panel.MACHINE
 )
 INTERCONNECT = SettingRow(
     flag="--interconnect",
-    help="What cannot be measured: nvlink, pcie, infiniband:400Gb/s ...",
+    help="Links that cannot be detected: nvlink, infiniband:400Gb/s",
     panel=Panel.MACHINE,
 )
 HOST_MEMORY = SettingRow(
@@ -110,19 +114,21 @@ HOST_MEMORY = SettingRow(
 )
 MEMORY_BUDGET = SettingRow(
     flag="--memory-budget",
-    help="Per GPU: 30GiB, 24GB, bytes, or a fraction",
+    help="Memory per GPU: 30GiB, 24GB, bytes, or a fraction",
     panel=Panel.MACHINE,
 )
 GLOBAL_BATCH = SettingRow(
-    flag="--global-batch", help="Sequences per optimizer step, all GPUs", panel=Panel.JOB
+    flag="--global-batch", help="Sequences per optimizer step, over all GPUs", panel=Panel.JOB
 )
 OBJECTIVE = SettingRow(
     flag="--objective",
-    help="What the choice is to be: the fastest, the smallest",
+    help="How to choose: flowchart, fastest or smallest",
     panel=Panel.CHOICE,
 )
-STAGE = SettingRow(flag="--stage", help="auto, or a ZeRO stage: 0, 1, 2, 3", panel=Panel.CHOICE)
-OFFLOAD = SettingRow(flag="--offload", help="What may live on the host", panel=Panel.CHOICE)
+STAGE = SettingRow(flag="--stage", help="ZeRO stage: auto, 0, 1, 2 or 3", panel=Panel.CHOICE)
+OFFLOAD = SettingRow(
+    flag="--offload", help="What may be offloaded to host memory", panel=Panel.CHOICE
+)
 NVME_PATH = SettingRow(
     flag="--nvme-path", help="Offload to this folder on NVMe (stage 3)", panel=Panel.CHOICE
 )
@@ -135,47 +141,49 @@ QUANTIZED_WEIGHTS = SettingRow(
     flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
 )
 ALLOW_SLOW = SettingRow(
-    flag="--allow-slow", help="Take ZeRO-3 over a slow link", panel=Panel.CHOICE
+    flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
 )
 IGNORE_OOM = SettingRow(
-    flag="--ignore-oom", help="Forget what ran out of memory here before", panel=Panel.CHOICE
+    flag="--ignore-oom",
+    help="Ignore earlier out-of-memory errors on this machine",
+    panel=Panel.CHOICE,
 )
 CALIBRATION = SettingRow(
     flag="--calibration/--no-calibration",
-    help="Time by what `measure` saw on this machine",
+    help="Scale times by what `measure` found on this machine",
     panel=Panel.CHOICE,
 )
 ACCOUNTING = SettingRow(
-    flag="--accounting", help="What DeepSpeed allocates, or as told", panel=Panel.CHOICE
+    flag="--accounting",
+    help="Count what DeepSpeed allocates, or the rule of thumb",
+    panel=Panel.CHOICE,
 )
 INTEGRATION = SettingRow(
-    flag="--integration", help="Who hands the config to DeepSpeed", panel=Panel.CHOICE
+    flag="--integration", help="Which library passes the config to DeepSpeed", panel=Panel.CHOICE
 )
 CONFIG_VIA = SettingRow(
     flag="--config-via",
-    help="How a config reaches the script: flag:NAME, env, file:PATH, none",
+    help="How the script gets the config: flag:NAME, env, file:PATH, none",
     panel=Panel.CHOICE,
 )
-CONFIG = SettingRow(flag="--config", help="Run this ds_config as it is", panel=Panel.CHOICE)
+CONFIG = SettingRow(flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE)
 MODULE = SettingRow(
     flag="--module",
     short="-m",
-    help="SCRIPT is a module, as of `python -m`",
+    help="Run SCRIPT as a module, like `python -m`",
     panel=Panel.CHOICE,
 )
-TOKENS = SettingRow(
-    flag="--tokens", help="Tokens to train on, of one epoch: 2B, 500M", panel=Panel.LENGTH
-)
+TOKENS = SettingRow(flag="--tokens", help="Tokens per epoch: 2B, 500M", panel=Panel.LENGTH)
 SEQUENCES = SettingRow(
-    flag="--sequences", help="The same in sequences of --seq-len: 52k", panel=Panel.LENGTH
+    flag="--sequences", help="Sequences per epoch, of --seq-len tokens: 52k", panel=Panel.LENGTH
 )
-EPOCHS = SettingRow(flag="--epochs", help="How often it trains on them", panel=Panel.LENGTH)
+EPOCHS = SettingRow(flag="--epochs", help="Number of epochs", panel=Panel.LENGTH)
 PRICE = SettingRow(
     flag="--price",
-    help="2.50/gpu-hour, 32/node-hour, NAME=2.50/gpu-hour, or a file",
+    help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
     panel=Panel.LENGTH,
 )
-OUTPUT_DIR = SettingRow(flag="--output-dir", help="Where configs are written", panel=Panel.OUTPUT)
+OUTPUT_DIR = SettingRow(flag="--output-dir", help="Folder for the configs", panel=Panel.OUTPUT)
 YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
 LIMITS = SettingRow(
     flag="--limits",
@@ -184,14 +192,16 @@ LIMITS = SettingRow(
 )
 EXPLAIN = SettingRow(
     flag="--explain",
-    help="Show what the step takes its time for, and what memory holds",
+    help="Show what takes the time of a step, and the memory",
     panel=Panel.OUTPUT,
 )
-AS_JSON = SettingRow(flag="--json", help="One JSON object on stdout", panel=Panel.OUTPUT)
+AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
-    flag="--dry-run", help="Show what would be done, do nothing", panel=Panel.OUTPUT
+    flag="--dry-run", help="Show what would be done, and do nothing", panel=Panel.OUTPUT
 )
 FORCE = SettingRow(
-    flag="--force", help="Overwrite files; take what does not fit", panel=Panel.OUTPUT
+    flag="--force", help="Overwrite files; use what does not fit", panel=Panel.OUTPUT
 )
-QUIET = SettingRow(flag="--quiet", short="-q", help="Errors and results alone", panel=Panel.OUTPUT)
+QUIET = SettingRow(
+    flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
+)

@@ -25,7 +25,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            f"`$memory_budget {text}` is no amount of memory",
+            f"`$memory_budget {text}` is not an amount of memory",
             "write `30GiB`, `24GB`, bytes, or a fraction of the GPU such as `0.5`",
         )
     number, unit = float(match[1]), (match[2] or "").lower()
@@ -52,7 +52,8 @@ def parse_host_memory(text: str) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or not match[2] or float(match[1]) == 0:
         raise UsageError(
-            f"`$host_memory {text}` is no amount of memory", "write `1TiB`, `512GiB` or `1900GB`"
+            f"`$host_memory {text}` is not an amount of memory",
+            "write `1TiB`, `512GiB` or `1900GB`",
         )
     return _to_bytes(float(match[1]), match[2])
 
@@ -80,7 +81,9 @@ def parse_count(name: str, text: str) -> int:
         exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:
-        raise UsageError(f"`${name} {text}` is no count", "write `2B`, `500M`, `52k` or `52000`")
+        raise UsageError(
+            f"`${name} {text}` is not a number", "write `2B`, `500M`, `52k` or `52000`"
+        )
     return count
 
 
@@ -115,7 +118,7 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
         return times
     nearest = " or ".join(str(size * unit) for size in (times, times + 1) if size)
     raise UsageError(
-        f"`$global_batch {global_batch}` is no multiple of {words}",
+        f"`$global_batch {global_batch}` is not a multiple of {words}",
         f"the nearest that are: {nearest}",
         *hints,
     )

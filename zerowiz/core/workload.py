@@ -144,7 +144,7 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(
-            f"`$lora_target_modules {text}` is no list of names",
+            f"`$lora_target_modules {text}` is not a list of names",
             f"write `{ALL_LINEAR}`, or names with commas between them: `q_proj,v_proj`",
         )
     return tuple(dict.fromkeys(names))
@@ -157,7 +157,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--micro-batch",
-            help="Sequences per GPU at a time",
+            help="Sequences per GPU in one forward pass",
             panel=Panel.JOB,
             assumed="micro-batch {value}",
             assumed_always=True,
@@ -208,7 +208,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Optimizer,
         SettingRow(
             flag="--optimizer",
-            help="Whose states are counted",
+            help="Optimizer",
             panel=Panel.JOB,
             assumed="{value}",
         ),
@@ -218,14 +218,16 @@ class Workload(Struct, frozen=True, kw_only=True):
     optimizer_state_dtype: Annotated[
         StateDtype,
         SettingRow(
-            flag="--optimizer-state-dtype", help="Master weights and moments", panel=Panel.JOB
+            flag="--optimizer-state-dtype",
+            help="Precision of master weights and Adam moments",
+            panel=Panel.JOB,
         ),
     ] = StateDtype.FP32
     method: Annotated[
         Method,
         SettingRow(
             flag="--method",
-            help="Which parameters train",
+            help="What trains: full, lora or qlora",
             panel=Panel.MODEL,
             assumed="every parameter trains",
         ),
@@ -234,7 +236,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--lora-rank",
-            help="Rank of the adapters",
+            help="LoRA rank",
             panel=Panel.MODEL,
             assumed="adapters of rank {value}",
             of_adapters=True,
@@ -244,7 +246,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         SettingRow(
             flag="--lora-target-modules",
-            help="Layers with adapters: all-linear, or q_proj,v_proj",
+            help="LoRA targets: all-linear, or q_proj,v_proj",
             panel=Panel.MODEL,
             assumed="adapters on {value}",
             of_adapters=True,
@@ -268,7 +270,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Loss,
         SettingRow(
             flag="--loss",
-            help="How the logits become a loss",
+            help="Loss kernel: how logits become a loss",
             panel=Panel.JOB,
             shown="{value} loss",
         ),
@@ -281,7 +283,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         bool,
         SettingRow(
             flag="--packing/--no-packing",
-            help="All sequences of a micro-batch in one row",
+            help="Pack all sequences of a micro-batch into one row",
             panel=Panel.JOB,
             shown="packed",
         ),
@@ -291,7 +293,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Trainer,
         SettingRow(
             flag="--trainer",
-            help="What trains: TRL's trainers by name",
+            help="Trainer, by TRL's names",
             panel=Panel.JOB,
             shown="{value}",
             measurable=False,
@@ -301,7 +303,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Reference | None,
         SettingRow(
             flag="--reference",
-            help="Reference of DPO, KTO, GRPO ...: a copy, none, computed before",
+            help="Reference model of DPO, KTO, GRPO, ...: copy, none, precomputed",
             panel=Panel.JOB,
             assumed="reference {value}",
             shown="reference {value}",
@@ -313,7 +315,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--completion-tokens",
-            help="Of a sequence, generated at most (GRPO, RLOO, PPO)",
+            help="Most tokens generated per sequence (GRPO, RLOO, PPO)",
             panel=Panel.JOB,
             assumed="{value} tokens generated",
             assumed_always=True,
@@ -327,7 +329,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count | None,
         SettingRow(
             flag="--generation-batch",
-            help="Completions per GPU generated at a time (GRPO, RLOO, PPO)",
+            help="Completions per GPU generated at once (GRPO, RLOO, PPO)",
             panel=Panel.JOB,
             shown="{value} generated at a time",
             measurable=False,
@@ -339,7 +341,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         float | None,
         SettingRow(
             flag="--vllm-memory-fraction",
-            help="Of each GPU, taken by a vLLM that generates in it; 0: it has GPUs of its own",
+            help="Fraction of each GPU for a vLLM on it; 0: vLLM has its own GPUs",
             panel=Panel.JOB,
             assumed="vLLM in {value} of each GPU",
             shown="vLLM in {value} of each GPU",
@@ -352,7 +354,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         bool,
         SettingRow(
             flag="--vllm-sleeps/--no-vllm-sleeps",
-            help="vLLM frees its part while the step trains (sleep mode)",
+            help="vLLM frees its memory during training steps (sleep mode)",
             panel=Panel.JOB,
             shown="vLLM asleep while it trains",
             measurable=False,
@@ -383,7 +385,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"`$torch_autocast {self.torch_autocast}` keeps the weights in fp32, and"
                 f" `$precision {self.precision}` does not",
-                "drop one of the two: `$precision` alone casts the weights too",
+                "remove one of the two: `$precision` alone casts the weights too",
             )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
@@ -397,13 +399,13 @@ class Workload(Struct, frozen=True, kw_only=True):
         if self.reference not in {None, Reference.NONE} and not self.trainer.compares:
             raise UsageError(
                 f"`$trainer {self.trainer}` has no reference",
-                f"drop `$reference {self.reference}`",
+                f"remove `$reference {self.reference}`",
             )
         if self.reference is Reference.PRECOMPUTED and self.trainer.generates:
             raise UsageError(
                 f"`$trainer {self.trainer}` trains on what it generates, so nothing of its"
                 " reference can be computed before",
-                f"drop `$reference {self.reference}`",
+                f"remove `$reference {self.reference}`",
             )
         fraction = self.vllm_memory_fraction
         if fraction is None:
@@ -421,7 +423,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
             raise UsageError(
                 f"`$trainer {self.trainer}` generates nothing with vLLM",
-                f"drop `$vllm_memory_fraction {fraction}`",
+                f"remove `$vllm_memory_fraction {fraction}`",
             )
 
     @property

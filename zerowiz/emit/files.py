@@ -134,7 +134,7 @@ def _refuse_special(path: Path) -> None:
     except OSError:
         return  # a path whose status cannot be read is refused where it is written
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ZerowizError(f"cannot write `{path}`: it is no regular file")
+        raise ZerowizError(f"cannot write `{path}`: it is not a regular file")
 
 
 def _refuse_folder(path: Path) -> None:

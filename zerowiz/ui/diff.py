@@ -14,7 +14,7 @@ _MOST_LINES = 60
 _MOST_COLUMNS = 200
 
 _SENTENCES: Mapping[Incomparable, str] = {
-    Incomparable.NO_TEXT: "it is no text in UTF-8, so nothing of it is shown",
+    Incomparable.NO_TEXT: "it is not UTF-8 text, so nothing of it is shown",
     Incomparable.TOO_LARGE: "it is too large to be compared line by line",
     Incomparable.LINE_ENDS: "only its line ends are others (CRLF)",
 }

@@ -396,7 +396,7 @@ def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path
 @pytest.mark.parametrize(
     ("there", "said"),
     [
-        (b"\xff\xfe{\0}\0", f"{CONFIG}: it is no text in UTF-8"),
+        (b"\xff\xfe{\0}\0", f"{CONFIG}: it is not UTF-8 text"),
         (b"x" * 300_000, "too large to be compared"),
         (b"", "@@ -0,0 +1,"),
         (b"{}", "\\ No newline at end of file"),

@@ -78,7 +78,7 @@ def test_what_is_no_way_is_refused(here: Run, hidden: Path, way: str) -> None:
     assert hidden.is_dir()
     result = dry(here, "--config-via", way, "train.py")
     assert 2 == result.code
-    assert f"`--config-via {way}` is no way to a script" == result.problem
+    assert f"`--config-via {way}` is not a way to pass a config" == result.problem
 
 
 def test_an_option_that_the_script_is_seen_to_lack_is_refused(here: Run, folder: Path) -> None:
@@ -113,7 +113,10 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
     assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
     again = here("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB", "train.py")
     assert ["--ds", "ds_config_zero0.json"] == planned(again)[0]
-    kept = "note: as you said of train.py before: `--model 1b --micro-batch 1 --config-via flag:ds`"
+    kept = (
+        "note: arguments as in your last run of train.py: `--model 1b --micro-batch 1"
+        " --config-via flag:ds`"
+    )
     assert kept in " ".join(again.stderr.split())
     assert ["--x", "ds_config_zero0.json"] == planned(
         dry(here, "--config-via", "flag:x", "train.py")
@@ -141,7 +144,7 @@ def test_the_way_past_a_built_config_works(here: Run, folder: Path) -> None:
     script.write_text(text)
     result = dry(here, "train.py")
     assert 5 == result.code
-    assert "drop `config=` in train.py line 5" in result.hints
+    assert "remove `config=` in train.py line 5" in result.hints
     assert [] == planned(dry(here, "--config-via", "none", "train.py"))[0]
     script.write_text(text.replace(", config=make_config(args)", ""))
     words, _, config = planned(dry(here, "train.py"))
@@ -220,7 +223,7 @@ def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: P
 def test_a_way_without_a_name_is_none(here: Run, hidden: Path, way: str) -> None:
     assert hidden.is_dir()
     result = dry(here, "--config-via", way, "train.py")
-    assert (2, True) == (result.code, f"`--config-via {way}` is no way" in result.problem)
+    assert (2, True) == (result.code, f"`--config-via {way}` is not a way" in result.problem)
 
 
 def test_a_file_that_the_script_is_seen_not_to_read_is_refused(here: Run, folder: Path) -> None:
@@ -247,7 +250,7 @@ def test_two_configs_of_one_script_are_both_named(here: Run, hidden: Path) -> No
 def test_the_hint_past_an_option_that_is_not_there_works(here: Run, folder: Path) -> None:
     shutil.copy(SCRIPTS / "hf_parser.py", folder / "train.py")
     refused = dry(here, "--config-via", "flag:nope", "train.py")
-    assert "drop `--config-via`" in refused.hints
+    assert "remove `--config-via`" in refused.hints
     assert 0 == dry(here, "train.py").code
 
 

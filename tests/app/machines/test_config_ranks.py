@@ -49,7 +49,7 @@ def test_the_nodes_are_those_of_the_file(tmp_path: Path) -> None:
 def test_more_processes_than_gpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"asks for 8 processes on a node.* has 4 GPUs") as caught:
         found(tmp_path, "num_processes: 8\n")
-    assert ("`$gpus_per_node 4` takes what is here",) == caught.value.hints
+    assert ("use what is here: `$gpus_per_node 4`",) == caught.value.hints
 
 
 @pytest.mark.parametrize("said", [{"gpus": "0,2,3"}, {"gpus_per_node": 3}])
@@ -57,10 +57,10 @@ def test_an_option_says_more_than_the_file(tmp_path: Path, said: dict[str, Any])
     machine = found(tmp_path, "num_processes: 8\n", **said)
     assert 3 == machine.world_size
     (note,) = [note for note in machine.notes if "acc.yaml" in note]
-    assert "asks for 8 processes; planned for 3" in note
+    assert "asks for 8 processes; the plan is for 3" in note
 
 
 def test_another_machine_is_taken_as_it_is_named(tmp_path: Path) -> None:
     machine = found(tmp_path, "num_processes: 8\nnum_machines: 2\n", machine="2xA100-40GB")
     assert (1, 2) == (machine.nodes, machine.world_size)
-    assert any("asks for 8 processes; planned for 2" in note for note in machine.notes)
+    assert any("asks for 8 processes; the plan is for 2" in note for note in machine.notes)

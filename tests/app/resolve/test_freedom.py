@@ -172,9 +172,9 @@ def test_a_global_batch_is_solved_for_an_open_micro_batch(
         (
             TRAINER,
             {"global_batch": 180, "accumulation_steps": 3, "micro_batch": 4},
-            ("with `$micro_batch 15` it is", "or drop `$global_batch 180`"),
+            ("with `$micro_batch 15` it is", "or remove `$global_batch 180`"),
         ),
-        (FIXED, {"global_batch": 120}, ("drop `$global_batch 120`",)),
+        (FIXED, {"global_batch": 120}, ("remove `$global_batch 120`",)),
     ],
 )
 def test_what_is_offered_for_a_global_batch_works(

@@ -68,14 +68,14 @@ def test_an_option_that_agrees_with_the_script_is_no_error(here: Run, folder: Pa
         (
             ("--method", "full"),
             (
-                r"`--method full` disagrees with the script: `get_peft_model\(\.\.\.\)` in train\.py"
-                r" line 45 says lora"
+                r"`--method full` conflicts with the script: `get_peft_model\(\.\.\.\)` in"
+                r" train\.py line 45 says lora"
             ),
             "edit train.py line 45",
         ),
         (
             ("--method", "qlora"),
-            r"`--method qlora` disagrees with the script: .* says lora",
+            r"`--method qlora` conflicts with the script: .* says lora",
             "edit train.py line 45",
         ),
     ],
@@ -105,7 +105,7 @@ def test_what_was_said_of_an_adapter_is_not_said_otherwise(here: Run, folder: Pa
     tiny(folder)
     result = dry(here, "--lora-rank", "16", "train.py", "--lora_r", "8")
     assert 2 == result.code
-    problem = "`--lora-rank 16` disagrees with the script: `--lora_r 8` after the script says 8"
+    problem = "`--lora-rank 16` conflicts with the script: `--lora_r 8` after the script says 8"
     assert problem == result.problem
     assert "put `--lora_r 16` after train.py" in result.hints
 

@@ -82,8 +82,8 @@ def test_what_was_said_twice_and_differs_is_an_error(here: Run, hf: Path) -> Non
     )
     assert 2 == result.code
     assert (
-        "`--micro-batch 4` disagrees with the script:"
-        " `--per_device_train_batch_size 2` after the script says 2"
+        "`--micro-batch 4` conflicts with the script: `--per_device_train_batch_size 2` after the"
+        " script says 2"
     ) == result.problem
 
 
@@ -124,7 +124,7 @@ def test_a_model_that_can_be_loaded_reaches_the_script_and_a_size_does_not(
     assert size in by_size.stderr
     said = dry(here, "--model", "1b", *words, "--model_name", str(MODEL))
     assert 2 == said.code
-    assert "drop `--model 1b`" in said.hints
+    assert "remove `--model 1b`" in said.hints
     by_name = dry(here, "--model", "1b", *words, "--model_name", "org/on-a-hub")
     assert "`--model 1b` is a size alone; the script loads `org/on-a-hub`" in by_name.stderr
 

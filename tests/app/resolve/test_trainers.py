@@ -105,7 +105,7 @@ def test_a_trainer_that_a_script_builds_is_no_other(here: Run, folder: Path) -> 
     shutil.copy(SCRIPTS / "trl_dpo_parser.py", folder / "train.py")
     result = here("plan", *H100, "--trainer", "grpo", "train.py")
     assert 2 == result.code
-    assert "`--trainer grpo` disagrees with the script: `DPOTrainer(...)`" in result.stderr
+    assert "`--trainer grpo` conflicts with the script: `DPOTrainer(...)`" in result.stderr
 
 
 def test_a_sleeping_vllm_is_launched_without_segments_that_expand(here: Run, folder: Path) -> None:

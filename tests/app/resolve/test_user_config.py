@@ -55,7 +55,7 @@ def test_a_warning_is_noted(here: Run, folder: Path, script: Path) -> None:
     code, _, _, stderr = launched(here, folder, TYPO)
     assert 0 == code
     words = " ".join(stderr.split())
-    assert "note: mine.json line 3: `gradient_cliping` is no key" in words
+    assert "note: mine.json line 3: `gradient_cliping` is not a key" in words
     assert "(ZW101 unknown-key)" in words
     assert "`zerowiz check --script train.py mine.json`" in words
     assert "ZW101" not in launched(here, folder, TYPO, "--quiet")[3]
@@ -136,7 +136,7 @@ def test_the_batch_that_a_config_says_is_not_asked_for(here: Run, folder: Path) 
     code, _, hints, stderr = launched(here, folder, own)
     assert 0 == code, (hints, stderr)
     code, problem, _, _ = launched(here, folder, "{}", "--force")
-    assert (3, True) == (code, "micro-batch cannot be seen" in problem)
+    assert (3, True) == (code, "zerowiz cannot see the script's micro-batch" in problem)
 
 
 def test_another_config_than_the_script_names_has_hints_that_work(here: Run, folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_another_config_than_the_script_names_has_hints_that_work(here: Run, fol
     (folder / "ds.json").write_text(own)
     code, problem, hints, _ = launched(here, folder, own)
     assert (2, True) == (code, "train.py line 2 names `ds.json`" in problem)
-    assert ("or say `--config ds.json`" in hints, "--config-via" in hints) == (True, False)
+    assert ("or use `--config ds.json`" in hints, "--config-via" in hints) == (True, False)
     assert 0 == here(*LAUNCH, "--config", "ds.json", "train.py").code
 
 
@@ -172,7 +172,7 @@ def test_a_global_batch_and_steps_that_are_both_said_name_the_options(
     result = here(*LAUNCH, "--micro-batch", "8", *words)
     assert 2 == result.code
     assert "`--grad-accum 4` says 4" in result.problem
-    assert "drop `--grad-accum 4`" in result.hints
+    assert "remove `--grad-accum 4`" in result.hints
     assert 0 == here(*LAUNCH, *words[2:]).code
 
 
@@ -181,5 +181,5 @@ def test_an_option_that_is_off_is_named_as_it_was_typed(here: Run, script: Path)
     off, on = "--no-gradient-checkpointing", ("train.py", "--gradient_checkpointing", "True")
     result = here(*LAUNCH, off, *on)
     assert 2 == result.code
-    assert f"`{off}` disagrees" in result.problem
-    assert f"or drop `{off}`" in result.hints
+    assert f"`{off}` conflicts" in result.problem
+    assert f"or remove `{off}`" in result.hints

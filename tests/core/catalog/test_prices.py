@@ -76,7 +76,7 @@ def test_a_currency_is_kept_as_it_was_written(text: str, currency: str) -> None:
     ],
 )
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no price of an hour"):
+    with pytest.raises(UsageError, match="is not an hourly price"):
         prices(text)
 
 

@@ -156,10 +156,10 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "an open string": ('{"a": "b,\n"c": 1}', (1, 7, "this string is not closed on its line")),
     "an open key": ('{"a: 1}', (1, 2, "this string is not closed on its line")),
     "a tab in a string": ('["a\tb"]', (1, 4, "`\\t` in a string must be escaped")),
-    "an escape that is none": (r'["a\x15"]', (1, 4, r"`\x` is no escape")),
-    "half a code unit": (r'["\u00"]', (1, 3, r'`\u00"]` is no escape')),
-    "a code unit of other digits": (r'["\u0x12"]', (1, 3, r"`\u0x12` is no escape")),
-    "a pair with a broken half": (r'["\ud83d\uzzzz"]', (1, 9, r"`\uzzzz` is no escape")),
+    "an escape that is none": (r'["a\x15"]', (1, 4, r"`\x` is not an escape")),
+    "half a code unit": (r'["\u00"]', (1, 3, r'`\u00"]` is not an escape')),
+    "a code unit of other digits": (r'["\u0x12"]', (1, 3, r"`\u0x12` is not an escape")),
+    "a pair with a broken half": (r'["\ud83d\uzzzz"]', (1, 9, r"`\uzzzz` is not an escape")),
     "an open block": ("\n[ '''a", (2, 3, f"this ''' {NEVER}")),
     "a key in a block": ("{'''a''': 1}", (1, 4, "no `:` after the key ``")),
     "a long key without a colon": (
@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     ),
     "a number out of range": ("a: -1e999", (1, 4, "`-1e999` is too large")),
     "too many digits": ("a: " + "9" * 5000, (1, 4, "this number has too many digits")),
-    "a negative code unit": (r'a: "\u-123"', (1, 5, r"`\u-123` is no escape")),
+    "a negative code unit": (r'a: "\u-123"', (1, 5, r"`\u-123` is not an escape")),
 }
 
 

@@ -140,7 +140,7 @@ def test_no_other_word_starts_a_launcher(line: str) -> None:
         ("accelerate launch --offload_optimizer_device nvme x.py", "zerowiz takes none, cpu"),
         ("deepspeed --include worker-0:0 train.py", "zerowiz takes every slot of `$hostfile`"),
         ("deepspeed --exclude localhost:0 train.py", "name what is left"),
-        ("deepspeed --include localhost:0 --num_gpus 2 x.py", "disagrees with `--num_gpus 2`"),
+        ("deepspeed --include localhost:0 --num_gpus 2 x.py", "conflicts with `--num_gpus 2`"),
         ("deepspeed --launcher slurm train.py", "zerowiz takes pdsh, openmpi, mpich"),
         ("python -c 'print(1)'", "has nothing for `-c`"),
     ],

@@ -192,7 +192,7 @@ def test_a_number_with_a_leading_zero_is_that_number() -> None:
     ["", "0,", "a", "-1", "0;1", "0-3", "1.0", "\N{SUPERSCRIPT TWO}", "1:", ":1", "1:0:0", "all"],
 )
 def test_a_list_that_is_no_list_of_indices_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no GPU index"):
+    with pytest.raises(UsageError, match="is not a GPU index"):
         parse_gpus(text)
 
 

@@ -99,7 +99,7 @@ def test_both_places_can_be_stated_in_any_order() -> None:
 def test_what_is_no_link_is_refused_with_those_that_are(entry: str) -> None:
     with pytest.raises(UsageError) as caught:
         with_interconnect(BARE, f"{entry},pcie")
-    assert f"`$interconnect {entry},pcie`: `{entry}` is no link" == caught.value.message
+    assert f"`$interconnect {entry},pcie`: `{entry}` is not a link" == caught.value.message
     assert any("infiniband:400Gb/s" in hint for hint in caught.value.hints)
     assert all(any(word in hint for hint in caught.value.hints) for word in (*INSIDE, *BETWEEN))
 

@@ -187,7 +187,7 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
         assert said is not None
         changes.append(said.change)
     assert changes == [
-        "drop `--ckpt` after t.py",
+        "remove `--ckpt` after t.py",
         "put `--ckpt` after t.py",
         "put `--no-ckpt` after t.py",
     ]

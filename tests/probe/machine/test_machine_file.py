@@ -99,8 +99,8 @@ def test_the_variables_of_the_host_that_was_recorded_count() -> None:
         ('{"schema_version": 1}', "has no `machine`"),
         ('{"schema_version": 1, "machine": []}', "`m.json: machine` is [], not an object"),
         ('{"schema_version": 1, "machine": {}}', "`m.json: machine.gpus` is missing"),
-        ('{"schema_version": 2}', "`m.json: nvml` is no object of answers"),
-        ('{"schema_version": 2, "machine": {}}', "`m.json: nvml` is no object of answers"),
+        ('{"schema_version": 2}', "`m.json: nvml` is not an object with answers"),
+        ('{"schema_version": 2, "machine": {}}', "`m.json: nvml` is not an object with answers"),
     ],
 )
 def test_a_text_that_is_no_machine_is_refused_in_one_line(text: str, said: str) -> None:
@@ -115,14 +115,14 @@ FIELD = "nvmlDeviceGetFieldValues(gpu0, 91, 0)"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"nvml": []}, "nvml` is no object of answers"),
+        ({"nvml": []}, "nvml` is not an object with answers"),
         ({"nvml": {}}, "nvml` holds no call"),
-        ({"environ": None}, "environ` is no object of answers"),
+        ({"environ": None}, "environ` is not an object with answers"),
         (
             {"environ": {"CUDA_VISIBLE_DEVICES": 0}},
             "environ.CUDA_VISIBLE_DEVICES` is 0, not a text",
         ),
-        ({"files": None}, "files` is no object of answers"),
+        ({"files": None}, "files` is not an object with answers"),
         ({"files": {"text": []}}, "files.text` is [], not an object"),
         ({"files": {"text": {"proc/meminfo": 5}}}, "files.text.proc/meminfo` is 5, not a text"),
         ({"files": {"opens": {"dev/x": "yes"}}}, "files.opens.dev/x` is 'yes', not true or false"),
@@ -140,7 +140,7 @@ def test_a_recording_with_a_broken_part_is_refused_by_its_place(
 def test_a_recording_without_a_part_is_refused(part: str) -> None:
     content = recording("h200-x1")
     del content[part]
-    assert f"`m.json: {part}` is no object" in refuse(json.dumps(content)).message
+    assert f"`m.json: {part}` is not an object" in refuse(json.dumps(content)).message
 
 
 @pytest.mark.parametrize(

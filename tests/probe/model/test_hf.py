@@ -240,7 +240,7 @@ def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
     text: str, environ: dict[str, str], hub: Hub
 ) -> None:
     error = refuse(text, environ)
-    assert f"`{text}` is no folder here, no hub id and no size" == error.message
+    assert f"`{text}` is not a folder here, no hub id and no size" == error.message
     assert (ExitCode.USAGE, []) == (error.exit_code, hub.asked)
 
 

@@ -147,7 +147,7 @@ def test_a_header_that_is_none_is_refused_with_its_place(content: bytes) -> None
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"weight_map": 1}'])
 def test_an_index_that_is_none_is_refused_with_its_place(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"`a\.json` is no index of safetensors"):
+    with pytest.raises(UsageError, match=r"`a\.json` is not an index of safetensors"):
         parse_index("`a.json`", content)
 
 

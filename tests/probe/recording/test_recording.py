@@ -236,7 +236,7 @@ def test_an_empty_part_is_written_on_one_line() -> None:
 @pytest.mark.parametrize("value", [None, [], "x", 5])
 def test_a_recording_without_one_of_its_parts_is_refused_by_name(key: str, value: object) -> None:
     content: Recording = {**recording("h200-x1"), key: value}
-    with pytest.raises(UsageError, match=f"`m.json: {key}` is no object of answers"):
+    with pytest.raises(UsageError, match=f"`m.json: {key}` is not an object with answers"):
         decode_recording(content, "m.json")
 
 

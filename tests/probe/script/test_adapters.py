@@ -147,7 +147,7 @@ def test_rank_and_layers_are_read_where_they_are_written(
         (
             "if args.lora:\n    get_peft_model(m, LoraConfig())",
             ("--lora",),
-            "drop `--lora` after train.py",
+            "remove `--lora` after train.py",
         ),
         (
             "if args.kind == 'lora':\n    get_peft_model(m, LoraConfig())",

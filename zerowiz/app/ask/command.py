@@ -58,7 +58,7 @@ def understand_command(
         script_args = tuple(rest)
     plain = Command(script=script, script_args=script_args, options=options)
     if script is None and options.module:
-        raise UsageError("`$module`: which module?", "name it: `zerowiz launch -m pkg.train`")
+        raise UsageError("`$module` needs a module", "pass its name: `zerowiz launch -m pkg.train`")
     if script is None:
         return plain
     if options.module:
@@ -89,7 +89,7 @@ def _refuse_prefix(script: str, script_args: Sequence[str]) -> None:
     words = (script, *script_args)
     ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
     before = shlex.join(words[: next(ends, 1)])
-    raise UsageError(f"`{script}` is no script", f"put `{before}` before `zerowiz`")
+    raise UsageError(f"`{script}` is not a script", f"put `{before}` before `zerowiz`")
 
 
 def _with_settings(options: Options, other: OtherCommand) -> Options:
@@ -107,13 +107,13 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
         if field.name in other.settings and not is_silent:
             words = other.said_by[field.name]
             raise UsageError(
-                f"`${field.name} {ours}` disagrees with `{words}`",
-                f"drop `{rows()[field.name].on} {ours}`, or `{words}`",
+                f"`${field.name} {ours}` conflicts with `{words}`",
+                f"remove `{rows()[field.name].on} {ours}`, or `{words}`",
             )
     if options.gpus is not None and said.gpus_per_node is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}` disagrees with `{other.said_by['gpus_per_node']}`",
-            f"drop `{other.said_by['gpus_per_node']}`",
+            f"`$gpus {options.gpus}` conflicts with `{other.said_by['gpus_per_node']}`",
+            f"remove `{other.said_by['gpus_per_node']}`",
         )
     new = {
         field.name: getattr(said, field.name)

@@ -42,6 +42,6 @@ def recall(options: Options, record: Record, without: Collection[str] = ()) -> O
         return with_recorded(options, kept)
     except ZerowizError as error:
         raise ZerowizError(
-            f"the record of `zerowiz init` cannot be used: {error.message}",
+            f"cannot use the settings that `zerowiz init` saved: {error.message}",
             "run `zerowiz init` again",
         ) from None

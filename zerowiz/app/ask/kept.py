@@ -39,7 +39,7 @@ def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
         ) from None
     words = as_words(added(options, known))
     if words:
-        reporter.note(f"as you said of {script} before: `{shlex.join(words)}`")
+        reporter.note(f"arguments as in your last run of {script}: `{shlex.join(words)}`")
     return known
 
 

@@ -120,7 +120,10 @@ def read_found(found: FoundScript, options: Options, reporter: Reporter) -> Read
     except PreflightError as error:
         if found.record is None:
             raise
-        again = f"`zerowiz init` recorded `{found.path}` here: name another script, or run it again"
+        again = (
+            f"`zerowiz init` saved settings for `{found.path}` here: pass another script, or run"
+            " `zerowiz init` again"
+        )
         raise PreflightError(error.message, *error.hints, again) from None
     if found.record is not None:
         said = _said_after(settle(facts, found.script_args)) | said_by_config(options)
@@ -128,7 +131,9 @@ def read_found(found: FoundScript, options: Options, reporter: Reporter) -> Read
         words = as_words(added(options, recalled))
         options = recalled
         if words:
-            reporter.note(f"as recorded for {found.path}: `{shlex.join(words)}`")
+            reporter.note(
+                f"arguments that `zerowiz init` saved for {found.path}: `{shlex.join(words)}`"
+            )
     options = recall_kept(found.path, options, reporter)
     facts = with_config_via(facts, options.config_via, options.integration)
     require_reachable(facts, found.script_args, options)
@@ -180,8 +185,8 @@ def _must_say(question: Question) -> str:
     """Nobody is asked, and what the run is bound to is never guessed."""
     if question.key == "micro_batch":
         raise AnswerNeededError(
-            "the script's micro-batch cannot be seen, and nobody can be asked",
-            "say it with `$micro_batch`",
+            "zerowiz cannot see the script's micro-batch, and cannot ask here",
+            "set it with `$micro_batch`",
         )
     return answer_or_default(question)
 

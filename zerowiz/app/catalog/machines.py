@@ -59,7 +59,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
             name = self.request.job.model.name
             raise NothingFitsError(
                 f"{name} fits no machine that was tried, the largest of which is {self.largest}",
-                f"`zerowiz plan $machine {self.largest} $model {name}` says what would help",
+                f"`zerowiz plan $machine {self.largest} $model {name}` shows what would help",
                 *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
             )
 
@@ -130,7 +130,7 @@ def find_machines(
     length, prices = question.length, question.read_prices()
     if prices.of_any_node:
         raise UsageError(
-            "`$price` of a node: the nodes of the table differ, so it needs a name",
+            "`$price` is per node, and the nodes of the table differ: choose one machine",
             "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
         )
     table = read_gpu_table()
@@ -160,8 +160,8 @@ def _check_options(options: Options) -> None:
         value = getattr(options, name)
         if value is not None:
             raise UsageError(
-                f"`${name} {value}` is of one machine, and `$machine all` asks for many",
-                f"drop `${name} {value}`, or name the machine",
+                f"`${name} {value}` is for one machine, and `$machine all` compares many",
+                f"remove `${name} {value}`, or choose one machine",
             )
     gpus = options.gpus_per_node
     if gpus is not None and gpus > MOST_GPUS_PER_NODE:

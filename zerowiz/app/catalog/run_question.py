@@ -40,9 +40,9 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         epochs = self._epochs()
         if self.tokens is not None and self.sequences is not None:
             raise UsageError(
-                f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both say how much data"
-                " there is",
-                "drop one of them",
+                f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both set the amount"
+                " of data",
+                "remove one of them",
             )
         if self.tokens is not None:
             return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
@@ -51,7 +51,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         if self.epochs is not None:
             raise UsageError(
                 f"`$epochs {self.epochs:g}`: of how much data is not said",
-                "`$tokens 50M` or `$sequences 52k` says it",
+                "set it with `$tokens 50M` or `$sequences 52k`",
             )
         return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
 
@@ -81,7 +81,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             path = Path(text)
             read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
             for name in read.keys() & amounts.keys():
-                raise UsageError(f"`$price` says two prices{f' of `{name}`' if name else ''}")
+                raise UsageError(f"`$price` gives two prices{f' of `{name}`' if name else ''}")
             amounts |= read
         own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
         return read_prices(amounts, read_gpu_table(), read_instances(), own)
@@ -108,7 +108,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:
             raise UsageError(
-                f"no price is for {decision.job.machine.gpus[0].name}: `$price` names others",
-                "`$price 2.50/gpu-hour`, without a name, is for any machine",
+                f"`$price` has no price for {decision.job.machine.gpus[0].name}",
+                "`$price 2.50/gpu-hour`, without a name, applies to any machine",
             )
         return run

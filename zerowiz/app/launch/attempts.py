@@ -103,7 +103,9 @@ def _next_start(
     if not policy.escalate:
         return None
     if number >= policy.max_attempts:
-        reporter.event(f"no further attempt: `--max-attempts {policy.max_attempts}`")
+        reporter.event(
+            f"zerowiz does not try again: `--max-attempts {policy.max_attempts}` is reached"
+        )
         return None
     try:
         return escalate(start, seen, number + 1, began_at, reporter)
@@ -111,7 +113,7 @@ def _next_start(
         reporter.error(error)
     except OSError as error:
         # Whatever could not be read for the next attempt, the end of this one is known.
-        reporter.event(f"no further attempt: {error}")
+        reporter.event(f"zerowiz does not try again: {error}")
     return None
 
 

@@ -66,7 +66,7 @@ def escalate(
             replace one that somebody changed.
     """
     if seen is None:
-        raise ZerowizError("no next attempt: how much memory was free is unknown")
+        raise ZerowizError("zerowiz does not try again: the free memory is unknown")
     decision = decide_again(start.plan.decision, seen)
     plan = replace(
         start.plan,

@@ -211,8 +211,9 @@ def _require_script(
     found = find_script(script, script_args, options)
     if found is None:
         raise PreflightError(
-            f"no script to launch: none was named, `init` recorded none, no `./{DEFAULT_SCRIPT}`",
-            "name it: `zerowiz launch train.py`",
+            "no script to launch: you passed none, `zerowiz init` saved none, and there is no"
+            f" `./{DEFAULT_SCRIPT}`",
+            "pass one: `zerowiz launch train.py`",
         )
     return found
 
@@ -220,15 +221,16 @@ def _require_script(
 def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:
     """What reaches the nodes of a hostfile: as an option says, or the words of `deepspeed`."""
     if theirs is not None and ours not in {Launcher.PDSH, theirs}:
-        raise UsageError(f"`--launcher {ours}` disagrees with `--launcher {theirs}` of `deepspeed`")
+        raise UsageError(f"`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`")
     return theirs or ours
 
 
 def _refuse_to_leave(node: NodeRank | None, *, supervise: bool | None) -> None:
     if node is not None and supervise is False:
         raise UsageError(
-            "`--no-supervise`: with a zerowiz on each node, each stays with its ranks",
-            "drop it, or `$nodes 1` launches on this node alone",
+            "`--no-supervise` works on one node only: on several, zerowiz supervises the"
+            " ranks of each",
+            "remove `--no-supervise`, or launch on this node only with `$nodes 1`",
         )
 
 
@@ -236,18 +238,18 @@ def _check_node(options: Options, machine: Machine, node: NodeRank | None) -> No
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`$machine {options.machine}` plans for another machine; `launch` starts on this one",
-            "`$dry_run` shows the plan, and `zerowiz plan` the decision",
+            "add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision",
         )
     if machine.nodes > 1 and options.hostfile is None and node is None:
         said_by = f"`$nodes {machine.nodes}`"
         if options.nodes is None and machine.allocation is not None:
-            said_by = f"{machine.allocation.scheduler} gives the job {machine.nodes} nodes"
+            said_by = f"{machine.allocation.scheduler} gave the job {machine.nodes} nodes"
         elif options.nodes is None:
             said_by = f"`$config {options.config}` is for {machine.nodes} nodes"
         raise UsageError(
-            f"{said_by}: which hosts?",
-            "name them: `$hostfile hosts`, one `host slots=N` a line",
-            "`$nodes 1` launches on this node alone",
+            f"{said_by}: zerowiz does not know their hosts",
+            "list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`",
+            "launch on this node only: `$nodes 1`",
         )
 
 

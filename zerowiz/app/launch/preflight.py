@@ -130,7 +130,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
             doctor.in_short(first),
             *first.fixes,
             *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
-            "`$force` launches all the same",
+            "add `$force` to launch anyway",
         )
 
 
@@ -160,7 +160,9 @@ def take_over(locks: Sequence[Lock], reporter: Reporter) -> None:
     """
     for lock in locks:
         if remove_lock(lock):
-            reporter.note(f"removed `{lock.path}`: the rank that built `{lock.op}` was killed")
+            reporter.note(
+                f"removed the lock `{lock.path}` of a build of `{lock.op}` that was killed"
+            )
 
 
 def check_locks(

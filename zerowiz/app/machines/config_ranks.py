@@ -63,7 +63,7 @@ def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:
         raise UsageError(
             f"`{asked.config}` asks for {asked.gpus_per_node} processes on a node, and this one"
             f" has {here} GPU{'s' if here > 1 else ''}",
-            f"`$gpus_per_node {here}` takes what is here",
+            f"use what is here: `$gpus_per_node {here}`",
         )
     return with_gpus(machine, asked.gpus_per_node)
 
@@ -74,5 +74,5 @@ def note_config_ranks(machine: Machine, options: Options) -> Machine:
     if asked is None or asked.ranks == machine.world_size:
         return machine
     return machine.with_notes(
-        f"`{asked.config}` asks for {asked.ranks} processes; planned for {machine.world_size}"
+        f"`{asked.config}` asks for {asked.ranks} processes; the plan is for {machine.world_size}"
     )

@@ -15,6 +15,6 @@ def refuse_gpus(options: Options) -> None:
     """See that no GPUs are named for ranks on the CPU."""
     if options.gpus is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}`: the CPU accelerator has ranks, not GPUs",
-            "`$gpus_per_node N` says how many",
+            f"`$gpus {options.gpus}` selects GPUs, and the CPU accelerator has none",
+            "set the number of CPU ranks: `$gpus_per_node 2`",
         )

@@ -76,8 +76,8 @@ def complete(machine: Machine, options: Options) -> Machine:
         nodes, said["nodes"] = allocated.nodes, allocated.scheduler
         if nodes > 1:
             machine = machine.with_notes(
-                f"{allocated.scheduler} gives the job {nodes} nodes: planned for nodes like this"
-                " one; `$nodes 1` plans for it alone"
+                f"{allocated.scheduler} gave the job {nodes} nodes: the plan takes all of them to"
+                " be like this one (`$nodes 1` plans for this node only)"
             )
     elif nodes is not None:
         said["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
@@ -117,7 +117,7 @@ def _with_host_memory(machine: Machine, text: str) -> Machine:
     """The machine with the memory that a person states; of a host that is here, no more than is."""
     size_bytes, available_bytes = parse_host_memory(text), machine.host.available_bytes
     if is_here(machine) and available_bytes is not None and size_bytes > available_bytes:
-        return machine.with_notes(f"`$host_memory {text}`: this host has less available")
+        return machine.with_notes(f"`$host_memory {text}` is more than this host has available")
     return with_host_memory(machine, size_bytes)
 
 
@@ -127,9 +127,9 @@ def with_hostfile(options: Options) -> Options:
         return options
     if options.gpus is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}`: with `$hostfile`, DeepSpeed takes the first GPUs of each"
-            " node, as many as it has slots",
-            "drop `$gpus`",
+            f"`$gpus {options.gpus}` has no effect with `$hostfile`: DeepSpeed takes the first"
+            " GPUs of each node, one per slot",
+            "remove `$gpus`",
         )
     slots = read_hostfile(options.hostfile)
     fewest, most = min(slots.values()), max(slots.values())
@@ -137,7 +137,7 @@ def with_hostfile(options: Options) -> Options:
         host = min(slots, key=lambda name: slots[name])
         raise UsageError(
             f"hostfile `{options.hostfile}`: `{host}` has {fewest} slots, others have {most}",
-            "give every host the same slots: the plan is for equal nodes",
+            "give every host the same number of slots",
         )
     for flag, said, in_file in (
         ("$nodes", options.nodes, len(slots)),
@@ -145,8 +145,8 @@ def with_hostfile(options: Options) -> Options:
     ):
         if said is not None and said != in_file:
             raise UsageError(
-                f"`{flag} {said}` disagrees with `{options.hostfile}`, which says {in_file}",
-                f"drop `{flag} {said}`",
+                f"`{flag} {said}` conflicts with `{options.hostfile}`, which says {in_file}",
+                f"remove `{flag} {said}`",
             )
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
@@ -161,8 +161,8 @@ def _read(
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     if means_all(options.machine):
         raise UsageError(
-            "`$machine all` is no machine: it asks `zerowiz plan` which ones fit",
-            "a job is planned for one: `$machine 8xH100-80GB`",
+            "`$machine all` works with `zerowiz plan` only, which compares machines",
+            "name one machine: `$machine 8xH100-80GB`",
         )
     named = options.machine not in {None, CPU_MACHINE}
     if named:
@@ -171,7 +171,7 @@ def _read(
         machine = read_named(options)
         if options.accelerator not in {None, machine.accelerator}:
             raise UsageError(
-                f"`$accelerator {options.accelerator}` disagrees with `$machine"
+                f"`$accelerator {options.accelerator}` conflicts with `$machine"
                 f" {options.machine}`, which is for {machine.accelerator}"
             )
         return machine

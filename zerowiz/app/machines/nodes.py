@@ -35,7 +35,7 @@ def read_fleet(
         UsageError: The hostfile makes no sense.
     """
     if options.hostfile is None:
-        raise UsageError("there is no hostfile", "name it: `$hostfile hosts`")
+        raise UsageError("no hostfile was given", "pass one: `$hostfile hosts`")
     slots = read_hostfile(options.hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
@@ -58,8 +58,8 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
         raise PreflightError(
             f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
             f" `{failure.host}`: {failure.why}",
-            f"`zerowiz machine $hostfile {options.hostfile}` shows them all",
-            "`$machine FILE|SPEC` plans without asking the nodes",
+            f"see each node: `zerowiz machine $hostfile {options.hostfile}`",
+            "plan without asking the nodes: `$machine 8xH100-80GB`",
         )
     return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)
 

@@ -44,7 +44,7 @@ def _read_spec(text: str, options: Options) -> Machine:
             raise UsageError(error.message, *close, *error.hints) from None
     if options.nodes is not None and machine.nodes not in {1, options.nodes}:
         raise UsageError(
-            f"`$nodes {options.nodes}` disagrees with `$machine {text}`, which has {machine.nodes}",
-            f"drop `$nodes {options.nodes}`",
+            f"`$nodes {options.nodes}` conflicts with `$machine {text}`, which has {machine.nodes}",
+            f"remove `$nodes {options.nodes}`",
         )
     return machine

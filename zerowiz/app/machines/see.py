@@ -105,13 +105,13 @@ def _read_and_save(options: Options, path: Path | None) -> Machine:
     """The machine; saved as a recording when it is this one, else as a description."""
     environ = os.environ
     if options.output_dir is not None and not options.output_dir.is_dir():
-        raise UsageError(f"`--disk {options.output_dir}` is no folder")
+        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if path is None:
         return find_machine(options, environ)
     if not path.parent.is_dir():
         raise UsageError(
-            f"`{path}` cannot be saved: there is no folder `{path.parent}`",
+            f"`{path}` cannot be saved: folder `{path.parent}` does not exist",
             f"`mkdir -p {shlex.quote(str(path.parent))}`",
         )
     if on_cpu or options.machine is not None:
@@ -124,13 +124,19 @@ def _read_and_save(options: Options, path: Path | None) -> Machine:
     except PreflightError as error:
         # What NVML refused is what a bug report needs.
         _save(recorder, path, force=options.force)
-        read = f"what was read up to there is in `{path}`"
+        read = f"what zerowiz had read before it failed is in `{path}`"
         raise PreflightError(error.message, *error.hints, read) from None
     _save(recorder, path, force=options.force)
     left = {name: getattr(options, name) for name in ("gpus", "nodes", "interconnect")}
     again = spell(" ".join(f"${name} {value}" for name, value in left.items() if value is not None))
     # A recording is what the machine answered, not what was made of it.
-    return seen.with_notes(f"`{path}` holds the machine without `{again}`") if again else seen
+    return (
+        seen.with_notes(
+            f"`{path}` holds the machine without `{again}`: pass `{again}` again with the file"
+        )
+        if again
+        else seen
+    )
 
 
 def _save(recorder: Recorder, path: Path, *, force: bool) -> None:

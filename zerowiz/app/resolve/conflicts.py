@@ -31,9 +31,9 @@ def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | No
         return setting.value if setting is not None else option
     words = _words(name, option)
     raise UsageError(
-        f"`{words}` disagrees with the script: {setting.source} says {setting.value}",
+        f"`{words}` conflicts with the script: {setting.source} says {setting.value}",
         setting.change_to(option),
-        f"or drop `{words}`",
+        f"or remove `{words}`",
     )
 
 
@@ -60,10 +60,10 @@ def by_config(
     if said is None or own is None or said == own:
         return said if own is None else own
     words = _words(name, said)
-    drop = (f"drop `{words}`",) if option is not None else ()
+    drop = (f"remove `{words}`",) if option is not None else ()
     if setting is None:
-        raise UsageError(f"`{words}` disagrees with `{config}`, which says {own}", *drop)
+        raise UsageError(f"`{words}` conflicts with `{config}`, which says {own}", *drop)
     raise UsageError(
-        f"the script disagrees with `{config}`: {setting.source} says {said}, the config {own}",
+        f"the script conflicts with `{config}`: {setting.source} says {said}, the config {own}",
         "; ".join((setting.change_to(own), *drop)),
     )

@@ -23,8 +23,9 @@ def check_accounting(options: Options) -> None:
     """
     if options.accounting is Accounting.TEXTBOOK:
         raise UsageError(
-            "`$accounting textbook` is for `zerowiz plan`: a run holds more than is told",
-            "drop `$accounting textbook`",
+            "`$accounting textbook` works with `zerowiz plan` only: a real run needs more"
+            " memory than the rule of thumb",
+            "remove `$accounting textbook`",
         )
 
 
@@ -42,9 +43,9 @@ def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if flag in own and not facts.parser.find(flag):
             raise UsageError(
-                f"`{flag}` stands after {facts.path} and would go to the script",
+                f"`{flag}` comes after {facts.path}, so the script would get it",
                 f"put `{flag}` before {facts.path}",
-                f"`--` before `{flag}` hands it to the script",
+                f"to pass it to the script, put `--` before `{flag}`",
             )
 
 
@@ -63,7 +64,7 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
         raise PreflightError(
             f"DeepSpeed's launcher passes `{LOCAL_RANK_FLAG}`, and {facts.path} line {option.line}"
             f" takes `{option.flag}`",
-            f'name both there: `add_argument("{option.flag}", "{LOCAL_RANK_FLAG}", ...)`',
+            f'accept both there: `add_argument("{option.flag}", "{LOCAL_RANK_FLAG}", ...)`',
         )
 
 

@@ -111,8 +111,8 @@ def _handover(
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
         raise UsageError(
-            f"`$integration {options.integration}` disagrees with the script, which is `{seen}`",
-            f"drop `$integration {options.integration}`",
+            f"`$integration {options.integration}` conflicts with the script, which is `{seen}`",
+            f"remove `$integration {options.integration}`",
         )
     added = {each.name for each in settled}
     # Without a script the file is for the Trainer, which fills what it is asked to.
@@ -181,9 +181,9 @@ def make_request(
     model_setting = None if is_stated or model_words else loaded
     if options.model is not None and parse_size(options.model) is not None and model_setting:
         raise UsageError(
-            f"`$model {options.model}` disagrees with the script: {model_setting.source} says"
+            f"`$model {options.model}` conflicts with the script: {model_setting.source} says"
             f" {model_setting.value}, which can be read",
-            f"drop `$model {options.model}`",
+            f"remove `$model {options.model}`",
         )
     named = by_script("model", options.model, model_setting) or ""
     resolved = resolve_workload(options, settings, own, machine)

@@ -43,11 +43,11 @@ def lint_own_config(
     findings = _found(config, machine, facts, script_args, options.integration)
     errors = [each for each in findings if _ends_the_run(each, facts)]
     command = shlex.join(["zerowiz", "check", "--script", facts.path, str(path)])
-    whole = f"`{command}` says why, and what mends it"
+    whole = f"see why, and how to fix it: `{command}`"
     is_final = any(_cannot_be_planned(each) for each in errors)
     if errors and (is_final or not options.force):
         first, *others = (show_found.in_short(config.path, each) for each in errors)
-        force = () if is_final else ("`$force` launches all the same",)
+        force = () if is_final else ("add `$force` to launch anyway",)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [each for each in findings if each.severity is not Severity.INFO]
     for each in noted:

@@ -238,10 +238,10 @@ def _not_this_split(
     by, change = f"`{options.config}`", f"make it {solved} there"
     if options.accumulation_steps is not None:
         by = f"`$accumulation_steps {steps}`"
-        change = f"drop {by}"
+        change = f"remove {by}"
     elif setting is not None and own is None:
         by, change = setting.source, setting.change_to(solved)
-    drop = f"drop `$global_batch {whole}`"
+    drop = f"remove `$global_batch {whole}`"
     if solved and not rest:
         return UsageError(
             f"`$global_batch {whole}` takes {_micro_steps(solved)} of {micro_batch} x {ranks} GPUs,"

@@ -117,7 +117,7 @@ def split_prices(text: str) -> dict[str, str]:
         name, equals, amount = entry.rpartition("=")
         if name.strip() in found:
             whose = f" of `{name.strip()}`" if equals else ""
-            raise UsageError(f"`$price {text}` says two prices{whose}", *_HINTS)
+            raise UsageError(f"`$price {text}` gives two prices{whose}", *_HINTS)
         found[name.strip()] = amount.strip()
     return found
 
@@ -165,7 +165,7 @@ def _read(
     match = _AMOUNT.fullmatch(amount.strip())
     if match is None or (match[1] and match[3]):
         words = f"{name}={amount}" if name else amount
-        raise UsageError(f"`$price {words}` is no price of an hour", *_HINTS)
+        raise UsageError(f"`$price {words}` is not an hourly price", *_HINTS)
     price = Price(
         amount=float(match[2]),
         unit=PriceUnit(match[4]),

@@ -94,7 +94,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         if by_rule and self.workload.method is not Method.FULL:
             raise UsageError(
                 f"`$accounting textbook` knows no `$method {self.workload.method}`",
-                "drop `$accounting textbook` for what DeepSpeed really allocates",
+                "remove `$accounting textbook` for what DeepSpeed really allocates",
             )
         self._refuse_uncounted_step()
 
@@ -113,7 +113,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
             if said and not known:
                 raise UsageError(
                     f"`{words}` is not counted for `{self.model.name}` ({a.family})",
-                    f"drop `{words}` for an upper bound",
+                    f"remove `{words}` for an upper bound",
                 )
 
     @property

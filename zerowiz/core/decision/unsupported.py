@@ -82,7 +82,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="nvme-below-stage-3",
         message="`$nvme_path` with `{strategy}`: below stage 3 DeepSpeed keeps what is offloaded"
         " in host memory and writes nothing to the folder",
-        hints=("`$stage 3 $offload all` offloads to NVMe", "drop `$nvme_path`"),
+        hints=("`$stage 3 $offload all` offloads to NVMe", "remove `$nvme_path`"),
         outcome=Effect.IGNORED,
         source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
         is_asked=lambda a: a.on_nvme and a.offloaded and not a.sharded,
@@ -90,7 +90,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-without-offload",
         message="`$nvme_path` with `{strategy}`, which offloads nothing",
-        hints=("`$stage 3 $offload all` offloads to NVMe", "drop `$nvme_path`"),
+        hints=("`$stage 3 $offload all` offloads to NVMe", "remove `$nvme_path`"),
         outcome=Effect.IGNORED,
         source="zero/offload_config.py: `device` is none",
         is_asked=lambda a: a.on_nvme and not a.offloaded,
@@ -99,7 +99,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="nvme-with-bf16-states",
         message="`$nvme_path` with `$optimizer_state_dtype bf16`: DeepSpeed swaps states to NVMe"
         " in fp32 alone, and stops at the first step",
-        hints=("drop `$optimizer_state_dtype bf16`", "drop `$nvme_path`"),
+        hints=("remove `$optimizer_state_dtype bf16`", "remove `$nvme_path`"),
         outcome=Effect.RAISES,
         # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
         source="swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
@@ -110,7 +110,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="nvme-with-8-bit-adam",
         message="`$nvme_path` with `$optimizer adamw_8bit`: DeepSpeed swaps its 8-bit states as"
         " if they were fp32, and the model diverges",
-        hints=("`$optimizer adamw` keeps fp32 states on NVMe", "drop `$nvme_path`"),
+        hints=("`$optimizer adamw` keeps fp32 states on NVMe", "remove `$nvme_path`"),
         outcome=Effect.DIFFERS,
         source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
         is_asked=lambda a: (
@@ -131,7 +131,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="hpz-below-stage-3",
         message="`$hpz` with `{strategy}`: below stage 3 the weights are whole on each GPU",
-        hints=("`$stage 3` shards them", "drop `$hpz`"),
+        hints=("`$stage 3` shards them", "remove `$hpz`"),
         outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
         is_asked=lambda a: a.job.hpz is True and not a.sharded,
@@ -139,7 +139,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="quantized-weights-below-stage-3",
         message="`$quantized_weights` with `{strategy}`: below stage 3 no weights are gathered",
-        hints=("`$stage 3` gathers them", "drop `$quantized_weights`"),
+        hints=("`$stage 3` gathers them", "remove `$quantized_weights`"),
         outcome=Effect.IGNORED,
         source="zero/partition_parameters.py alone reads zero_quantized_weights",
         is_asked=lambda a: a.job.quantized_weights and not a.sharded,
@@ -147,7 +147,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="quantized-weights-with-autocast",
         message="`$quantized_weights` with `$torch_autocast`: DeepSpeed takes one of the two",
-        hints=("`$precision bf16` gathers in int8 too", "drop `$quantized_weights`"),
+        hints=("`$precision bf16` gathers in int8 too", "remove `$quantized_weights`"),
         outcome=Effect.RAISES,
         source="torch_autocast.py, _validate_auto_cast_settings",
         is_asked=lambda a: a.job.quantized_weights and a.job.workload.torch_autocast is not None,
@@ -156,7 +156,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="quantized-weights-on-cpu",
         message="`$quantized_weights` on the CPU accelerator: DeepSpeed's quantizer is written"
         " in CUDA",
-        hints=("drop `$quantized_weights`",),
+        hints=("remove `$quantized_weights`",),
         outcome=Effect.RAISES,
         source="zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py",
         is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
@@ -179,7 +179,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="bf16-states-without-zero",
         message="`$optimizer_state_dtype bf16` with `{strategy}`: DeepSpeed keeps states in bf16"
         " at stages 1 to 3 only",
-        hints=("`$stage 1` is the first that does", "drop `$optimizer_state_dtype bf16`"),
+        hints=("`$stage 1` is the first that does", "remove `$optimizer_state_dtype bf16`"),
         outcome=Effect.RAISES,
         source="config.py, DeepSpeedConfig._do_error_check",
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
@@ -190,7 +190,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         " script brings no optimizer",
         hints=(
             "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
-            "drop `$optimizer adamw_8bit`",
+            "remove `$optimizer adamw_8bit`",
         ),
         outcome=Effect.RAISES,
         source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
@@ -205,7 +205,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message="`$optimizer_state_dtype bf16` with `{strategy}`: under offload DeepSpeed keeps"
         " states in bf16 for its own CPU Adam alone, and the script brings an optimizer",
         hints=(
-            "drop `$optimizer_state_dtype bf16`",
+            "remove `$optimizer_state_dtype bf16`",
             "take the optimizer out of the script: the config then names AdamW",
         ),
         outcome=Effect.RAISES,

@@ -247,7 +247,7 @@ class TokenReader:
         letter = self.text[at + 1 : at + 2]
         if letter != "u":
             if letter not in _ESCAPES:
-                raise self.fault(f"`\\{_shown(letter)}` is no escape", at)
+                raise self.fault(f"`\\{_shown(letter)}` is not an escape", at)
             return _ESCAPES[letter], at + 2
         high = self._code_unit(at)
         if high in _HIGH and self.text.startswith("\\u", at + 6):
@@ -262,9 +262,9 @@ class TokenReader:
         try:
             unit = int(_matched(_CODE_UNIT, self.text, at + 2), 16)
         except ValueError:
-            raise self.fault(f"`{sequence}` is no escape", at) from None
+            raise self.fault(f"`{sequence}` is not an escape", at) from None
         if unit < 0:
-            raise self.fault(f"`{sequence}` is no escape", at, CrashError)
+            raise self.fault(f"`{sequence}` is not an escape", at, CrashError)
         return unit
 
     def _block(self) -> Scalar:

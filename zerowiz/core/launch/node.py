@@ -110,7 +110,7 @@ def _count(ranges: str, text: str) -> Iterator[str]:
 
 
 def _no_list(text: str) -> UsageError:
-    return UsageError(f"`{text:.60}` is no list of hosts as SLURM writes it")
+    return UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:

@@ -164,7 +164,8 @@ class _Typed:
             )
         raise UsageError(
             f"`{self._read} {flag}`: `{flag}` is none of its options that zerowiz knows",
-            "drop it: zerowiz starts the ranks with deepspeed, and reads what stands before SCRIPT",
+            "remove it: zerowiz starts the ranks with deepspeed, and reads what stands before"
+            " SCRIPT",
         )
 
     def _take_value(self, flag: str, *, takes_word: bool) -> tuple[str, str]:
@@ -220,7 +221,7 @@ class _Typed:
 def _refused(launcher: str, said: str) -> UsageError:
     return UsageError(
         f"`{launcher} {said}`: zerowiz starts DeepSpeed jobs and has nothing for `{said}`",
-        "drop it, or start this job without zerowiz",
+        "remove it, or start this job without zerowiz",
     )
 
 
@@ -241,7 +242,7 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
     if gpus is None or count is None:
         return
     if len(str(gpus).split(",")) != count:
-        raise UsageError(f"`{said_by['gpus']}` disagrees with `{said_by['gpus_per_node']}`")
+        raise UsageError(f"`{said_by['gpus']}` conflicts with `{said_by['gpus_per_node']}`")
     del settings["gpus_per_node"]
 
 

@@ -126,7 +126,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
     if bad:
         raise UsageError(
-            f"`$gpus {text}`: `{bad[0]}` is no GPU index",
+            f"`$gpus {text}`: `{bad[0]}` is not a GPU index",
             "give indices as `nvidia-smi` shows them, such as `$gpus 0,2,3`",
         )
     labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)

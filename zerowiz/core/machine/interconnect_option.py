@@ -84,7 +84,7 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
     match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
     if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
-        raise UsageError(f"`{FLAG} {text}`: `{entry}` is no link", *_HINTS)
+        raise UsageError(f"`{FLAG} {text}`: `{entry}` is not a link", *_HINTS)
     return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
 
 

@@ -108,17 +108,17 @@ class Trial(Struct, frozen=True, kw_only=True):
         changed = [n for n in self.workload.changed() if not SETTINGS[n].measurable]
         if changed:
             named = " and ".join(f"`${name}`" for name in changed)
-            raise UsageError(f"`measure` cannot train with {named}", f"drop {named}")
+            raise UsageError(f"`measure` cannot train with {named}", f"remove {named}")
         if self.loop is Loop.TRAINER:
             self._check_trainer()
 
     def _check_trainer(self) -> None:
         if self.kernel in NOT_BY_TRAINER:
             raise UsageError(
-                f"the Trainer does not step with `{self.kernel}`", "drop the `kind` of the case"
+                f"the Trainer does not step with `{self.kernel}`", "remove the `kind` of the case"
             )
         if self.workload.packing:
-            raise UsageError("`measure` packs no sequences for the Trainer", "drop `$packing`")
+            raise UsageError("`measure` packs no sequences for the Trainer", "remove `$packing`")
 
 
 class _Adapters(Struct, frozen=True, kw_only=True):

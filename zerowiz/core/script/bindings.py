@@ -183,7 +183,7 @@ class Bindings:
         for other in self.facts.parser.of(option.dest):
             if SWITCHES.get(other.takes, value) != value:
                 return f"put `{other.flag}` {after}"
-        return f"drop `{given.words}` {after}" if given else f"edit {self.facts.path}"
+        return f"remove `{given.words}` {after}" if given else f"edit {self.facts.path}"
 
 
 def cast(setting: Setting[S], value: T, spellings: Mapping[T, Scalar] | None = None) -> Setting[T]:

@@ -34,7 +34,7 @@ def split_config_via(text: str) -> tuple[str, str]:
     is_empty = not posixpath.basename(name).strip("-. ")
     if way not in _WAYS or bool(colon) is not named or (named and is_empty):
         raise UsageError(
-            f"`$config_via {text}` is no way to a script",
+            f"`$config_via {text}` is not a way to pass a config",
             "`flag:NAME` is an option of the script, `env` Accelerate's variables, `file:PATH` a"
             " file that it reads, `none` no way at all",
         )
@@ -77,7 +77,7 @@ def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
     if posixpath.basename(seen) != posixpath.basename(name):
         raise UsageError(
             f"`$config_via file:{name}`: {facts.path} line {facts.config_line} names `{seen}`",
-            f"say `$config_via file:{seen}`",
+            f"use `$config_via file:{seen}`",
         )
     return replace(facts, literal_config=name)
 
@@ -93,7 +93,7 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
         raise UsageError(
             f"`$config_via flag:{name}`: {facts.path} takes no option `{flag}`",
             *([f"it takes {names}"] if names else []),
-            *([] if obstacle else ["drop `$config_via`: the script shows how it takes a config"]),
+            *([] if obstacle else ["remove `$config_via`: the script shows how it takes a config"]),
         )
     option = Option(flags=(flag,), dest=flag.lstrip("-"))
     return replace(facts, own_flag=flag, parser=replace(parser, options=(*parser.options, option)))

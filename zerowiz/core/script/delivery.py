@@ -187,15 +187,15 @@ def _by_literal(run: _Run) -> Delivery:
     if line is None:
         raise UsageError(
             f"`$config_via file:{literal}` and `$config {run.config_path}` name two configs",
-            f"say `$config_via file:{run.config_path}` where {run.facts.path} reads that one",
-            f"else drop `$config {run.config_path}`",
+            f"use `$config_via file:{run.config_path}` where {run.facts.path} reads that one",
+            f"else remove `$config {run.config_path}`",
         )
     where = f"{run.facts.path} line {line}"
     if run.is_own:
         raise UsageError(
             f"{where} names `{literal}`, and `$config` is `{run.config_path}`",
             f"write `{run.config_path}` in {where}",
-            f"or say `$config {literal}`",
+            f"or use `$config {literal}`",
         )
     raise ZerowizError(
         f"{where} names `{literal}`, and the plan is `{run.config_path}`",
@@ -274,23 +274,23 @@ OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
     Obstacle.TWO_CONFIGS: (
         "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as `config=`",
-        "drop `config=` in {path} line {line}: `args=` already carries it",
+        "remove `config=` in {path} line {line}: `args=` already carries it",
     ),
     Obstacle.BUILT: (
         "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
         (
-            "drop `config=` in {path} line {line} and hand `args=args` over there, of a parser that"
-            " `deepspeed.add_config_arguments(parser)` was called for"
+            "remove `config=` in {path} line {line} and hand `args=args` over there, of a parser"
+            " that `deepspeed.add_config_arguments(parser)` was called for"
         ),
     ),
     Obstacle.BUILT_HF: (
         "`deepspeed=` in line {line} is a value that the script builds itself",
-        "drop `deepspeed=` in {path} line {line}: zerowiz then hands its file over",
+        "remove `deepspeed=` in {path} line {line}: zerowiz then hands its file over",
         'or write `deepspeed="{config}"` there',
     ),
     Obstacle.BUILT_ACCELERATE: (
         "the DeepSpeed plugin in line {line} is one that the script builds itself",
-        "drop `deepspeed_plugin=` in {path} line {line}: zerowiz then hands its file over",
+        "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then hands its file over",
     ),
     Obstacle.HIDDEN_HF: (
         "its TrainingArguments come from where they cannot be seen (line {line})",

@@ -246,8 +246,8 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
     is_whole = facts.integration is not None and not facts.builds_elsewhere
     if method is not Method.FULL and is_whole and not facts.trains_adapters:
         raise UsageError(
-            f"`$method {method}` disagrees with {facts.path}, which does not import peft",
-            f"drop `$method {method}`: the script trains every parameter",
+            f"`$method {method}` conflicts with {facts.path}, which does not import peft",
+            f"remove `$method {method}`: the script trains every parameter",
         )
 
 

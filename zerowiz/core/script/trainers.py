@@ -172,8 +172,8 @@ def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
         if row is None:
             yield NotCounted(
                 what=Uncounted.TRAINER,
-                text=f"{where} is no trainer that is known; it is counted as sft unless you say"
-                " what it is like (`$trainer`)",
+                text=f"{where} is a trainer that zerowiz does not know; it is counted as sft"
+                " (`$trainer` sets another)",
                 settled_by_name=True,
             )
         elif row.uncounted:

@@ -42,7 +42,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
         raise UsageError(f"config `{text.path}` holds no JSON object", _HINT)
     values = _values(root)
     if {"machine", "schema_version"} <= values.keys():
-        raise UsageError(f"`{path}` is a machine, not a config", f"say `$machine {path}`")
+        raise UsageError(f"`{path}` is a machine, not a config", f"use `$machine {path}`")
     if "distributed_type" in values:
         raise UsageError(
             f"`{path}` is a config of Accelerate in JSON, which is read as YAML",
@@ -68,7 +68,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
             f"`{path}` names `{file.config_file}` and says {', '.join(map(_code, file.refused))}"
             " too, which Accelerate refuses",
             f"drop them from `{path}`: `{file.config_file}` says it",
-            f"or say `$config {file.config_file}`",
+            f"or use `$config {file.config_file}`",
         )
     if file.mixed_precision not in _PRECISIONS:
         raise UsageError(
@@ -79,7 +79,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
         raise UsageError(
             f"`{path}` says `parallelism_config`: ranks that share a sequence or a tensor are not"
             " planned",
-            f"drop `parallelism_config` from `{path}`",
+            f"remove `parallelism_config` from `{path}`",
         )
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return own

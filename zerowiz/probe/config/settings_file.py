@@ -39,7 +39,9 @@ def _read(name: str, script: str) -> str:
     path = Path(name)
     try:
         if path.exists() and not path.is_file():
-            raise PreflightError(f"`{name}` is no file, and {script} takes its arguments from it")
+            raise PreflightError(
+                f"`{name}` is not a file, and {script} takes its arguments from it"
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise PreflightError(

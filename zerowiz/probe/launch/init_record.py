@@ -52,7 +52,7 @@ def parse_record(text: str, name: str) -> Record:
             options=content["options"],
         )
     raise ZerowizError(
-        f"`{name}` is no record of this version's `zerowiz init`",
+        f"`{name}` is not a record of this version's `zerowiz init`",
         "run `zerowiz init` again, or name the script: `zerowiz launch train.py`",
     )
 

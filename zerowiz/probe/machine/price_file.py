@@ -24,7 +24,7 @@ def read_price_file(path: Path) -> dict[str, str]:
         raise UsageError(f"`{path}` is no {kind}: {error}") from None
     if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
         raise UsageError(
-            f"`{path}` is no list of prices",
+            f"`{path}` is not a list of prices",
             '`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON',
         )
     return content

@@ -164,7 +164,7 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     if path is None and parse_size(text) is not None:
         return None
     if path is None and not _HUB_ID.fullmatch(text):
-        raise UsageError(f"`{text}` is no folder here, no hub id and no size", _WANTED)
+        raise UsageError(f"`{text}` is not a folder here, no hub id and no size", _WANTED)
     path = path or _find_cached(text, environ)
     return _read_file(path) if path else _fetch(text, environ)
 

@@ -94,7 +94,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
         ZerowizError: The Hub cannot be reached, or refuses.
     """
     if urlsplit(endpoint).scheme not in {"http", "https"}:
-        raise UsageError(f"`HF_ENDPOINT` is no http address: `{endpoint}`")
+        raise UsageError(f"`HF_ENDPOINT` is not a http address: `{endpoint}`")
     headers = {"User-Agent": f"zerowiz/{__version__}"}
     if token:
         headers["Authorization"] = f"Bearer {token}"

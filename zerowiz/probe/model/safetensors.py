@@ -48,7 +48,7 @@ def parse_index(where: str, content: bytes) -> Sequence[str]:
     try:
         return sorted(set(json.loads(content)["weight_map"].values()))
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{where} is no index of safetensors", _CUT_SHORT) from error
+        raise UsageError(f"{where} is not an index of safetensors", _CUT_SHORT) from error
 
 
 def _read_header(path: Path) -> tuple[StoredTensor, ...]:

@@ -15,7 +15,7 @@ from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
 
 _Environ = Mapping[str, str]
 
-_ALONE = "`$nodes 1` launches on this node alone"
+_ALONE = "launch on this node only: `$nodes 1`"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 

@@ -113,7 +113,7 @@ def decode_recording(content: Mapping[str, Any], name: str) -> World:
     """
     for key in ("nvml", "environ", "files"):
         if not isinstance(content.get(key), dict):
-            raise UsageError(f"`{name}: {key}` is no object of answers")
+            raise UsageError(f"`{name}: {key}` is not an object with answers")
     if not content["nvml"]:
         raise UsageError(f"`{name}: nvml` holds no call")
     for variable, value in content["environ"].items():

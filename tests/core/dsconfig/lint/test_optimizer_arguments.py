@@ -38,13 +38,13 @@ def found(
 @pytest.mark.parametrize(
     ("name", "word", "fix"),
     [
-        ("SGD", "betas", "drop it"),
+        ("SGD", "betas", "remove it"),
         ("SGD", "weigth_decay", "write `weight_decay`"),
         ("Lamb", "learning_rate", "write `lr`"),
-        ("LION", "eps", "drop it"),
+        ("LION", "eps", "remove it"),
         ("adagrad", "epsilon", "write `eps`"),
-        ("RMSprop", "params", "drop it"),
-        ("Lion", "torch_adam", "drop it"),
+        ("RMSprop", "params", "remove it"),
+        ("Lion", "torch_adam", "remove it"),
     ],
 )
 def test_an_argument_that_is_not_there_is_an_error(name: str, word: str, fix: str) -> None:

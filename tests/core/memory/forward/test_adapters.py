@@ -28,7 +28,7 @@ def test_modules_are_names_with_commas_between_them(
 
 @pytest.mark.parametrize("text", ["", ",", "q_proj,,v_proj"])
 def test_a_list_with_a_hole_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no list of names"):
+    with pytest.raises(UsageError, match="is not a list of names"):
         parse_modules(text)
 
 

@@ -89,10 +89,10 @@ def _no_attempt(
     for spec in specs:
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))
-            return ZerowizError(f"`{path}` is not here as `{leader}` wrote it", SHARED)
+            return ZerowizError(f"`{path}` differs here from what `{leader}` wrote", SHARED)
     if folders:
         return ZerowizError(
             f"`{leader}` called, and has not said what to do within {deadline_s:g} s",
-            "its own output says why",
+            "see the output on that node",
         )
     return ZerowizError(f"no word from `{leader}` in `{job}` within {deadline_s:g} s", SHARED)

@@ -35,7 +35,7 @@ _FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
 _HURRIED_S = 5.0
 _MOST_NAMED = 5
 
-SHARED = "is the output folder on a file system that all nodes share? `$output_dir` names another"
+SHARED = "put the output folder on a file system that all nodes share: `$output_dir DIR`"
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -111,8 +111,8 @@ def _refuse_other_rendezvous(job: Path, own: Join) -> None:
     opened = read_open_rendezvous(job)
     if opened is None or opened.word != own.word:
         raise ZerowizError(
-            f"another job has taken over `{job}`",
-            "give each job an output folder of its own: `$output_dir`",
+            f"another job is using `{job}`",
+            "give each job its own output folder: `$output_dir DIR`",
         )
 
 
@@ -188,6 +188,6 @@ def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> Zerowiz
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     return ZerowizError(
         f"no word from {names}{more} in `{job}` within {deadline_s:g} s",
-        "does the job start one `zerowiz launch` on every node, all of one version?",
+        "start one `zerowiz launch` on every node, all of the same version",
         SHARED,
     )

@@ -180,7 +180,7 @@ def _merge(rendezvous: Rendezvous) -> Machine:
 def _launch_spec(start: Start) -> LaunchSpec:
     launch_plan, node_launch = start.launch_plan, start.run.node_launch
     if node_launch is None or launch_plan.master_port is None:
-        raise UsageError("this is no job of several copies")
+        raise UsageError("this job has one zerowiz only")
     delivery = deliver_plan(start.plan, start.facts, start.resume.script_args, start.strategy)
     copy = () if delivery.copy is None else (delivery.copy.path,)
     paths = (config_file(start.plan.options, start.strategy), *copy)

@@ -49,7 +49,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if folder is None or planned is None or not planned.evaluated.buffers.on_nvme:
         return
     if folder.is_folder is False:
-        yield found(NVME_FOLDER, f"`{folder.path}` is no folder", f"mkdir -p {folder.path}")
+        yield found(NVME_FOLDER, f"`{folder.path}` is not a folder", f"mkdir -p {folder.path}")
     elif folder.writable is False:
         yield found(
             NVME_FOLDER,

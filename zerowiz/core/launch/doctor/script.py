@@ -90,7 +90,7 @@ def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFind
         KEY_MISSING,
         f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}` in the config, which"
         " does not have it",
-        f"ask for it with `.get(...)` in {where} line {key.line}, or drop the line",
+        f"ask for it with `.get(...)` in {where} line {key.line}, or remove the line",
         "`$config FILE` runs a config of yours that has it",
     )
 
@@ -119,7 +119,7 @@ def _changed(
         KEY_CHANGED,
         f"`{key.code}` in {place} {verb} `{'.'.join(key.keys)}` of the config",
         *((by_option.change_to(planned),) if by_option and isinstance(planned, int | str) else ()),
-        f"drop {place}: the plan rests on `{key.keys[0]}`",
+        f"remove {place}: the plan rests on `{key.keys[0]}`",
         severity=None if surely and key.all_seen else Severity.WARNING,
     )
 
@@ -190,7 +190,7 @@ def _placed(
     return found(
         DEVICE_MAP,
         f"`{placement.code}` in {where} places the model, {what}",
-        f"drop `device_map=` in {where}",
+        f"remove `device_map=` in {where}",
         severity=severity,
     )
 
@@ -204,7 +204,7 @@ def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
         yield found(
             FSDP,
             f"{setting.source} asks for FSDP, and the job runs under DeepSpeed",
-            f"drop {setting.source}",
+            f"remove {setting.source}",
         )
 
 

@@ -69,7 +69,7 @@ def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
             AUTO_OUT_OF_PLACE,
             f"`{entry.label}` is a section, which nobody fills as a whole",
             severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
-            fix="drop it, or write its keys",
+            fix="remove it, or write its keys",
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
@@ -106,7 +106,7 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         AUTO_NOT_FILLED,
         f"nobody fills `{entry.label}`, neither the Trainer nor Accelerate",
         severity=Severity.ERROR if certain else Severity.WARNING,
-        fix="drop it for the default, or write a value",
+        fix="remove it for the default, or write a value",
     )
 
 

@@ -87,7 +87,7 @@ def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:
     if any(config.get(key) is not None for key in _FEWER_RANKS):
         ranks = None
     if train % batch.divisor:
-        yield _unequal(config, f"{train} is no multiple of {_product(batch)}")
+        yield _unequal(config, f"{train} is not a multiple of {_product(batch)}")
     elif ranks is not None and not _holds(batch, train, ranks):
         yield _unequal(config, f"{train} is not {_product(batch)} * {ranks} ranks")
 
@@ -120,5 +120,5 @@ def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
         f"the `train_batch_size` of {message}",
-        fix="drop `train_batch_size`, DeepSpeed works it out",
+        fix="remove `train_batch_size`, DeepSpeed works it out",
     )

@@ -99,7 +99,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
             "the optimizer steps "
             + (f"{sub_group} elements at a time" if sub_group else "each parameter by itself"),
             severity=Severity.INFO if sub_group else Severity.WARNING,
-            fix="drop it for the default of 1000000000",
+            fix="remove it for the default of 1000000000",
         )
 
 
@@ -157,7 +157,7 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 NOTHING_PREFETCHED,
                 f"a `{config.last[path].label}` of 0 prefetches nothing",
-                fix=f"drop it for the default of {default}",
+                fix=f"remove it for the default of {default}",
             )
 
 

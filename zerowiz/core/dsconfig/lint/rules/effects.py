@@ -50,7 +50,7 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
         f"`{entry.label}` does nothing at stage {config.stage}",
-        fix=f"drop it, or write stage {' or '.join(map(str, stages))}",
+        fix=f"remove it, or write stage {' or '.join(map(str, stages))}",
     )
 
 
@@ -74,7 +74,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
             KEY_DOES_NOTHING,
             f"nothing in DeepSpeed {config.schema.version} reads `{entry.label}`",
             severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
-            fix="drop it",
+            fix="remove it",
         )
     # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
     # and those of transformers do not.
@@ -108,7 +108,7 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         yield entry.found(
             SECTION_DISABLED,
             f"`{entry.label}` has no `enabled`, and is off",
-            fix='write `"enabled": true`, or drop the section',
+            fix='write `"enabled": true`, or remove the section',
         )
     elif entry.value["enabled"] is False and not _is_harmless(config, entry, rest):
         yield entry.found(

@@ -73,7 +73,7 @@ def no_config(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         NOT_A_CONFIG,
-        "this is no DeepSpeed config, for none of its keys is DeepSpeed's",
+        "this is not a DeepSpeed config, for none of its keys is DeepSpeed's",
         severity=Severity.ERROR if known else Severity.WARNING,
         fix="say the file that the script hands to DeepSpeed",
     )
@@ -127,7 +127,7 @@ def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     has_bf16 = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
     if entry.path == "bfloat16" and (has_bf16 or config.by_accelerate):
         yield entry.found(
-            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", fix="drop it"
+            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", fix="remove it"
         )
     # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
     if entry.path == "zero_optimization" and isinstance(entry.value, bool):
@@ -163,9 +163,9 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
         verb = "refuses" if refused else "ignores"
         yield entry.found(
             UNKNOWN_KEY,
-            f"`{entry.label}` is no key of {_section(entry.section)}, DeepSpeed {verb} it",
+            f"`{entry.label}` is not a key of {_section(entry.section)}, DeepSpeed {verb} it",
             severity=Severity.ERROR if refused else Severity.WARNING,
-            fix="drop it",
+            fix="remove it",
         )
 
 
@@ -178,9 +178,9 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     fix, edits = f"call it `{guess.name}`", rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
-        f"`{entry.label}` is no key of {_section(entry.section)}, did you mean `{guess.name}`?",
+        f"`{entry.label}` is not a key of {_section(entry.section)}, did you mean `{guess.name}`?",
         severity=harm if refused or is_lost else Severity.WARNING,
-        fix=fix if is_free else "drop it, the right key is there too",
+        fix=fix if is_free else "remove it, the right key is there too",
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
 
@@ -204,7 +204,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
         MISPLACED_KEY,
         f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
-        fix="drop it, bf16 needs no loss scale" if useless else f"move it to {places}",
+        fix="remove it, bf16 needs no loss scale" if useless else f"move it to {places}",
         edits=drop(config.text, entry) if useless else (),
     )
 
@@ -278,7 +278,7 @@ def _removed(config: Config, entry: Entry) -> ConfigFinding:
     return entry.found(
         REMOVED_KEY,
         f"DeepSpeed {config.schema.version} refuses `{entry.label}`, which it has removed",
-        fix="drop it, it was off" if is_off else "drop it, or take an older DeepSpeed",
+        fix="remove it, it was off" if is_off else "remove it, or take an older DeepSpeed",
         edits=drop(config.text, entry) if is_off else (),
     )
 
@@ -287,14 +287,14 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
     new_path = entry.key.new_path if entry.key else None
     if new_path is None:
-        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", fix="drop it")
+        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", fix="remove it")
     new_name = new_path.rpartition(".")[2]
     if new_path in config.last:
         return entry.found(
             DEPRECATED_KEY,
             f"`{entry.label}` is deprecated, and DeepSpeed refuses it beside `{new_name}`",
             severity=Severity.ERROR,
-            fix="drop it",
+            fix="remove it",
         )
     # accelerate/accelerator.py, _prepare_deepspeed looks at offload_optimizer.device, and keeps
     # an optimizer that runtime/engine.py, _configure_optimizer refuses.

@@ -44,14 +44,14 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
             OFFLOAD_WITHOUT_STAGE,
             "an offload of the optimizer needs stage 1, 2 or 3",
             severity=Severity.ERROR if forced else Severity.WARNING,
-            fix="raise the stage, or drop it",
+            fix="raise the stage, or remove it",
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
         yield _at(config, "offload_param").found(
             OFFLOAD_WITHOUT_STAGE,
             f"`offload_param` does nothing at stage {config.stage}",
-            fix="write stage 3, or drop it",
+            fix="write stage 3, or remove it",
         )
 
 
@@ -102,7 +102,7 @@ def _ratio(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             PARTIAL_OFFLOAD,
             f"a `ratio` of {entry.value} needs stage 3, not {config.stage}",
-            fix="drop it, or write stage 3",
+            fix="remove it, or write stage 3",
         )
 
 
@@ -142,7 +142,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
         yield config.last["optimizer.params.torch_adam"].found(
             OPTIMIZER_UNDER_OFFLOAD,
             "`torch_adam` steps on the CPU with torch's own AdamW, which is slow",
-            fix="drop it",
+            fix="remove it",
         )
 
 

@@ -121,7 +121,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
         # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
         yield kind.found(
             UNTESTED_OPTIMIZER,
-            f"`{kind.value}` does not go with ZeRO",
+            f"`{kind.value}` cannot be combined with ZeRO",
             severity=config.if_built,
             fix="write stage 0",
         )
@@ -170,7 +170,7 @@ def _unknown_params(
                 rule,
                 f"`{name}` takes no `{shown(word)}`",
                 severity=config.if_built,
-                fix="drop it",
+                fix="remove it",
             )
 
 

@@ -126,4 +126,4 @@ def _fix(word: str, known: frozenset[str]) -> str:
     near = get_close_matches(word, sorted(known), n=1)
     other = _OTHER_WORDS.get(word)
     meant = other if other in known else near[0] if near else None
-    return f"write `{meant}`" if meant else "drop it"
+    return f"write `{meant}`" if meant else "remove it"

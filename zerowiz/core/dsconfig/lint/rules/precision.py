@@ -82,7 +82,7 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
                 f"`{config.last[path].name}` needs stage 1, 2 or 3",
-                fix="raise the stage, or drop it",
+                fix="raise the stage, or remove it",
             )
     # runtime/base_optimizer.py, _configure_master_weights.
     on_gpu = config.truth(_STATES) is not False
@@ -135,7 +135,7 @@ def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             ANOTHER_PARAM_DTYPE,
             f"`param_dtype` is {wanted}, and the model trains in {known[0]}",
-            fix="drop it",
+            fix="remove it",
         )
 
 

@@ -56,7 +56,7 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
         "DeepCompile": config.truth("compile.deepcompile"),
     }
     for name in (name for name, is_there in others.items() if is_there):
-        yield entry.found(SUM_REFUSED, f"`sum` does not go with {name}", fix="write `mean`")
+        yield entry.found(SUM_REFUSED, f"`sum` cannot be combined with {name}", fix="write `mean`")
 
 
 PRESCALE_REFUSED = Rule(
@@ -76,14 +76,15 @@ def _prescale(config: Config) -> Iterator[ConfigFinding]:
     if config.truth("prescale_gradients"):
         yield config.last["prescale_gradients"].found(
             PRESCALE_REFUSED,
-            f"`prescale_gradients` does not go with `reduce_scatter` at stage {config.stage}",
-            fix="drop it",
+            "`prescale_gradients` cannot be combined with `reduce_scatter` at stage"
+            f" {config.stage}",
+            fix="remove it",
         )
     if factor is not None and isinstance(factor.value, (int, float)) and factor.value != 1:
         yield factor.found(
             PRESCALE_REFUSED,
-            f"`{factor.name}` does not go with `reduce_scatter` at stage {config.stage}",
-            fix="drop it",
+            f"`{factor.name}` cannot be combined with `reduce_scatter` at stage {config.stage}",
+            fix="remove it",
         )
 
 
@@ -99,7 +100,7 @@ def _legacy(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_zero_optimizer.
     if config.stage and config.truth(f"{ZERO}.legacy_stage1"):
         yield config.last[f"{ZERO}.legacy_stage1"].found(
-            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="drop it"
+            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="remove it"
         )
 
 
@@ -121,10 +122,10 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
     refused = {
         "needs stage 1 or 2": config.stage in {0, 3},
         "needs a `gradient_clipping` of 0": clips not in (AUTO, 0),
-        "does not go with `offload_optimizer`": offloads(config),
+        "cannot be combined with `offload_optimizer`": offloads(config),
     }
     for message in (message for message, is_so in refused.items() if is_so):
-        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", fix="drop it")
+        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", fix="remove it")
 
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:

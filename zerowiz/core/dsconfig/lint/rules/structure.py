@@ -62,5 +62,5 @@ def check(config: Config) -> Iterator[ConfigFinding]:
             f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
             key=entry.path if entry else member.key.name,
             severity=severity,
-            fix="drop one of them",
+            fix="remove one of them",
         )
