@@ -214,7 +214,6 @@ HEAVY = {
     "transformers",
     "deepspeed",
     "accelerate",
-    "questionary",
     "prompt_toolkit",
     "pynvml",
 }

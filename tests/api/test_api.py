@@ -43,7 +43,7 @@ def test_every_name_is_there_and_nothing_else_is_loaded_by_the_import() -> None:
         "heavy = {'msgspec', 'typer', 'torch', 'inspect'} & set(sys.modules)\n"
         "for name in zerowiz.__all__: getattr(zerowiz, name)\n"
         "print(sorted(before), sorted(heavy), sorted(set(zerowiz.__all__) - set(dir(zerowiz))))\n"
-        "print(sorted({'torch', 'transformers', 'deepspeed', 'typer', 'questionary'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'transformers', 'deepspeed', 'typer', 'prompt_toolkit'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
         [

@@ -21,7 +21,8 @@ OTHERS = re.compile(
 )
 
 # What a person's keys send.
-ENTER, DOWN, CTRL_C = "\r", "\x1b[B", "\x03"
+ENTER, TAB, ESCAPE, CTRL_C, CTRL_D = "\r", "\t", "\x1b", "\x03", "\x04"
+UP, DOWN, BACKSPACE = "\x1b[A", "\x1b[B", "\x7f"
 
 # One tiny script for each way that a config reaches one.
 HF_PARSER = """\
@@ -127,20 +128,44 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Terminal:
-    """A person's terminal: a real pseudo-terminal, and the screen that they see."""
+    """A person's terminal: a real pseudo-terminal, and the screen that they see.
 
-    def __init__(self, folder: Path, words: Sequence[str], env: Mapping[str, str]) -> None:
-        self.screen = pyte.Screen(COLUMNS, LINES)
+    Args:
+        folder: Where the program runs.
+        words: Those of `zerowiz`, or of another Python program.
+        env: What stands in the environment besides.
+        program: What Python runs.
+        columns: How wide it is.
+        lines: How high it is.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        program: Sequence[str] = ("-m", "zerowiz"),
+        columns: int = COLUMNS,
+        lines: int = LINES,
+    ) -> None:
+        self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
+        self.received = b""
         self.child = pexpect.spawn(
             sys.executable,
-            ["-m", "zerowiz", *words],
+            [*program, *words],
             cwd=str(folder),
-            env=clean_environ(TERM="xterm-256color", **env),
-            dimensions=(LINES, COLUMNS),
+            env=clean_environ(**{"TERM": "xterm-256color", **env}),
+            dimensions=(lines, columns),
             timeout=_PATIENCE_SECONDS,
         )
         self.quiet = False
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Another size; the program hears of it."""
+        self.screen.resize(lines, columns)
+        self.child.setwinsize(lines, columns)
 
     @property
     def lines(self) -> list[str]:
@@ -163,8 +188,7 @@ class Terminal:
         except pexpect.EOF:
             return False
         self.stream.feed(got)
-        if b"\x1b[6n" in got:  # prompt_toolkit asks a terminal where its cursor is
-            self.child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        self.received += got
         return True
 
     def wait_for(self, words: str) -> None:
@@ -179,10 +203,14 @@ class Terminal:
     def reply(self, question: str, keys: str) -> None:
         """Wait for a question until it is drawn, then press keys."""
         self.wait_for(question)
-        while not self.quiet:
-            assert self._look(), f"it ended at {question!r}:\n{self.text}"
+        self.settle()
         self.child.send(keys)
         self.quiet = False
+
+    def settle(self) -> None:
+        """Read on until nothing comes for a moment."""
+        while not self.quiet:
+            assert self._look(), f"it ended:\n{self.text}"
 
     def end(self) -> int:
         """Wait for the end; the exit code."""

@@ -394,7 +394,7 @@ def test_no_bytes_end_in_a_traceback(
         assert getattr(result, "code", None) in {0, 1, 2, 6}, data
 
 
-HEAVY = {"torch", "transformers", "deepspeed", "accelerate", "pydantic", "questionary", "rich"}
+HEAVY = {"torch", "transformers", "deepspeed", "accelerate", "pydantic", "prompt_toolkit", "rich"}
 
 
 def test_check_loads_nothing_heavy(configs: Path) -> None:

@@ -228,7 +228,7 @@ def test_nothing_heavy_is_loaded(folder: Path) -> None:
 
     assert 0 == done.returncode, done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    heavy = {"torch", "transformers", "deepspeed", "accelerate", "questionary", "rich", "numpy"}
+    heavy = {"torch", "transformers", "deepspeed", "accelerate", "prompt_toolkit", "rich", "numpy"}
     assert "zerowiz.core.launch.doctor" in loaded
     assert set() == heavy & loaded
 

@@ -13,7 +13,8 @@ from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.values import replace
-from zerowiz.ui import ask, show
+from zerowiz.ui import show
+from zerowiz.ui.ask.person import find_person
 from zerowiz.ui.planned import files as show_files
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -31,8 +32,7 @@ def init(
 ) -> None:
     """Ask a few questions, choose a strategy and write its config"""
     reporter = TerminalReporter(quiet=options.quiet)
-    asks = ask.can_ask(os.environ, yes=options.yes or options.as_json)
-    person = ask if asks else None
+    person = find_person(os.environ, yes=options.yes or options.as_json)
     with showing_refused_plan(as_json=options.as_json):
         planned = plan_init(script, tuple(args or ()), options, reporter, person, slurm=slurm)
     if not options.dry_run:

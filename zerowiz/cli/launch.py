@@ -18,7 +18,8 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.ui import ask, show
+from zerowiz.ui import show
+from zerowiz.ui.ask.person import find_person
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 from zerowiz.ui.planned import files as show_files
 
@@ -93,8 +94,7 @@ def launch(
         grace_seconds=grace_seconds,
     )
     prepared = prepare_launch(script, tuple(args or ()), options, how, reporter)
-    asks = ask.can_ask(os.environ, yes=options.yes or options.as_json)
-    person = ask if asks else None
+    person = find_person(os.environ, yes=options.yes or options.as_json)
     if not options.dry_run:
         raise typer.Exit(run_launch(prepared, reporter, person))
     with showing_refused_plan(as_json=options.as_json):

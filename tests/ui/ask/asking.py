@@ -1,0 +1,51 @@
+"""Ask the questions of a JSON file at this terminal, as the wizard does; print the answers.
+
+An answer that starts with "bad" is refused. Going back asks the question before.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from zerowiz.core.decision.questions import Back, Question
+from zerowiz.errors import ZerowizError
+from zerowiz.ui.ask.person import find_person
+
+
+def check(answer: str) -> None:
+    time.sleep(float(os.environ.get("CHECK_SECONDS", "0")))
+    if answer.startswith("bad"):
+        raise ZerowizError(f"`{answer}` is bad", "say `good`")
+
+
+def main() -> None:
+    questions = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Question])
+    person = find_person(os.environ, yes=False)
+    assert person is not None
+    person.tell(["a line before"])
+    answers: list[str] = []
+    while len(answers) < len(questions):
+        question = questions[len(answers)]
+        answer = person.ask(
+            question,
+            check=check,
+            consequence=lambda answer: f"leads to <{answer}>",
+            can_go_back=bool(answers),
+        )
+        if isinstance(answer, Back):
+            answers.pop()
+            continue
+        answers.append(answer)
+        person.tell([f"told after {question.key}"])
+    sys.stdout.write(json.dumps(answers) + "\n")
+
+
+try:
+    main()
+except ZerowizError as error:
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(error.exit_code)

@@ -1,0 +1,1 @@
+"""How a person is asked at a terminal."""

@@ -1,0 +1,56 @@
+"""The lines that a person can point at, and those that what they type leaves."""
+
+from collections.abc import Sequence
+
+from zerowiz.core.decision.questions import AnswerKind, Choice, Question
+
+_YES_OR_NO = (Choice(value="yes", title="yes"), Choice(value="no", title="no"))
+
+
+def choices_of(question: Question) -> tuple[Choice, ...]:
+    """What can be chosen; empty where the answer is typed."""
+    return _YES_OR_NO if question.kind is AnswerKind.CONFIRM else question.choices
+
+
+class Menu:
+    """Lines, one of which may be pointed at.
+
+    Args:
+        choices: All lines.
+        pointed: The answer of the line that is pointed at; None: of no line yet.
+    """
+
+    def __init__(self, choices: Sequence[Choice], pointed: str | None = None) -> None:
+        self._all = tuple(choices)
+        self.shown = self._all
+        self.pointed: int | None = None
+        self._point_at(pointed)
+
+    @property
+    def choice(self) -> Choice | None:
+        """The line that is pointed at."""
+        return None if self.pointed is None else self.shown[self.pointed]
+
+    def move(self, step: int) -> None:
+        """Point at the next line, or with -1 at the one before; after the last comes the first."""
+        if self.shown:
+            before = (-1 if step > 0 else 0) if self.pointed is None else self.pointed
+            self.pointed = (before + step) % len(self.shown)
+
+    def keep(self, typed: str) -> None:
+        """Keep the lines that have each typed word, and point at the same line, else the first."""
+        pointed = self.choice
+        words = typed.casefold().split()
+        self.shown = tuple(each for each in self._all if _has(each, words))
+        self._point_at(None if pointed is None else pointed.value)
+        if self.pointed is None and self.shown:
+            self.pointed = 0
+
+    def _point_at(self, value: str | None) -> None:
+        values = [choice.value for choice in self.shown]
+        self.pointed = values.index(value) if value in values else None
+
+
+def _has(choice: Choice, words: Sequence[str]) -> bool:
+    text = f"{choice.title} {choice.value}".casefold()
+    return all(word in text for word in words)

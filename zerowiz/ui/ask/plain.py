@@ -1,0 +1,101 @@
+"""Ask line by line, at a terminal that can only print: choices have numbers, nothing is redrawn."""
+
+import sys
+from collections.abc import Callable
+
+from zerowiz.core.decision.questions import AnswerKind, Back, Question
+from zerowiz.core.flags import spell
+from zerowiz.ui.ask.menu import choices_of
+from zerowiz.ui.ask.paths import as_answer
+from zerowiz.ui.text.fold import fold
+
+_BACK, _MORE = "<", "?"
+
+
+def ask_plainly(question: Question, *, can_go_back: bool) -> str | Back:
+    """One line of a person; a number means the choice before which it stands.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+        EOFError: The input ended.
+    """
+    while True:
+        _show(question)
+        line = _read(_prompt(question, can_go_back=can_go_back))
+        if line == _BACK and can_go_back:
+            return Back.BACK
+        if line != _MORE or not question.more:
+            return _answer(question, line)
+        say(question.more, indent=2)
+
+
+def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
+    """What the answer leads to, once it is given."""
+    if leads_to := consequence(answer):
+        say(f"-> {leads_to}", indent=2)
+
+
+def say(text: str, *, indent: int = 0) -> None:
+    """Text on stderr; what would steer a terminal is shown as `?`."""
+    for line in spell(text).splitlines():
+        plain = "".join(c if c.isprintable() else "?" for c in line)
+        sys.stderr.write(fold(" " * indent + plain, sys.stderr, hang=indent + 2) + "\n")
+
+
+def _show(question: Question) -> None:
+    sys.stderr.write("\n")
+    if question.why:
+        say(question.why)
+    say(f"? {question.text}")
+    if question.kind is AnswerKind.CHOICE:
+        for number, choice in enumerate(question.choices, 1):
+            detail = f" - {choice.detail}" if choice.detail else ""
+            say(f"{number}) {choice.title}{detail}", indent=2)
+
+
+def _prompt(question: Question, *, can_go_back: bool) -> str:
+    parts = {
+        f"Enter: {_default(question)}": question.default is not None,
+        "yes or no": question.kind is AnswerKind.CONFIRM,
+        f"{_MORE}: more": bool(question.more),
+        f"{_BACK}: back": can_go_back,
+    }
+    keys = ", ".join(part for part, is_known in parts.items() if is_known)
+    what = "number" if question.kind is AnswerKind.CHOICE else "answer"
+    return f"  {what} ({keys}): " if keys else f"  {what}: "
+
+
+def _default(question: Question) -> str:
+    """The default as it would be typed."""
+    values = [choice.value for choice in question.choices]
+    if question.kind is AnswerKind.CHOICE and question.default in values:
+        return str(values.index(question.default) + 1)
+    return question.default or ""
+
+
+def _read(prompt: str) -> str:
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = ""
+    try:
+        line = sys.stdin.readline()
+    finally:
+        if not line.endswith("\n"):
+            sys.stderr.write("\n")
+    if not line:
+        raise EOFError
+    return line.strip()
+
+
+def _answer(question: Question, line: str) -> str:
+    """What a line means: its number, or the beginning of one choice, or itself."""
+    if not line:
+        return question.default or ""
+    if question.kind is AnswerKind.PATH:
+        return as_answer(line)
+    choices = choices_of(question)
+    if question.kind is AnswerKind.CHOICE and line.isdecimal() and 0 < int(line) <= len(choices):
+        return choices[int(line) - 1].value
+    beginning = line.casefold()
+    meant = [each for each in choices if each.title.casefold().startswith(beginning)]
+    return meant[0].value if len(meant) == 1 else line
