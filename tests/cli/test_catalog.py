@@ -123,7 +123,7 @@ def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
         (("--price", "1/gpu-hour", "--price", "2/gpu-hour"), "two prices"),
         (("--price", "H200=4/gpu-hour"), "`--price` has no price for NVIDIA A100-SXM4-80GB"),
         (("--price", "none.toml"), "`none.toml` cannot be read"),
-        (("--price", "broken.toml"), "`broken.toml` is no TOML"),
+        (("--price", "broken.toml"), "`broken.toml` is not TOML"),
         (("--price", "list.json"), "`list.json` is not a list of prices"),
     ],
 )

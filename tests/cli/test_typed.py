@@ -263,7 +263,7 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
         (
             ("-m", "train.py"),
             5,
-            "`train.py` is no name of a module",
+            "`train.py` is not a name of a module",
             ("without `--module` it is a script: `zerowiz launch train.py`",),
         ),
     ],

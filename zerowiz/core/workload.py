@@ -417,7 +417,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             return
         if not 0 <= fraction <= 1:
             raise UsageError(
-                f"`$vllm_memory_fraction {fraction}` is no part of a GPU's memory",
+                f"`$vllm_memory_fraction {fraction}` is not a part of a GPU's memory",
                 "it is a number from 0 to 1, such as `$vllm_memory_fraction 0.3`",
             )
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:

@@ -17,8 +17,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 ON_SCRIPTS = ("init", "launch", "doctor")
 
-WHY = "fp32, as this CPU does not compute bf16 (`--precision`)"
-WARNING = "bf16 on a CPU that does not compute it"
+WHY = "fp32, as this CPU has no bf16 instructions (`--precision`)"
+WARNING = "torch emulates bf16"
 
 
 @pytest.fixture

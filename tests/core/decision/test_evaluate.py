@@ -306,12 +306,12 @@ def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> 
     assert PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
     with pytest.raises(UsageError, match="1024 learned positions") as caught:
         PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
-    assert ("`$sequence_tokens 1024` is the most that it takes",) == caught.value.hints
+    assert ("use at most `$sequence_tokens 1024`",) == caught.value.hints
 
 
 def test_told_arithmetic_knows_no_adapters() -> None:
     told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
-    with pytest.raises(UsageError, match="knows no `method lora`"):
+    with pytest.raises(UsageError, match="has no rule for `method lora`"):
         PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
 
 

@@ -382,7 +382,9 @@ def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> Non
 def test_an_offload_that_no_strategy_has_is_refused_with_the_stages_that_have_it(
     stage: int, offload: OffloadChoice
 ) -> None:
-    with pytest.raises(UsageError, match=rf"`stage {stage}` with `offload {offload}`") as refused:
+    with pytest.raises(
+        UsageError, match=f"`stage {stage}` cannot be combined with `offload {offload}`"
+    ) as refused:
         walk({}, constraints=Constraints(stage=stage, offload=offload))
     (hint,) = refused.value.hints
     named = dict(zip(("optimizer", "all"), hint.split(", the parameters at "), strict=True))

@@ -134,7 +134,7 @@ def test_a_text_is_read_as_hjson_reads_it(text: str, value: object) -> None:
 
 
 NEVER = "is never closed"
-GREEDY = "; the text without quotes on line 1 takes its whole line"
+GREEDY = "; the unquoted text on line 1 runs to the end of that line"
 # Texts that hjson refuses: line and column of the cause, and what is said.
 REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "an open object": ('{"a": {\n"b": 1', (1, 7, f"this `{{` {NEVER}")),
@@ -144,15 +144,18 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "NaN on one line": ('{"a": [NaN]}', (1, 7, f"this `[` {NEVER}{GREEDY}")),
     "a root that ends too early": ("a: 1\nb:", (2, 3, "the text ends too early")),
     "a mark and nothing else": ("\ufeff", (1, 1, "the text ends too early")),
-    "a second root": ("{}\n{}", (2, 1, "the config has ended before this")),
-    "a bracket too many": ("[1]]", (1, 4, "the config has ended before this")),
-    "two commas": ("[1,,2]", (1, 4, "`,` stands where a value was expected")),
-    "a comma first": ("{,}", (1, 2, "`,` stands where a key was expected")),
-    "a value that is missing": ('{"a": }', (1, 7, "`}` stands where a value was expected")),
-    "the wrong bracket": ("{a: 1 ]", (1, 7, "`]` stands where a key was expected")),
-    "a colon without a key": ("{: 1}", (1, 2, "`:` stands where a key was expected")),
-    "a key without a colon": ('{"a" 1}', (1, 6, "no `:` after the key `a`")),
-    "a bare key without a colon": ("{\n a b: 1}", (2, 2, "no `:` after the key `a`")),
+    "a second root": ("{}\n{}", (2, 1, "the config ends before this")),
+    "a bracket too many": ("[1]]", (1, 4, "the config ends before this")),
+    "two commas": ("[1,,2]", (1, 4, "`,` is not a value")),
+    "a comma first": ("{,}", (1, 2, "`,` is not a key")),
+    "a value that is missing": ('{"a": }', (1, 7, "`}` is not a value")),
+    "the wrong bracket": ("{a: 1 ]", (1, 7, "`]` is not a key")),
+    "a colon without a key": ("{: 1}", (1, 2, "`:` is not a key")),
+    "a key without a colon": ('{"a" 1}', (1, 6, "there is there is no `:` after the key `a`")),
+    "a bare key without a colon": (
+        "{\n a b: 1}",
+        (2, 2, "there is there is no `:` after the key `a`"),
+    ),
     "an open string": ('{"a": "b,\n"c": 1}', (1, 7, "this string is not closed on its line")),
     "an open key": ('{"a: 1}', (1, 2, "this string is not closed on its line")),
     "a tab in a string": ('["a\tb"]', (1, 4, "`\\t` in a string must be escaped")),
@@ -161,10 +164,10 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "a code unit of other digits": (r'["\u0x12"]', (1, 3, r"`\u0x12` is not an escape")),
     "a pair with a broken half": (r'["\ud83d\uzzzz"]', (1, 9, r"`\uzzzz` is not an escape")),
     "an open block": ("\n[ '''a", (2, 3, f"this ''' {NEVER}")),
-    "a key in a block": ("{'''a''': 1}", (1, 4, "no `:` after the key ``")),
+    "a key in a block": ("{'''a''': 1}", (1, 4, "there is there is no `:` after the key ``")),
     "a long key without a colon": (
         "{" + "k" * 90,
-        (1, 2, f"no `:` after the key `{'k' * 40}`"),
+        (1, 2, f"there is there is no `:` after the key `{'k' * 40}`"),
     ),
     # Here hjson fails with a ValueError, IndexError or OverflowError, and then reads no lone text.
     "an open comment": ("a: 1 /* b", (1, 6, f"this comment {NEVER}")),
@@ -191,7 +194,7 @@ def test_a_text_that_hjson_refuses_is_refused_at_its_place(
 def test_an_error_says_its_place_in_its_message() -> None:
     with pytest.raises(JsonTextError) as caught:
         parse("{\n  ]")
-    assert caught.value.message == "line 2, column 3: `]` stands where a key was expected"
+    assert caught.value.message == "line 2, column 3: `]` is not a key"
 
 
 @pytest.mark.parametrize("text", pytest.importorskip("hjson.tests.test_fail").JSONDOCS)
@@ -223,23 +226,23 @@ def test_a_json_text_is_read_as_json_reads_it(text: str, value: str) -> None:
     assert value == as_parsed(text, Dialect.JSON)
 
 
-LAST_COMMA = "`json` takes no comma after the last value"
+LAST_COMMA = "JSON allows no comma after the last value"
 REFUSED_AS_JSON: dict[str, tuple[str, tuple[int, int, str]]] = {
-    "a comment": ('{\n  "a": 1, // b\n}', (2, 11, "`json` takes no comments")),
-    "a comment before all": ("# a\n{}", (1, 1, "`json` takes no comments")),
+    "a comment": ('{\n  "a": 1, // b\n}', (2, 11, "JSON allows no comments")),
+    "a comment before all": ("# a\n{}", (1, 1, "JSON allows no comments")),
     "a last comma": ('{\n"a": 1 ,\n}', (2, 8, LAST_COMMA)),
     "a last comma in an array": ("[1,]", (1, 3, LAST_COMMA)),
-    "single quotes": ("{'a': 1}", (1, 2, "`json` takes no single quotes")),
+    "single quotes": ("{'a': 1}", (1, 2, "JSON allows no single quotes")),
     "a Python word": (
         '{"a": True}',
-        (1, 7, "`json` takes `true`, `false` and `null`, not Python's words"),
+        (1, 7, "JSON has `true`, `false` and `null`, not `True`, `False` and `None`"),
     ),
-    "a byte order mark": ("\ufeff{}", (1, 1, "`json` takes no byte order mark")),
+    "a byte order mark": ("\ufeff{}", (1, 1, "JSON allows no byte order mark")),
     "a key without a colon": (
         '{\n"a" 1}',
-        (2, 5, "`json` stops here: Expecting ':' delimiter"),
+        (2, 5, "syntax error: Expecting ':' delimiter"),
     ),
-    "an empty text": ("", (1, 1, "`json` stops here: Expecting value")),
+    "an empty text": ("", (1, 1, "syntax error: Expecting value")),
     "too many digits": ("[" + "9" * 5000 + "]", (1, 2, "this number has too many digits")),
 }
 

@@ -123,7 +123,7 @@ def test_uuids_among_unlike_gpus_need_no_note(text: str, expected: list[str]) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0,9,1", "the list ends at `9`, which is no GPU here"),
+        ("0,9,1", "the list ends at `9`, which is not a GPU here"),
         ("1,x", "the list ends at `x`"),
         ("GPU-0,GPU-zz", "the list ends at `GPU-zz`"),
     ],

@@ -298,10 +298,10 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["FSDP", "MULTI_GPU", "NO", "'NO'", "MEGATRON_LM"])
 def test_a_file_that_is_not_for_deepspeed_is_refused(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path, f"distributed_type: {kind}\nfsdp_config: {{fsdp_version: 2}}\n")
-    what = f"is a config of Accelerate for {kind.strip(chr(39))}, and not for DeepSpeed"
+    what = f"is an Accelerate config for {kind.strip(chr(39))}, not for DeepSpeed"
     with pytest.raises(UsageError, match=what) as caught:
         read_config_file(path)
-    assert "decide how DeepSpeed shards the model" in caught.value.hints[0]
+    assert "to let zerowiz write the DeepSpeed config" in caught.value.hints[0]
 
 
 def test_a_file_that_names_a_config_is_that_config(

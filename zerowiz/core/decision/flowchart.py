@@ -130,10 +130,10 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     )
     if not strategies:
         raise UsageError(
-            f"zerowiz has no strategy for `$stage {constraints.stage}` with"
-            f" `$offload {constraints.offload}`",
-            f"the optimizer goes to the host at {_stages_with(Offload.OPTIMIZER)},"
-            f" the parameters at {_stages_with(Offload.ALL)}",
+            f"`$stage {constraints.stage}` cannot be combined with `$offload"
+            f" {constraints.offload}`",
+            f"DeepSpeed offloads the optimizer at {_stages_with(Offload.OPTIMIZER)}, the"
+            f" parameters at {_stages_with(Offload.ALL)}",
         )
     return strategies
 

@@ -86,15 +86,15 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         known = FAMILIES.get(a.family)
         if known is not None and known.learned_positions and tokens > a.positions:
             raise UsageError(
-                f"`$sequence_tokens {tokens}`: `{self.model.name}` has {a.positions}"
-                " learned positions",
-                f"`$sequence_tokens {a.positions}` is the most that it takes",
+                f"`$sequence_tokens {tokens}`: `{self.model.name}` has only {a.positions} learned"
+                " positions",
+                f"use at most `$sequence_tokens {a.positions}`",
             )
         by_rule = self.accounting is Accounting.TEXTBOOK
         if by_rule and self.workload.method is not Method.FULL:
             raise UsageError(
-                f"`$accounting textbook` knows no `$method {self.workload.method}`",
-                "remove `$accounting textbook` for what DeepSpeed really allocates",
+                f"`$accounting textbook` has no rule for `$method {self.workload.method}`",
+                "remove `$accounting textbook` to count what DeepSpeed allocates",
             )
         self._refuse_uncounted_step()
 
@@ -112,8 +112,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         for words, (said, known) in asked.items():
             if said and not known:
                 raise UsageError(
-                    f"`{words}` is not counted for `{self.model.name}` ({a.family})",
-                    f"remove `{words}` for an upper bound",
+                    f"`{words}` cannot be predicted for `{self.model.name}` ({a.family})",
+                    f"remove `{words}` to get an upper bound",
                 )
 
     @property

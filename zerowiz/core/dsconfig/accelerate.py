@@ -153,8 +153,8 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     if kind not in {None, _DEEPSPEED}:
         # PyYAML reads a `NO` without quotes as false.
         raise UsageError(
-            f"`{path}` is a config of Accelerate for {kind or 'NO'}, and not for DeepSpeed",
-            f"without `{path}`, `zerowiz plan` and `launch` decide how DeepSpeed shards the model",
+            f"`{path}` is an Accelerate config for {kind or 'NO'}, not for DeepSpeed",
+            f"leave out `{path}` to let zerowiz write the DeepSpeed config",
         )
     section = values.get(_SECTION)
     section = section if isinstance(section, Object) else Object(place=root.place, members=())

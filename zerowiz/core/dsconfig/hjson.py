@@ -91,11 +91,14 @@ DEEPEST_LEVEL = 100
 
 # What people write that json refuses, by what stands where it stops.
 _REFUSED_BY_JSON = (
-    (re.compile(r"#|//|/\*"), "`json` takes no comments"),
-    (re.compile(r"'"), "`json` takes no single quotes"),
-    (re.compile(r",[ \t\r\n]*[}\]]"), "`json` takes no comma after the last value"),
-    (re.compile(r"True|False|None"), "`json` takes `true`, `false` and `null`, not Python's words"),
-    (re.compile("\ufeff"), "`json` takes no byte order mark"),
+    (re.compile(r"#|//|/\*"), "JSON allows no comments"),
+    (re.compile(r"'"), "JSON allows no single quotes"),
+    (re.compile(r",[ \t\r\n]*[}\]]"), "JSON allows no comma after the last value"),
+    (
+        re.compile(r"True|False|None"),
+        "JSON has `true`, `false` and `null`, not `True`, `False` and `None`",
+    ),
+    (re.compile("\ufeff"), "JSON allows no byte order mark"),
 )
 
 
@@ -131,7 +134,7 @@ class _TreeReader(TokenReader):
             for cause, reason in _REFUSED_BY_JSON:
                 if cause.match(text, start):
                     return self.fault(reason, start)
-        return self.fault(f"`json` stops here: {error.msg}", at)
+        return self.fault(f"syntax error: {error.msg}", at)
 
     def document(self) -> Node:
         """The root: an object with or without braces, an array, or one lone scalar."""
@@ -147,7 +150,7 @@ class _TreeReader(TokenReader):
 
     def end(self) -> None:
         if self.blank():
-            raise self.fault("the config has ended before this", self.at)
+            raise self.fault("the config ends before this", self.at)
 
     def root_without_braces(self) -> Node:
         start = self.at
@@ -191,7 +194,7 @@ class _TreeReader(TokenReader):
         reason = f"this `{found}` is never closed"
         if self.greedy is not None:
             line = self.place(self.greedy, self.greedy).line
-            reason += f"; the text without quotes on line {line} takes its whole line"
+            reason += f"; the unquoted text on line {line} runs to the end of that line"
         return self.fault(reason, opener)
 
     def deeper(self) -> int:
@@ -238,7 +241,7 @@ class _TreeReader(TokenReader):
         found = self.text[self.at : self.at + 1]
         if not found:
             return self.unclosed(opener)
-        return self.fault(f"`{found}` stands where a key was expected", self.at)
+        return self.fault(f"`{found}` is not a key", self.at)
 
 
 _READ_BY_FIRST: dict[str, Callable[[_TreeReader], Node]] = {

@@ -197,7 +197,7 @@ class TokenReader:
         name = self._string()
         key = KeyToken(place=self.place(start, self.at), name=name, quote=self.text[start])
         if self.blank() != ":":
-            raise self.fault(f"no `:` after the key `{_shown(name)}`", self.at)
+            raise self.fault(f"there is there is no `:` after the key `{_shown(name)}`", self.at)
         return key
 
     def _bare_key(self) -> KeyToken | None:
@@ -207,7 +207,7 @@ class TokenReader:
             return None
         word, gap, colon = found.groups()
         if not colon:
-            raise self.fault(f"no `:` after the key `{_shown(word)}`", start)
+            raise self.fault(f"there is there is no `:` after the key `{_shown(word)}`", start)
         self.at = found.end() - 1
         name = word.rstrip() if gap else word
         return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
@@ -303,7 +303,7 @@ class TokenReader:
         """A number, a literal, or else text without quotes, which takes its whole line."""
         text, start = self.text, self.at
         if text[start] in _PUNCTUATION:
-            raise self.fault(f"`{text[start]}` stands where a value was expected", start)
+            raise self.fault(f"`{text[start]}` is not a value", start)
         token = _matched(_TOKEN, text, start)
         word = token.rstrip()
         if word in self.words:

@@ -59,7 +59,7 @@ class UserConfig(Struct, frozen=True, kw_only=True):
         if micro * steps * ranks != whole:
             raise UsageError(
                 f"`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
-                "leave `train_batch_size` out: DeepSpeed works it out from the other two",
+                "remove `train_batch_size`: DeepSpeed computes it from the other two",
             )
         return micro, steps
 

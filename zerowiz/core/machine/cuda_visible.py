@@ -113,7 +113,7 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
     if not chosen and visible_gpus(entries[0], gpus):
         return "a GPU that stands twice leaves none"
     bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
-    return f"the list ends at `{bad}`, which is no GPU here"
+    return f"the list ends at `{bad}`, which is not a GPU here"
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:

@@ -176,4 +176,4 @@ def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
     line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-    return JsonTextError(f"`yaml` stops here: {' '.join(str(reason).split())}", line, column)
+    return JsonTextError(f"syntax error: {' '.join(str(reason).split())}", line, column)

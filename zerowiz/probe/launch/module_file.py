@@ -19,7 +19,7 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     if name.endswith(".py") or "/" in name:
         raise PreflightError(
-            f"`{name}` is no name of a module",
+            f"`{name}` is not a name of a module",
             f"without `$module` it is a script: `zerowiz launch {name}`",
         )
     relative = Path(*name.split("."))

@@ -21,7 +21,7 @@ def read_price_file(path: Path) -> dict[str, str]:
         raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
     except ValueError as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise UsageError(f"`{path}` is no {kind}: {error}") from None
+        raise UsageError(f"`{path}` is not {kind}: {error}") from None
     if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
         raise UsageError(
             f"`{path}` is not a list of prices",

@@ -103,5 +103,5 @@ def test_a_step_that_is_not_counted_for_a_family_is_refused(
     model: str, change: dict[str, object], words: str
 ) -> None:
     workload = replace(Workload(sequence_tokens=128), **change)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"`{words}` is not counted for `{model}`"):
+    with pytest.raises(UsageError, match=f"`{words}` cannot be predicted for `{model}`"):
         PlanInput(machine=H200S, model=read_model(model), workload=workload)

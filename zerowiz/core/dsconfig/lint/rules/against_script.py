@@ -12,7 +12,7 @@ SCRIPT_DISAGREES = Rule(
     code="ZW701",
     name="script-disagrees",
     severity=Severity.ERROR,
-    why="the Trainer refuses a value that is not the one of its TrainingArguments",
+    why="the Trainer fails if the config and its TrainingArguments have different values",
 )
 
 
@@ -29,9 +29,9 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         is_trainer = config.context.integration is Integration.HF
         yield entry.found(
             SCRIPT_DISAGREES,
-            f"`{path}` is {shown(entry.value)} and {source} makes it {shown(value)}",
+            f"`{path}` is {shown(entry.value)} here and {shown(value)} in {source}",
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            fix='write `"auto"`' if is_trainer else "make them the same",
+            fix='write `"auto"`' if is_trainer else "set both to the same value",
         )
 
 
@@ -43,7 +43,8 @@ def _two_rates(config: Config) -> Iterator[ConfigFinding]:
     if None not in (rate, peak.value) and AUTO not in (rate, peak.value) and rate != peak.value:
         yield peak.found(
             SCRIPT_DISAGREES,
-            f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer has one",
+            f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer has one"
+            " learning rate learning rate",
             fix='write `"auto"` for both',
         )
 

@@ -59,7 +59,7 @@ AUTO_OUT_OF_PLACE = Rule(
     code="ZW302",
     name="auto-out-of-place",
     severity=Severity.ERROR,
-    why="only the exact word `auto`, right behind a key, is ever filled",
+    why="only `auto` as the whole value of a key is replaced",
 )
 
 
@@ -67,7 +67,7 @@ def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.key and entry.key.unknown and entry.key.removed is False:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"`{entry.label}` is a section, which nobody fills as a whole",
+            f"`{entry.label}` is a section: `auto` works for single keys only",
             severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
             fix="remove it, or write its keys",
         )
@@ -91,8 +91,8 @@ AUTO_NOT_FILLED = Rule(
     name="auto-not-filled",
     severity=Severity.ERROR,
     why=(
-        "the Trainer and Accelerate refuse an `auto` that they cannot fill; DeepSpeed by itself "
-        "takes its default or fails"
+        "the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed alone"
+        " uses its default or fails"
     ),
 )
 
@@ -104,9 +104,9 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         AUTO_NOT_FILLED,
-        f"nobody fills `{entry.label}`, neither the Trainer nor Accelerate",
+        f"neither the Trainer nor Accelerate replaces `auto` of `{entry.label}`",
         severity=Severity.ERROR if certain else Severity.WARNING,
-        fix="remove it for the default, or write a value",
+        fix="remove it to use the default, or write a value",
     )
 
 
@@ -115,7 +115,7 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     if severity is not None:
         yield entry.found(
             AUTO_NOT_FILLED,
-            f"nobody fills `{entry.label}` when DeepSpeed reads the config by itself",
+            f"nothing replaces `auto` of `{entry.label}` when DeepSpeed reads the config itself",
             severity=severity,
             fix="write a value",
         )
@@ -138,7 +138,7 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"`{entry.value}` is not the word `auto`, which is written in small letters",
+            f"`{entry.value}` must be written in lower case: `auto`",
             fix="write `auto`",
             edits=() if config.by_deepspeed else put(entry, AUTO),
         )
@@ -149,6 +149,6 @@ def _in_array(entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path.startswith(_PARAMS):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"nobody fills an `auto` inside the array of `{entry.label}`",
+            f"nothing replaces an `auto` inside the array of `{entry.label}`",
             fix='write `"auto"` for the whole array',
         )

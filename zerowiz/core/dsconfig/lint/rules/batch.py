@@ -48,7 +48,7 @@ BATCH_MISSING = Rule(
     code="ZW402",
     name="batch-missing",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses a config without train_batch_size and train_micro_batch_size_per_gpu",
+    why="DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu",
 )
 
 
@@ -110,8 +110,8 @@ BATCH_EQUATION = Rule(
     name="batch-equation",
     severity=Severity.ERROR,
     why=(
-        "DeepSpeed wants train_batch_size = train_micro_batch_size_per_gpu * "
-        "gradient_accumulation_steps * number of ranks"
+        "DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu *"
+        " gradient_accumulation_steps * number of ranks"
     ),
 )
 
@@ -120,5 +120,5 @@ def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
         f"the `train_batch_size` of {message}",
-        fix="remove `train_batch_size`, DeepSpeed works it out",
+        fix="remove `train_batch_size`: DeepSpeed computes it",
     )

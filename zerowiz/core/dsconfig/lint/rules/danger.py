@@ -47,7 +47,7 @@ BUCKET_TOO_LARGE = Rule(
     code="ZW801",
     name="bucket-too-large",
     severity=Severity.WARNING,
-    why="the buffer is allocated in full, however small the model is",
+    why="DeepSpeed allocates the whole buffer, even for a small model",
 )
 
 
@@ -61,7 +61,7 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     if size_bytes > most_bytes:
         yield entry.found(
             BUCKET_TOO_LARGE,
-            f"buckets of {elements} elements take {size_bytes} bytes of each GPU",
+            f"buckets of {elements} elements take {size_bytes} bytes on each GPU",
             fix="write 50000000",
         )
     # 0.16.9, runtime/zero/stage_1_and_2.py and stage3.py, and 0.17.6 and 0.18.9,
@@ -78,7 +78,7 @@ SMALL_PIECES = Rule(
     code="ZW806",
     name="small-pieces",
     severity=Severity.INFO,
-    why="each piece takes a start of its own, and waiting for them takes longer than the work",
+    why="starting each of so many small pieces takes longer than the work",
 )
 
 
@@ -87,7 +87,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and 0 < elements < _LEAST_ELEMENTS:
         yield config.last[_REDUCE].found(
             SMALL_PIECES,
-            f"gradients are sent {elements} elements at a time",
+            f"gradients are reduced only {elements} elements at a time",
             fix="write 50000000",
         )
     # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
@@ -99,7 +99,7 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
             "the optimizer steps "
             + (f"{sub_group} elements at a time" if sub_group else "each parameter by itself"),
             severity=Severity.INFO if sub_group else Severity.WARNING,
-            fix="remove it for the default of 1000000000",
+            fix="remove it to use the default of 1000000000",
         )
 
 
@@ -113,8 +113,8 @@ def _kept_whole(config: Config) -> Iterator[ConfigFinding]:
         if size_bytes > gpu_bytes * _MOST_FRACTION:
             yield _held(
                 config.last[path],
-                f"`{config.last[path].label}` lets {size_bytes} bytes of parameters stay whole, on"
-                f" a GPU of {gpu_bytes}",
+                f"`{config.last[path].label}` lets {size_bytes} bytes of parameters stay"
+                f" unsharded on a GPU of {gpu_bytes}",
                 int(gpu_bytes * _MOST_FRACTION / _element_bytes(config) / fraction),
             )
 
@@ -133,7 +133,7 @@ KEPT_WHOLE = Rule(
     code="ZW805",
     name="kept-whole",
     severity=Severity.INFO,
-    why="stage 3 shards the parameters, and may hold so many of them whole on each GPU again",
+    why="stage 3 shards the parameters, but keeps this many gathered on each GPU",
 )
 
 
@@ -146,7 +146,7 @@ NOTHING_PREFETCHED = Rule(
     code="ZW807",
     name="nothing-prefetched",
     severity=Severity.INFO,
-    why="stage 3 then gathers parameters when they are needed, and the GPU waits for the link",
+    why="stage 3 then gathers parameters only when they are needed, and the GPU waits",
 )
 
 
@@ -157,7 +157,7 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 NOTHING_PREFETCHED,
                 f"a `{config.last[path].label}` of 0 prefetches nothing",
-                fix=f"remove it for the default of {default}",
+                fix=f"remove it to use the default of {default}",
             )
 
 

@@ -38,7 +38,7 @@ KEY_OF_ANOTHER_STAGE = Rule(
     code="ZW601",
     name="key-of-another-stage",
     severity=Severity.WARNING,
-    why="DeepSpeed reads the key at another stage only",
+    why="DeepSpeed reads the key only at other stages",
 )
 
 
@@ -49,7 +49,7 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
-        f"`{entry.label}` does nothing at stage {config.stage}",
+        f"`{entry.label}` has no effect at stage {config.stage}",
         fix=f"remove it, or write stage {' or '.join(map(str, stages))}",
     )
 
@@ -64,7 +64,7 @@ KEY_DOES_NOTHING = Rule(
     code="ZW602",
     name="key-does-nothing",
     severity=Severity.WARNING,
-    why="nothing in this version of DeepSpeed reads the key",
+    why="this version of DeepSpeed does not read the key",
 )
 
 
@@ -72,7 +72,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.known_path in _INERT:
         yield entry.found(
             KEY_DOES_NOTHING,
-            f"nothing in DeepSpeed {config.schema.version} reads `{entry.label}`",
+            f"DeepSpeed {config.schema.version} does not read `{entry.label}`",
             severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
             fix="remove it",
         )
@@ -83,7 +83,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     ):
         yield entry.found(
             KEY_DOES_NOTHING,
-            "models of transformers do not read `activation_checkpointing`",
+            "transformers models ignore `activation_checkpointing`",
             severity=Severity.INFO,
             fix="set `gradient_checkpointing=True` in TrainingArguments",
         )
@@ -107,13 +107,13 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if "enabled" not in entry.value:
         yield entry.found(
             SECTION_DISABLED,
-            f"`{entry.label}` has no `enabled`, and is off",
+            f"`{entry.label}` has no `enabled`, so it is off",
             fix='write `"enabled": true`, or remove the section',
         )
     elif entry.value["enabled"] is False and not _is_harmless(config, entry, rest):
         yield entry.found(
             SECTION_DISABLED,
-            f"`{entry.label}` is off, with its other keys",
+            f"`{entry.label}` is off, so its other keys have no effect",
             severity=Severity.INFO,
             fix="drop the section, or enable it",
         )

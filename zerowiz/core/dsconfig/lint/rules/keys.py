@@ -64,7 +64,7 @@ NOT_A_CONFIG = Rule(
     code="ZW004",
     name="not-a-config",
     severity=Severity.WARNING,
-    why="most keys are another program's: DeepSpeed ignores them, and may find none of its own",
+    why="DeepSpeed ignores keys that it does not know, and may train with its defaults",
 )
 
 
@@ -73,9 +73,9 @@ def no_config(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         NOT_A_CONFIG,
-        "this is not a DeepSpeed config, for none of its keys is DeepSpeed's",
+        "this is not a DeepSpeed config: DeepSpeed knows none of its keys",
         severity=Severity.ERROR if known else Severity.WARNING,
-        fix="say the file that the script hands to DeepSpeed",
+        fix="check the file that the script passes to DeepSpeed",
     )
 
 
@@ -85,8 +85,8 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     if anothers:
         yield config.found(
             NOT_A_CONFIG,
-            f"DeepSpeed knows {len(anothers)} keys of the top level not, and ignores them",
-            fix="see that DeepSpeed is handed this file, and not one that is made of it",
+            f"DeepSpeed does not know {len(anothers)} of the top-level keys, and ignores them",
+            fix="make sure that the script passes this very file to DeepSpeed",
         )
     guesses = 0
     for entry in config.entries:
@@ -117,7 +117,7 @@ DEPRECATED_KEY = Rule(
     code="ZW103",
     name="deprecated-key",
     severity=Severity.WARNING,
-    why="a later version of DeepSpeed will refuse the key",
+    why="a later version of DeepSpeed will reject the key",
 )
 
 
@@ -127,13 +127,13 @@ def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     has_bf16 = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
     if entry.path == "bfloat16" and (has_bf16 or config.by_accelerate):
         yield entry.found(
-            KEY_DOES_NOTHING, "`bfloat16` does nothing beside a `bf16`", fix="remove it"
+            KEY_DOES_NOTHING, "`bfloat16` has no effect because `bf16` is set too", fix="remove it"
         )
     # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
     if entry.path == "zero_optimization" and isinstance(entry.value, bool):
         yield entry.found(
             DEPRECATED_KEY,
-            f"a `zero_optimization` of {str(entry.value).lower()} is deprecated",
+            f"`zero_optimization` as {str(entry.value).lower()} is deprecated",
             severity=Severity.ERROR if config.by_accelerate else Severity.WARNING,
             fix=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
         )
@@ -143,7 +143,7 @@ UNKNOWN_KEY = Rule(
     code="ZW101",
     name="unknown-key",
     severity=Severity.WARNING,
-    why="DeepSpeed refuses an unknown key in some sections and ignores it in the others",
+    why="DeepSpeed rejects unknown keys in some sections and ignores them in others",
 )
 
 
@@ -175,12 +175,12 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
     harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
-    fix, edits = f"call it `{guess.name}`", rename(entry, guess.name)
+    fix, edits = f"rename it to `{guess.name}`", rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
         f"`{entry.label}` is not a key of {_section(entry.section)}, did you mean `{guess.name}`?",
         severity=harm if refused or is_lost else Severity.WARNING,
-        fix=fix if is_free else "remove it, the right key is there too",
+        fix=fix if is_free else "remove it: `{guess.name}` is set too",
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
 
@@ -189,7 +189,7 @@ MISPLACED_KEY = Rule(
     code="ZW102",
     name="misplaced-key",
     severity=Severity.WARNING,
-    why="DeepSpeed refuses the key here or ignores it, and its default counts",
+    why="DeepSpeed rejects the key here, or ignores it and uses the default",
 )
 
 
@@ -204,7 +204,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
         MISPLACED_KEY,
         f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
-        fix="remove it, bf16 needs no loss scale" if useless else f"move it to {places}",
+        fix="remove it: bf16 needs no loss scale" if useless else f"move it to {places}",
         edits=drop(config.text, entry) if useless else (),
     )
 
@@ -267,7 +267,7 @@ REMOVED_KEY = Rule(
     code="ZW104",
     name="removed-key",
     severity=Severity.ERROR,
-    why="this version of DeepSpeed refuses a config with the key",
+    why="this version of DeepSpeed rejects a config with the key",
 )
 
 
@@ -277,8 +277,8 @@ def _removed(config: Config, entry: Entry) -> ConfigFinding:
     is_off = value is False or (isinstance(value, dict) and value.get("enabled") is False)
     return entry.found(
         REMOVED_KEY,
-        f"DeepSpeed {config.schema.version} refuses `{entry.label}`, which it has removed",
-        fix="remove it, it was off" if is_off else "remove it, or take an older DeepSpeed",
+        f"DeepSpeed {config.schema.version} rejects `{entry.label}`, which was removed",
+        fix="remove it: it was off" if is_off else "remove it, or install an older DeepSpeed",
         edits=drop(config.text, entry) if is_off else (),
     )
 
@@ -292,7 +292,7 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     if new_path in config.last:
         return entry.found(
             DEPRECATED_KEY,
-            f"`{entry.label}` is deprecated, and DeepSpeed refuses it beside `{new_name}`",
+            f"`{entry.label}` is deprecated, and DeepSpeed rejects it together with `{new_name}`",
             severity=Severity.ERROR,
             fix="remove it",
         )
@@ -301,10 +301,12 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
-    fix = f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"call it `{new_name}`"
+    fix = (
+        f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"rename it to `{new_name}`"
+    )
     return entry.found(
         DEPRECATED_KEY,
-        f"`{entry.label}` is deprecated for `{new_name}`"
+        f"`{entry.label}` is deprecated: use `{new_name}`"
         + (", and Accelerate does not see it" if raises else ""),
         severity=Severity.ERROR if raises else Severity.WARNING,
         fix=fix,

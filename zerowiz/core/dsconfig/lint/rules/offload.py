@@ -31,7 +31,7 @@ OFFLOAD_WITHOUT_STAGE = Rule(
     code="ZW502",
     name="offload-without-stage",
     severity=Severity.WARNING,
-    why="the offload does nothing at this stage, or fails in the first step",
+    why="the offload has no effect at this stage, or fails in the first step",
 )
 
 
@@ -42,15 +42,15 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
         forced = config.truth("zero_force_ds_cpu_optimizer", default=True)
         yield _place(config).found(
             OFFLOAD_WITHOUT_STAGE,
-            "an offload of the optimizer needs stage 1, 2 or 3",
+            "`offload_optimizer` needs stage 1, 2 or 3",
             severity=Severity.ERROR if forced else Severity.WARNING,
-            fix="raise the stage, or remove it",
+            fix="write stage 1, 2 or 3, or remove it",
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
         yield _at(config, "offload_param").found(
             OFFLOAD_WITHOUT_STAGE,
-            f"`offload_param` does nothing at stage {config.stage}",
+            f"`offload_param` has no effect at stage {config.stage}",
             fix="write stage 3, or remove it",
         )
 
@@ -59,13 +59,13 @@ NVME_WITHOUT_STAGE_3 = Rule(
     code="ZW509",
     name="nvme-without-stage-3",
     severity=Severity.WARNING,
-    why="below stage 3 `nvme` means the CPU's memory",
+    why="below stage 3, DeepSpeed treats `nvme` as host memory",
 )
 NVME_WITHOUT_PATH = Rule(
     code="ZW510",
     name="nvme-without-path",
     severity=Severity.ERROR,
-    why="DeepSpeed fails when it joins the path that is not there",
+    why="DeepSpeed needs a path to write to, and fails without one",
 )
 
 
@@ -74,7 +74,7 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
     if config.device("offload_optimizer") == "nvme" and config.stage in {1, 2}:
         yield _at(config, "offload_optimizer.device").found(
             NVME_WITHOUT_STAGE_3,
-            f"at stage {config.stage} the optimizer goes to the CPU's memory, not to NVMe",
+            f"at stage {config.stage} DeepSpeed offloads the optimizer to host memory, not to NVMe",
             fix="write stage 3, or `cpu`",
         )
     for part in ("offload_optimizer", "offload_param"):
@@ -90,7 +90,7 @@ PARTIAL_OFFLOAD = Rule(
     code="ZW512",
     name="partial-offload",
     severity=Severity.ERROR,
-    why="DeepSpeed offloads a part of the states at stage 3 only",
+    why="only stage 3 can offload a part of the states",
 )
 
 
@@ -110,7 +110,7 @@ OPTIMIZER_UNDER_OFFLOAD = Rule(
     code="ZW503",
     name="optimizer-under-offload",
     severity=Severity.WARNING,
-    why="an optimizer that is not made for the CPU is refused there, or slow",
+    why="DeepSpeed rejects an optimizer without a CPU version, or runs it slowly",
 )
 
 
@@ -122,7 +122,7 @@ def _optimizer(config: Config) -> Iterator[ConfigFinding]:
         # runtime/engine.py, _configure_optimizer.
         yield _place(config).found(
             OPTIMIZER_UNDER_OFFLOAD,
-            "the script must bring DeepSpeedCPUAdam: DeepSpeed refuses another optimizer here",
+            "the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers here",
             fix='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
         )
 
@@ -133,7 +133,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     if name not in _CPU_OPTIMIZERS:
         yield kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
-            f"`{shown(kind.value)}` has no form for the CPU, where `offload_optimizer` puts it",
+            f"`{shown(kind.value)}` has no CPU version, which `offload_optimizer` needs",
             severity=Severity.WARNING if untested else config.if_built,
             fix="write `AdamW`",
         )
@@ -141,7 +141,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(
             OPTIMIZER_UNDER_OFFLOAD,
-            "`torch_adam` steps on the CPU with torch's own AdamW, which is slow",
+            "`torch_adam` uses torch's own AdamW on the CPU, which is slow",
             fix="remove it",
         )
 

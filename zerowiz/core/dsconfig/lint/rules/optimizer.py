@@ -78,7 +78,7 @@ UNKNOWN_OPTIMIZER = Rule(
     code="ZW508",
     name="unknown-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses a name that it cannot look up",
+    why="DeepSpeed fails on a name that it does not know",
 )
 
 
@@ -103,7 +103,7 @@ UNTESTED_OPTIMIZER = Rule(
     code="ZW507",
     name="untested-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses an optimizer that it has not tried with ZeRO, unless it is told",
+    why="DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them",
 )
 
 
@@ -115,7 +115,7 @@ def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
             UNKNOWN_OPTIMIZER,
             f"DeepSpeed {config.schema.version} has no `{kind.value}` any more",
             severity=config.if_built,
-            fix="write `AdamW`, or take an older DeepSpeed",
+            fix="write `AdamW`, or install an older DeepSpeed",
         )
     elif config.stage:
         # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
@@ -142,7 +142,7 @@ CLIPPING_IN_OPTIMIZER = Rule(
     code="ZW513",
     name="clipping-in-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses max_grad_norm as an argument of the optimizer",
+    why="DeepSpeed rejects max_grad_norm among the arguments of the optimizer",
 )
 
 
@@ -168,7 +168,7 @@ def _unknown_params(
         if entry is not None and word not in known:
             yield entry.found(
                 rule,
-                f"`{name}` takes no `{shown(word)}`",
+                f"`{name}` has no argument `{shown(word)}`",
                 severity=config.if_built,
                 fix="remove it",
             )
@@ -178,19 +178,19 @@ SCHEDULER_WITHOUT_OPTIMIZER = Rule(
     code="ZW504",
     name="scheduler-without-optimizer",
     severity=Severity.INFO,
-    why="the scheduler needs an optimizer that the script brings",
+    why="the scheduler needs an optimizer, and the config has none",
 )
 WARMUP_REFUSED = Rule(
     code="ZW518",
     name="warmup-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses to build the scheduler",
+    why="DeepSpeed cannot build the scheduler",
 )
 UNKNOWN_SCHEDULER = Rule(
     code="ZW520",
     name="unknown-scheduler",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses a name that it cannot look up",
+    why="DeepSpeed fails on a name that it does not know",
 )
 
 
@@ -199,8 +199,8 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
     if config.get("optimizer") is None and config.by_deepspeed:
         yield scheduler.found(
             SCHEDULER_WITHOUT_OPTIMIZER,
-            f"`{shown(name)}` has no optimizer here, so the script must bring one",
-            fix="see that the script passes an optimizer to `deepspeed.initialize`",
+            f"`{shown(name)}` needs an optimizer: the config has none, so the script must pass one",
+            fix="make sure that the script passes an optimizer to `deepspeed.initialize`",
         )
     if name not in _SCHEDULERS | _TORCH_SCHEDULERS:
         # runtime/engine.py, _scheduler_from_config.
@@ -227,7 +227,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFindi
     if steps is not None and _is_refused(config.schema.version, steps):
         yield steps.found(
             WARMUP_REFUSED,
-            "`warmup_num_steps` must be a whole number above 0, without a point or an exponent",
+            "`warmup_num_steps` must be an integer above 0, without a decimal point or an exponent",
             severity=config.if_built,
             fix="write 1 or more",
         )
@@ -236,7 +236,7 @@ def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFindi
         # runtime/lr_schedules.py, WarmupLR warns and takes `log`.
         yield form.found(
             NOT_A_CHOICE,
-            "`warmup_type` is `log` or `linear`",
+            "`warmup_type` must be `log` or `linear`",
             severity=config.if_built,
             fix="write `linear`",
         )
@@ -255,7 +255,7 @@ def _quoted(config: Config) -> Iterator[ConfigFinding]:
         if entry.kind in NUMERALS:
             yield entry.found(
                 NUMBER_IN_QUOTES,
-                f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
+                f"`{entry.label}` is the string `{shown(entry.value)}`",
                 severity=config.if_built,
-                fix="take the quotes away",
+                fix="remove the quotes",
             )

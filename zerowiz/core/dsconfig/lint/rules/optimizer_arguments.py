@@ -105,7 +105,8 @@ def check(config: Config) -> Iterator[ConfigFinding]:
             continue
         yield entry.found(
             UNKNOWN_KEY,
-            f"`{shown(name)}` {'does not look at' if is_muon else 'takes no'} `{shown(word)}`",
+            f"`{shown(name)}` {'ignores the argument' if is_muon else 'has no argument'}"
+            f" `{shown(word)}`",
             severity=Severity.WARNING if is_muon else config.if_built,
             fix=_fix(word, known),
         )

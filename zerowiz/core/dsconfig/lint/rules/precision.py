@@ -44,7 +44,7 @@ TWO_PRECISIONS = Rule(
     code="ZW501",
     name="two-precisions",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses fp16 with bf16",
+    why="DeepSpeed rejects fp16 together with bf16",
 )
 
 
@@ -61,7 +61,7 @@ STATES_WITHOUT_MASTER = Rule(
     code="ZW505",
     name="states-without-master",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses 16-bit states whose conditions are not met",
+    why="DeepSpeed rejects 16-bit states unless these conditions are met",
 )
 
 
@@ -82,7 +82,7 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
                 f"`{config.last[path].name}` needs stage 1, 2 or 3",
-                fix="raise the stage, or remove it",
+                fix="write stage 1, 2 or 3, or remove it",
             )
     # runtime/base_optimizer.py, _configure_master_weights.
     on_gpu = config.truth(_STATES) is not False
@@ -100,7 +100,7 @@ ZERO_WITHOUT_16_BIT = Rule(
     code="ZW506",
     name="zero-without-16-bit",
     severity=Severity.INFO,
-    why="the model trains in fp32, in twice the memory",
+    why="the model trains in fp32, which takes twice the memory",
 )
 
 
@@ -113,7 +113,7 @@ def _none(config: Config) -> Iterator[ConfigFinding]:
         yield config.last["zero_optimization"].found(
             ZERO_WITHOUT_16_BIT,
             "neither bf16 nor fp16 is enabled",
-            fix='write `"bf16": {"enabled": true}` where the GPU has bf16',
+            fix='write `"bf16": {"enabled": true}` if the GPU supports bf16',
         )
 
 
@@ -121,7 +121,7 @@ ANOTHER_PARAM_DTYPE = Rule(
     code="ZW519",
     name="another-param-dtype",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses a param_dtype that is not the precision in use",
+    why="DeepSpeed rejects a param_dtype other than the precision in use",
 )
 
 
@@ -134,7 +134,7 @@ def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
     if entry and entry.key and wanted and known and wanted not in known:
         yield entry.found(
             ANOTHER_PARAM_DTYPE,
-            f"`param_dtype` is {wanted}, and the model trains in {known[0]}",
+            f"`param_dtype` is {wanted}, but the model trains in {known[0]}",
             fix="remove it",
         )
 
@@ -144,8 +144,8 @@ BF16_EMULATED = Rule(
     name="bf16-emulated",
     severity=Severity.WARNING,
     why=(
-        "GPUs below compute capability 8.0 have no units for bf16: torch emulates it, and neither "
-        "DeepSpeed nor the Trainer says so"
+        "GPUs below compute capability 8.0 do not support bf16: torch emulates it slowly, without"
+        " a warning"
     ),
 )
 FP16_ON_NEW_GPU = Rule(
@@ -158,7 +158,7 @@ FP16_REFUSED = Rule(
     code="ZW804",
     name="fp16-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses fp16 on GPUs below compute capability 7.0",
+    why="DeepSpeed rejects fp16 on GPUs below compute capability 7.0",
 )
 
 
@@ -172,22 +172,22 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     if bf16 and capability < _BF16_CAPABILITY:
         yield config.last["bf16.enabled"].found(
             BF16_EMULATED,
-            f"the GPU has compute capability {shown}, which has no bf16",
+            f"the GPU has compute capability {shown}, which does not support bf16",
             fix=_without_bf16(config, capability),
         )
     if fp16 and capability < _FP16_CAPABILITY:
         by_hand = capability >= _DEPRECATED_FP16_CAPABILITY
         yield config.last["fp16.enabled"].found(
             FP16_REFUSED,
-            f"the GPU has compute capability {shown}, and DeepSpeed wants 7.0 for fp16",
+            f"the GPU has compute capability {shown}, and DeepSpeed needs 7.0 for fp16",
             fix="train in fp32"
             + (", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""),
         )
     if fp16 and capability >= _BF16_CAPABILITY:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
-            f"the GPU has compute capability {shown}, which has bf16",
-            fix='write `"bf16": {"enabled": true}` in its place',
+            f"the GPU has compute capability {shown}, which supports bf16",
+            fix='write `"bf16": {"enabled": true}` instead',
         )
 
 
@@ -196,4 +196,4 @@ def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
     if capability < _FP16_CAPABILITY:
         return "train in fp32"
     script = config.context.integration is Integration.HF
-    return f"write `{_FP16}` in its place" + (", and `fp16` in TrainingArguments" if script else "")
+    return f"write `{_FP16}` instead" + (", and `fp16` in TrainingArguments" if script else "")

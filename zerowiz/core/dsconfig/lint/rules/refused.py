@@ -22,7 +22,7 @@ NO_ZERO_SECTION = Rule(
     code="ZW516",
     name="no-zero-section",
     severity=Severity.ERROR,
-    why="Accelerate refuses a config without zero_optimization",
+    why="Accelerate rejects a config without zero_optimization",
 )
 
 
@@ -33,7 +33,7 @@ def _no_zero(config: Config) -> Iterator[ConfigFinding]:
         yield config.found(
             NO_ZERO_SECTION,
             "there is no `zero_optimization`",
-            fix='write `"zero_optimization": {"stage": 0}` for no ZeRO',
+            fix='write `"zero_optimization": {"stage": 0}` to train without ZeRO',
         )
 
 
@@ -41,7 +41,7 @@ SUM_REFUSED = Rule(
     code="ZW511",
     name="sum-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses to sum gradients with what stands beside it",
+    why="DeepSpeed cannot sum gradients with this setting",
 )
 
 
@@ -63,7 +63,7 @@ PRESCALE_REFUSED = Rule(
     code="ZW514",
     name="prescale-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses to scale gradients before it scatters them",
+    why="DeepSpeed cannot scale gradients before it scatters them",
 )
 
 
@@ -92,7 +92,7 @@ LEGACY_STAGE_1 = Rule(
     code="ZW515",
     name="legacy-stage-1",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses the old stage 1",
+    why="DeepSpeed removed the old stage 1",
 )
 
 
@@ -108,7 +108,7 @@ NO_GRAD_NORM = Rule(
     code="ZW517",
     name="no-grad-norm",
     severity=Severity.ERROR,
-    why="DeepSpeed leaves the norm out at stage 1 and 2 only, without clipping and offload",
+    why="DeepSpeed can skip the gradient norm only at stages 1 and 2, without clipping and offload",
 )
 
 
@@ -125,7 +125,7 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
         "cannot be combined with `offload_optimizer`": offloads(config),
     }
     for message in (message for message, is_so in refused.items() if is_so):
-        yield entry.found(NO_GRAD_NORM, f"a false `compute_grad_norm` {message}", fix="remove it")
+        yield entry.found(NO_GRAD_NORM, f"`compute_grad_norm: false` {message}", fix="remove it")
 
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:

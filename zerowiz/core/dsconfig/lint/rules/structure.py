@@ -12,7 +12,7 @@ UNREADABLE = Rule(
     code="ZW001",
     name="unreadable",
     severity=Severity.ERROR,
-    why="nobody can read the config",
+    why="no library can read the config",
 )
 
 
@@ -24,7 +24,7 @@ def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Con
         line=fault.line,
         column=fault.column,
         message=fault.reason,
-        fix="write plain JSON" if severity is Severity.INFO else None,
+        fix="write valid JSON" if severity is Severity.INFO else None,
     )
 
 
@@ -32,20 +32,20 @@ NOT_AN_OBJECT = Rule(
     code="ZW003",
     name="not-an-object",
     severity=Severity.ERROR,
-    why="DeepSpeed looks for keys, and there are none",
+    why="DeepSpeed needs an object with keys",
 )
 
 
 def not_an_object(root: Node) -> ConfigFinding:
     """What is found of an array or a lone scalar."""
-    return found_at(root.place, NOT_AN_OBJECT, "a config is an object, `{...}`")
+    return found_at(root.place, NOT_AN_OBJECT, "a config must be an object, `{...}`")
 
 
 DUPLICATE_KEY = Rule(
     code="ZW002",
     name="duplicate-key",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses a key that stands twice; the Trainer and Accelerate take the last one",
+    why="DeepSpeed rejects a duplicate key; the Trainer and Accelerate use the last one",
 )
 
 
@@ -59,7 +59,8 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         yield found_at(
             member.key.place,
             DUPLICATE_KEY,
-            f"`{shown(member.key.name)}` stands on line {earlier.key.place.line} too",
+            f"`{shown(member.key.name)}` is a duplicate of the key on line"
+            f" {earlier.key.place.line}",
             key=entry.path if entry else member.key.name,
             severity=severity,
             fix="remove one of them",

@@ -51,7 +51,7 @@ def _is_choice(entry: Entry) -> bool:
 
 
 def _for_the_tuner(fault: ConfigFinding) -> ConfigFinding:
-    message = f"{fault.message}: only the autotuner takes it"
+    message = f"{fault.message}: only DeepSpeed's autotuner accepts it"
     return replace(fault, severity=Severity.WARNING, message=message, edits=())
 
 
@@ -64,7 +64,7 @@ WRONG_TYPE = Rule(
     code="ZW201",
     name="wrong-type",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses the value, or reads something else",
+    why="DeepSpeed rejects the value, or reads it as something else",
 )
 
 
@@ -84,10 +84,10 @@ def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
 
 
 OUT_OF_RANGE = Rule(
-    code="ZW203", name="out-of-range", severity=Severity.ERROR, why="DeepSpeed refuses the value"
+    code="ZW203", name="out-of-range", severity=Severity.ERROR, why="DeepSpeed rejects the value"
 )
 NOT_A_CHOICE = Rule(
-    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why="DeepSpeed refuses the value"
+    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why="DeepSpeed rejects the value"
 )
 
 
@@ -122,7 +122,7 @@ NUMBER_IN_QUOTES = Rule(
     code="ZW202",
     name="number-in-quotes",
     severity=Severity.WARNING,
-    why="not every reader turns the word into what it looks like: a word counts as true",
+    why="some readers do not convert strings: any non-empty string counts as true",
 )
 
 
@@ -130,9 +130,9 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
     bare = _bare(str(entry.value))
     return entry.found(
         NUMBER_IN_QUOTES,
-        f"`{entry.label}` is the word `{shown(entry.value)}` in quotes",
+        f"`{entry.label}` is the string `{shown(entry.value)}`",
         severity=_harm(entry, key),
-        fix="take the quotes away" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
+        fix="remove the quotes" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
         edits=_unquote(entry, key, bare),
     )
 
