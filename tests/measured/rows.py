@@ -138,6 +138,16 @@ def read_every_row() -> tuple[Row, ...]:
     return tuple(rows)
 
 
+@cache
+def read_times() -> tuple[Row, ...]:
+    """Every setting that an engine took steps of beside others: times, and no memory."""
+    return tuple(
+        {"file": path.name, **json.loads(line)}
+        for path in sorted(_HERE.glob("times/*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    )
+
+
 def has_bf16_states(row: Row) -> bool:
     """Whether the optimizer kept its states in bf16."""
     return bool((row["bf16"] or {}).get("bf16_optimizer_states"))

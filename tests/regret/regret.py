@@ -1,17 +1,17 @@
 """Regret: how much longer the chosen setting takes than the best one that was measured."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from measured.rows import read_model
 from msgspec import Struct
 from regret.rows import Row, says_something, seconds_of
 from regret.settings import CHOICE, LEAST, RIVALS, TriedSetting
 from regret.workloads import RegretJob
+from speed.sweep import engine_of, fresh_seconds_of, start_seconds_of, steps_seconds_of
 
-# Until rows say what a case takes: to fork it, to build the model, to start NCCL and to end.
-_CASE_SECONDS = 12.0
-# Three steps whose memory is measured, and eight that run freely.
-_STEPS = 11
+from zerowiz.core.measure.trial import encode_trial
+
 _SHORTEST_STEP_SECONDS = 0.2
 
 
@@ -37,11 +37,13 @@ class Regret(Struct, frozen=True, kw_only=True):
 
     @property
     def urgent(self) -> tuple[TriedSetting, ...]:
-        """What is missing for a first figure: the choice, the rivals, and as many as are needed."""
-        needed = [s for s in self.settings if {CHOICE, *RIVALS}.intersection(s.roles)]
-        others = [s for s in self.settings if s not in needed]
-        first = [*needed, *others[: max(0, LEAST - len(needed))]]
-        return tuple(s for s in first if s.id not in self.measured)
+        """What is missing for a figure: the choice, and as many of the fastest as are needed."""
+        known = [setting for setting in self.settings if setting.id in self.measured]
+        others = [s for s in self.missing if s.runs and CHOICE not in s.roles]
+        # What shares no engine with others costs most.
+        others.sort(key=lambda setting: setting.is_fresh)
+        choice = [s for s in self.missing if CHOICE in s.roles]
+        return tuple([*choice, *others][: max(len(choice), LEAST - len(known))])
 
     @property
     def best(self) -> tuple[str, float] | None:
@@ -76,16 +78,36 @@ class Regret(Struct, frozen=True, kw_only=True):
 
     @property
     def cost_seconds(self) -> float:
-        """Of device time, for what is missing."""
-        return sum(map(cost_seconds, self.missing))
+        """Of device time, for what is missing; the choice runs twice."""
+        again = [setting for setting in self.missing if CHOICE in setting.roles]
+        return self._cost_seconds([*self.missing, *again])
 
+    @property
+    def first_seconds(self) -> float:
+        """Of device time, for a first figure."""
+        return self._cost_seconds(self.urgent)
 
-def cost_seconds(setting: TriedSetting) -> float:
-    """Of device time, roughly: what it takes to start, and its steps where it comes so far."""
-    if not setting.runs:
-        return _CASE_SECONDS
-    step_seconds = max(setting.predicted_seconds or 0.0, _SHORTEST_STEP_SECONDS)
-    return _CASE_SECONDS + _STEPS * step_seconds
+    def _cost_seconds(self, settings: Iterable[TriedSetting]) -> float:
+        engines = set[str]()
+        return sum(self.seconds_beside(setting, engines) for setting in settings)
+
+    def seconds_beside(self, setting: TriedSetting, engines: set[str]) -> float:
+        """Of device time, roughly.
+
+        Args:
+            setting: One of them.
+            engines: Those that others pay for; gets its own.
+        """
+        trial, params = setting.trial, read_model(self.job.model).params
+        step_seconds = max(setting.predicted_seconds or 0.0, _SHORTEST_STEP_SECONDS)
+        if not setting.runs:
+            return start_seconds_of(trial, params)
+        if setting.is_fresh:
+            return fresh_seconds_of(trial, params, step_seconds)
+        engine = engine_of(encode_trial(trial))
+        start_seconds = 0.0 if engine in engines else start_seconds_of(trial, params)
+        engines.add(engine)
+        return start_seconds + steps_seconds_of(trial, step_seconds)
 
 
 def regret_of(

@@ -14,7 +14,9 @@ _INTRO = """\
 How much longer a step of the setting that `--objective fastest` takes, with the batch and checkpointing open, is
 than one of the best setting that was measured. Measured are every setting that is predicted within 1.5 times of the best
 (all of them are evaluated, not only those that a search looks at), the rivals', and three or more drawn by a hash: six at least.
-An unmeasured choice has no regret: it is run. A workload stands in the table once anything of it was measured. The rows are those of `tests/measured/regret`; `python tests/regret/report.py` lists
+An unmeasured choice has no regret: it is run. The choice, the rivals and what is predicted not to fit run in processes of
+their own, the others by engines that take steps of several sizes, under the same cap. A workload stands in the table once
+anything of it was measured. The rows are those of `tests/measured/regret`; `python tests/regret/report.py` lists
 what is missing, and what it costs. *repeats* is the largest difference between two runs of one setting.
 
 The rivals' columns say how many times as long as the best their step takes: the flowchart at micro-batch 1, and the

@@ -44,6 +44,11 @@ class TriedSetting(Struct, frozen=True, kw_only=True):
     runs: bool
     """Whether it is predicted to fit."""
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a process of its own runs it: there its memory is as a job's is."""
+        return not self.runs or bool({CHOICE, *RIVALS}.intersection(self.roles))
+
 
 class Way(Struct, frozen=True, kw_only=True):
     """A strategy with a split of the batch."""

@@ -1,13 +1,16 @@
 """The regret of a choice is worked out from rows, and what is missing for it can be measured."""
 
 import json
+import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 from measured.rows import read_model
+from regret.measure import START_SECONDS, Case, measure
 from regret.regret import Regret, regret_of, table
-from regret.report import cases_of, cheapest_first
+from regret.report import cheapest_first, runs_of
 from regret.rows import by_setting, read_regret_rows
 from regret.settings import (
     CHOICE,
@@ -24,8 +27,9 @@ from regret.settings import (
     settings_of,
 )
 from regret.workloads import CPU, GIB, JOBS, RegretJob
-from speed.run_timing import run
 
+from zerowiz.app.options import Options
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.trial import decode_trials
 from zerowiz.core.workload import Precision
 
@@ -54,6 +58,10 @@ def test_the_jobs_are_as_many_and_as_different_as_the_figure_claims() -> None:
     assert len(JOBS) == len({job.id for job in JOBS})
     assert {16, 24, 40, 80, None} == {job.card_gib for job in JOBS}
     assert {("H200", 1), ("H200", 2), ("H100-80GB", 1)} == {(job.gpu, job.gpus) for job in JOBS}
+    for gpu in ("H100-80GB", "H200"):
+        alone = [job for job in JOBS if (job.gpu, job.gpus) == (gpu, 1)]
+        assert {16, 24, 40, None} <= {job.card_gib for job in alone}
+        assert {True, False} == {job.lora_rank is None for job in alone}
     assert {True, False} == {job.nccl_p2p for job in JOBS if job.gpus > 1}
     assert min(job.tokens for job in JOBS) <= 512
     assert max(job.tokens for job in JOBS) >= 16384
@@ -140,15 +148,53 @@ def test_the_table_says_how_many_times_as_long_a_rivals_step_takes() -> None:
     assert "mean 10.0 %, worst 10.0 %" in table([measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0)])
 
 
-def test_what_a_first_figure_needs_is_measured_first_and_the_choice_twice() -> None:
+INF = float("inf")
+
+
+def names(cases: tuple[Case, ...]) -> list[str]:
+    """The settings of them."""
+    return [str(case["id"]).partition("/")[2] for case in cases]
+
+
+def test_a_first_figure_needs_the_choice_and_the_fastest_others() -> None:
     bare = regret()
-    ids = [str(case["id"]).partition("/")[2] for case in cases_of([bare], float("inf"))]
-    assert [CHOSEN, f"{CHOSEN}@2"] == ids[:2]
-    assert set(ids[: len(bare.urgent) + 1]) >= {s.id for s in SETTINGS if set(RIVALS) & {*s.roles}}
-    assert {setting.id for setting in SETTINGS} == {name.partition("@")[0] for name in ids}
-    assert len(cases_of([bare], 60.0)) < len(ids)
-    trials = decode_trials(json.loads(json.dumps(cases_of([bare], float("inf")))))
+    first = bare.urgent
+    assert CHOSEN == first[0].id
+    assert LEAST == len(first)
+    swept = [s for s in SETTINGS if not s.is_fresh]
+    assert swept[: LEAST - 1] == list(first[1:])
+    assert () == measured(1.0, *(1.0 for _ in range(LEAST - 1))).urgent
+    assert 0 < bare.first_seconds < bare.cost_seconds
+
+
+def test_the_choice_and_the_rivals_run_by_themselves_and_all_others_by_few_engines() -> None:
+    bare = regret()
+    runs = runs_of([bare], INF)
+    assert [CHOSEN, f"{CHOSEN}@2"] == names(runs.fresh)[:2]
+    rivals = {s.id for s in SETTINGS if set(RIVALS) & {*s.roles}}
+    doubted = {s.id for s in SETTINGS if not s.runs}
+    assert {CHOSEN, f"{CHOSEN}@2", *rivals, *doubted} == {*names(runs.fresh)}
+    assert {s.id for s in SETTINGS if not s.is_fresh} == {*names(runs.swept)}
+    trials = decode_trials(json.loads(json.dumps([*runs.fresh, *runs.swept])))
     assert all(0 < (trial.memory_cap_bytes or 0) < 24 * GIB for trial in trials)
+
+
+def test_what_is_run_ends_in_the_time_there_is() -> None:
+    bare = regret()
+    some = runs_of([bare], bare.first_seconds + 0.01)
+    assert {s.id for s in bare.urgent} == {*names(some.fresh), *names(some.swept)}
+    none = runs_of([bare], 1.0)
+    assert ((), ()) == (none.fresh, none.swept)
+
+
+@pytest.mark.parametrize("gpu", ["H100-80GB", "H200"])
+def test_the_jobs_of_one_gpu_have_first_figures_within_a_thousand_seconds(gpu: str) -> None:
+    jobs = [job for job in JOBS if (job.gpu, job.gpus) == (gpu, 1)]
+    regrets = [
+        regret_of(job, settings_of(job, job.plan_input(read_model(job.model))), {}) for job in jobs
+    ]
+    assert len(jobs) >= 12
+    assert sum(each.first_seconds for each in regrets) + START_SECONDS < 1000
 
 
 def test_the_cheapest_figure_comes_first() -> None:
@@ -175,11 +221,21 @@ def test_the_whole_way_on_two_cpu_ranks(tmp_path: Path, monkeypatch: pytest.Monk
     plan_input = TINY.plan_input(read_model(TINY.model))
     settings = tuple(s for s in settings_of(TINY, plan_input) if not is_offloaded(s))
     bare = regret_of(TINY, settings, {})
-    cases = cases_of([bare], float("inf"))
+    runs = runs_of([bare], float("inf"))
+    assert len(runs.swept) > 1
     out = tmp_path / "rows.jsonl"
+    options = Options(accelerator=Accelerator.CPU, gpus_per_node=TINY.gpus)
 
-    assert 0 == run(cases, out, 280, cpu=True)
+    # It forks, and sets the environment: as a program of its own.
+    process = get_context("spawn").Process(
+        target=measure, args=(runs, out, time.time() + 280, options)
+    )
+    process.start()
+    process.join()
+    assert 0 == process.exitcode
 
+    rows = read_regret_rows(tmp_path)
+    assert {case["id"] for case in runs.swept} == {r["id"] for r in rows if r["peak_bytes"] is None}
     found = regret_of(TINY, settings, by_setting(read_regret_rows(tmp_path)))
     assert () == found.missing
     assert found.choice is not None

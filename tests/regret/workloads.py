@@ -1,6 +1,8 @@
 """The jobs whose settings are chosen, and then held against the best that was measured."""
 
 import os
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -88,7 +90,56 @@ class RegretJob(Struct, frozen=True, kw_only=True):
         )
 
 
+class _Work(NamedTuple):
+    """What one GPU trains, whichever it is."""
+
+    id: str
+    model: str
+    sequences: int
+    tokens: int
+    card_gib: int | None
+    lora_rank: int | None = None
+
+
+# Short steps: each figure takes a minute of a machine that is lent for a few.
+_ON_ONE = (
+    _Work("qwen-0.5b-16", "qwen2.5-0.5b", 16, 512, 16),
+    _Work("qwen-0.5b-8k-40", "qwen2.5-0.5b", 2, 8192, 40),
+    _Work("llama-1b-16", "llama-3.2-1b", 4, 512, 16),
+    _Work("llama-1b-24", "llama-3.2-1b", 4, 1024, 24),
+    _Work("llama-1b-40", "llama-3.2-1b", 4, 4096, 40),
+    _Work("mistral-2b-lora-16k-40", "mistral-7b-8l", 2, 16384, 40, 16),
+    _Work("pythia-1.4b-40", "pythia-1.4b", 16, 512, 40),
+    _Work("gemma-2b-80", "gemma-2-2b", 4, 1024, 80),
+    _Work("phi-3.8b", "phi-3-mini", 2, 2048, None),
+    _Work("mistral-7b-lora-24", "mistral-7b", 4, 512, 24, 16),
+    _Work("llama-8b-lora-40", "llama-3.1-8b", 4, 2048, 40, 16),
+    _Work("qwen-14b-lora-40", "qwen2.5-14b", 4, 512, 40, 16),
+    _Work("qwen-32b-lora-80", "qwen3-32b", 2, 512, 80, 16),
+)
+H100, H200 = "H100-80GB", "H200"
+_H100_GIB = 80
+
+
+def _alone(gpu: str) -> Iterator[RegretJob]:
+    """The jobs of one GPU; a card as large as the GPU is the whole GPU."""
+    for work in _ON_ONE:
+        whole = work.card_gib == _H100_GIB and gpu == H100
+        yield RegretJob(
+            id=f"{work.id}-{gpu.partition('-')[0].lower()}",
+            model=work.model,
+            gpu=gpu,
+            gpus=1,
+            sequences=work.sequences,
+            tokens=work.tokens,
+            card_gib=None if whole else work.card_gib,
+            lora_rank=work.lora_rank,
+        )
+
+
 JOBS = (
+    *_alone(H100),
+    *_alone(H200),
     RegretJob(
         id="qwen-0.5b-16",
         model="qwen2.5-0.5b",
@@ -97,15 +148,6 @@ JOBS = (
         sequences=64,
         tokens=512,
         card_gib=16,
-    ),
-    RegretJob(
-        id="qwen-0.5b-16k",
-        model="qwen2.5-0.5b",
-        gpu="H100-80GB",
-        gpus=1,
-        sequences=4,
-        tokens=16384,
-        card_gib=40,
     ),
     RegretJob(
         id="llama-1b-24",
@@ -125,24 +167,6 @@ JOBS = (
         tokens=1024,
         card_gib=24,
         nccl_p2p=False,
-    ),
-    RegretJob(
-        id="llama-1b-16",
-        model="llama-3.2-1b",
-        gpu="H200",
-        gpus=1,
-        sequences=16,
-        tokens=1024,
-        card_gib=16,
-    ),
-    RegretJob(
-        id="pythia-1.4b-40",
-        model="pythia-1.4b",
-        gpu="H100-80GB",
-        gpus=1,
-        sequences=32,
-        tokens=512,
-        card_gib=40,
     ),
     RegretJob(
         id="gemma-2b-40-pcie",
@@ -192,16 +216,6 @@ JOBS = (
         lora_rank=16,
     ),
     RegretJob(
-        id="llama-8b-lora-40",
-        model="llama-3.1-8b",
-        gpu="H100-80GB",
-        gpus=1,
-        sequences=8,
-        tokens=4096,
-        card_gib=40,
-        lora_rank=16,
-    ),
-    RegretJob(
         id="qwen-14b-lora-40",
         model="qwen2.5-14b",
         gpu="H200",
@@ -222,4 +236,4 @@ JOBS = (
         lora_rank=16,
     ),
 )
-"""The smallest first; at most 16384 tokens a sequence, and cards of 16, 24, 40, 80 GiB or whole."""
+"""At most 16384 tokens a sequence, and cards of 16, 24, 40, 80 GiB or whole."""

@@ -8,12 +8,11 @@ of a row is shown here: a third of them is set aside, and stays unseen until a f
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from accuracy.grid import deal_cases
+from speed.sweep import by_engine, sweep
 from speed.timing_cases import (
     AGAIN,
     MODELS,
@@ -30,56 +30,81 @@ from speed.timing_cases import (
     choose,
     find_candidates,
     is_timed,
+    plan_case,
     point_of,
-    scale_costs,
     with_ids,
 )
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.launch.plan import launch_env
+from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
+from zerowiz.core.measure.optimizer_kernels import OPS
+from zerowiz.core.measure.trial import ops_of
+from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.strategy import Offload
+from zerowiz.core.units import parse_host_memory
+from zerowiz.core.values import replace
+from zerowiz.emit.measure import append_line
+from zerowiz.probe.launch.core_binding import try_core_binding
+from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.machine.host import parse_list
+from zerowiz.worker.ops import start_builds
 
-_MEASURED = Path(__file__).parents[1] / "measured"
-# To choose the cases, load the libraries in every rank, and compile CPU Adam beside it.
-START_SECONDS = 75.0
-# One case does not cost the others their time.
-_CASE_DEADLINE_S = 120
+_MEASURED = Path(__file__).parents[1] / "measured" / "times"
+# To choose the cases, and to load the libraries.
+START_SECONDS = 30.0
+MORE = 1.5
 
 
 def read_timed(out: Path | None) -> list[dict[str, Any]]:
     """The rows of what was timed before, here and in the repository."""
     paths = {
-        *_MEASURED.glob("*-timing.jsonl"),
+        *_MEASURED.glob("*.jsonl"),
         *([out] if out is not None and out.exists() else []),
     }
     lines = (line for path in sorted(paths) for line in path.read_text("utf-8").splitlines())
     return [row for line in lines if is_timed(row := json.loads(line))]
 
 
-def describe(cases: Sequence[dict[str, Any]], chosen: Sequence[Candidate], scale: float) -> str:
-    """How many there are of each side, and what they take."""
+def describe(cases: Sequence[dict[str, Any]], chosen: Sequence[Candidate]) -> str:
+    """How many there are of each side, and with how many engines."""
     sides = Counter(side.value for side in deal_cases(cases, TIMING_FILE))
     again = sum(str(case["id"]).endswith(AGAIN) for case in cases)
-    seconds = scale * sum(each.cost_seconds for each in chosen)
+    engines = len({each.engine for each in chosen}) + again
     dealt = ", ".join(f"{count} {side}" for side, count in sorted(sides.items()))
-    return f"{len(cases)} cases of about {seconds:.0f} s: {dealt}; {again} are repeats"
+    return f"{len(cases)} cases by {engines} engines: {dealt}; {again} are repeats"
 
 
-def run(cases: Sequence[dict[str, Any]], out: Path, deadline_s: float, *, cpu: bool) -> int:
-    """Measure them; the status of `zerowiz measure`, which appends a row as each ends."""
+def machine_of(options: Options) -> Machine:
+    """The machine, whose host has the memory that is said: what a container reads may be wrong.
+
+    `zerowiz --host-memory` never raises what this host reads.
+    """
+    machine = find_machine(replace(options, host_memory=None), os.environ)
+    if options.host_memory is None:
+        return machine
+    return with_host_memory(machine, parse_host_memory(options.host_memory))
+
+
+def run(
+    cases: Sequence[dict[str, Any]], until: float, machine: Machine, rates: GpuRates | None
+) -> Iterator[dict[str, Any]]:
+    """Time them by `sweep`, and yield a row for each that was begun as its engine ends."""
+    planned = [plan_case(case, machine, rates) for case in cases]
+    trials = [each.trial for each in planned]
+    on_cpu = machine.accelerator is Accelerator.CPU
+    os.environ.update(launch_env(machine, find_programs(os.environ), os.environ, {}))
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    offloads = any(trial.offload is not Offload.NONE for trial in trials) and not on_cpu
+    bound = try_core_binding(os.environ, machine.world_size).cores if offloads else None
+    builds = start_builds(ops_of(trials, machine.accelerator))
+    # What needs no op that is being compiled comes first.
+    groups = sorted(by_engine(planned), key=lambda group: group[0].trial.kernel in OPS)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cases.json"
-        path.write_text(json.dumps(cases), encoding="utf-8")
-        words = ["--cases", str(path), "--output", str(out.resolve()), "--json", "--yes"]
-        words += ["--deadline", str(int(deadline_s)), "--case-deadline", str(_CASE_DEADLINE_S)]
-        words += ["--accelerator", "cpu"] if cpu else []
-        argv = [sys.executable, "-m", "zerowiz", "measure", *words]
-        # Later plans here must not rest on these runs: some are set aside.
-        environ = {**os.environ, "XDG_CACHE_HOME": folder}
-        done = subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, check=False)
-        return done.returncode
+        cores = sorted(parse_list(bound or ""))
+        yield from sweep(groups, Path(folder), until, cores, builds=builds, cpu=on_cpu)
 
 
 def summary(rows: Sequence[dict[str, Any]], seconds: float) -> str:
@@ -103,12 +128,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="gets a row for each case; none: print the cases")
     parser.add_argument("--gpus", type=int, help="so many of the machine; all by default")
     parser.add_argument("--machine", help="choose for this one, and run nothing")
-    parser.add_argument("--host-memory", help="of that one")
+    parser.add_argument("--host-memory", help="of its host, where less is read")
     parser.add_argument("--accelerator", choices=["cuda", "cpu"])
     parser.add_argument("--model", action="append", help="of tests/models, or a size; repeatable")
     parser.add_argument("--limit", type=int, help="at most so many cases")
     asked = parser.parse_args()
-    began = time.monotonic()
+    began = time.time()
     accelerator = None if asked.accelerator is None else Accelerator(asked.accelerator)
     options = Options(
         machine=asked.machine,
@@ -116,25 +141,24 @@ def main() -> int:
         accelerator=accelerator,
         gpus_per_node=asked.gpus,
     )
-    machine = find_machine(options, os.environ)
+    machine = machine_of(options)
     rates, timed = find_rates(machine, read_gpu_table()), read_timed(asked.out)
-    scale = scale_costs(timed, machine, rates)
     candidates = list(find_candidates(asked.model or MODELS, machine, rates))
     here = [point_of(row) for row in timed if row["gpus"] == machine.world_size]
-    budget_seconds = asked.budget_seconds - START_SECONDS
-    chosen = choose(candidates, here, budget_seconds, scale)[: asked.limit]
+    # What runs took less than was thought leaves time for more.
+    budget_seconds = MORE * (asked.budget_seconds - START_SECONDS)
+    chosen = choose(candidates, here, budget_seconds)[: asked.limit]
     cases = with_ids(chosen, asked.prefix, asked.first)
-    sys.stderr.write(f"{len(candidates)} candidates; {describe(cases, chosen, scale)}\n")
+    sys.stderr.write(f"{len(candidates)} candidates; {describe(cases, chosen)}\n")
     if asked.out is None or asked.machine is not None:
         sys.stdout.write(json.dumps(cases, indent=1) + "\n")
         return 0
-    before = len(asked.out.read_text("utf-8").splitlines()) if asked.out.exists() else 0
-    left_s = asked.budget_seconds - (time.monotonic() - began)
-    status = run(cases, asked.out, left_s, cpu=accelerator is Accelerator.CPU)
-    lines = asked.out.read_text("utf-8").splitlines()[before:] if asked.out.exists() else []
-    rows = [json.loads(line) for line in lines]
-    sys.stderr.write(f"{summary(rows, time.monotonic() - began)}\n")
-    return status
+    rows = []
+    for row in run(cases, began + asked.budget_seconds, machine, rates):
+        append_line(asked.out, json.dumps(row))
+        rows.append(row)
+    sys.stderr.write(f"{summary(rows, time.time() - began)}\n")
+    return 0
 
 
 if __name__ == "__main__":

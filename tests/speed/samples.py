@@ -11,6 +11,7 @@ from measured.rows import (
     rank_of,
     read_every_row,
     read_model,
+    read_times,
 )
 
 from zerowiz.core.machine.spec import parse_spec
@@ -118,7 +119,8 @@ def machine_of(gpu: str, gpus: int, *, p2p: bool, cores: int) -> Machine:
 _SPECS = {"NVIDIA H200": "H200", "NVIDIA H100 80GB HBM3": "H100-80GB-SXM"}
 
 
-def _sample(row: Row) -> Sample | None:
+def sample_of(row: Row) -> Sample | None:
+    """The row with what it is predicted by; None where its times say nothing."""
     trains = row["ok"] and row["stage"] is not None and row["kind"] != "forward_backward"
     spec = _SPECS.get(row.get("gpu") or "NVIDIA H200")
     family = family_of(row)
@@ -148,7 +150,7 @@ def _sample(row: Row) -> Sample | None:
 @cache
 def read_samples() -> tuple[Sample, ...]:
     """All of them, on both sides."""
-    found = (_sample(row) for row in read_every_row())
+    found = (sample_of(row) for row in (*read_every_row(), *read_times()))
     return tuple(each for each in found if each is not None)
 
 

@@ -11,7 +11,6 @@ import hashlib
 import heapq
 import json
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -19,18 +18,18 @@ from typing import Any
 
 from accuracy.grid import deal_cases
 from accuracy.split import SIDES, Split
-from measured.rows import family_of, read_config, read_model
+from measured.rows import read_config, read_model
 from msgspec import Struct
+from speed.sweep import engine_of, start_seconds_of, steps_seconds_of
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.optimizer_kernels import stepper_for
-from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.core.measure.trial import PlannedTrial, config_of_size, decode_trial, plan_trial
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import Optimizer
 
 Row = Mapping[str, Any]
@@ -52,33 +51,27 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "checkpointing": ("off", "on"),
     "method": ("full", "lora"),
     "links": ("direct", "host"),
-    "room": ("wide", "tight"),
     "loss": ("plain", "chunked"),
-    "loop": ("engine", "trainer"),
+    "precision": ("bf16", "fp32"),
 }
-# What is left of the GPU beside the predicted peak where the room is tight: near it the allocator
-# flushes its cache, and steps are slower (`measured/2026-11-capped.jsonl`).
-_TIGHT = 1.06
-# What few jobs have says less.
-_SELDOM_WORTH = 0.4
-_SELDOM = frozenset({("room", "tight"), ("loss", "chunked")})
+# What few jobs have says less; adapters are cheap, and would be taken too often.
+_SELDOM_WORTH = 0.3
+_SELDOM = frozenset({("precision", "fp32"), ("loss", "chunked")})
+_LORA_WORTH = 0.6
 _LORA_RANK = 16
 
-# Of a case that is forked from a rank that has loaded its libraries; its contexts, its links.
-_FORK_SECONDS = 6.0
-# To build a model with random weights, and to divide it; on the host its states are pinned too.
-_BUILD_SECONDS_PER_BILLION, _HOST_SECONDS_PER_BILLION = 1.5, 8.0
-# A first step is slower, as kernels are chosen; those whose memory is read wait after each phase.
-_MEASURED_STEP, _FIRST_STEP = 1.5, 2.0
-# Where no rate is known: a CPU rank.
+# Where no rate is known: FP32 products on a GPU, and a CPU rank.
+_FP32_FLOP_PER_S = 40e12
 _CPU_FLOP_PER_S = 10e9
 
-# How many of all combinations are looked at, in an order that is no order.
-LOOKED_AT = 6000
+# How many of all combinations are looked at, in an order that is no order; so many of one engine.
+LOOKED_AT, _OF_AN_ENGINE = 9000, 20
+# What changes from step to step, as one engine takes it.
+_VARIED = ("micro_batch", "accumulation", "tokens", "checkpointing")
 # A case that takes longer keeps several others from being timed.
-LONGEST_SECONDS = 45.0
+LONGEST_SECONDS = 30.0
 # Every so many cases one repeats another.
-_REPEAT_EVERY = 6
+_REPEAT_EVERY = 8
 AGAIN = "-again"
 TIMING_FILE = "new-timing.jsonl"
 """A name for rows that no file holds yet."""
@@ -90,7 +83,12 @@ class Candidate(Struct, frozen=True, kw_only=True):
     point: Point
     case: Mapping[str, Any]
     """As `zerowiz measure --cases` takes it."""
+    engine: str
+    """What it shares with others that one engine can take."""
+    start_seconds: float
+    """Until that engine is there."""
     cost_seconds: float
+    """Of its own steps."""
     side: Split
 
 
@@ -113,10 +111,10 @@ def case_of(point: Point, gpus: int) -> dict[str, Any]:
     """The run of a point, without an id and a cap."""
     strategy = next(each for each in STRATEGIES if each.name == point["strategy"])
     name = point["model"]
-    config = {"config": read_config(name)} if parse_size(name) is None else {}
+    sized = parse_size(name) is not None
     return {
         "model": name,
-        **config,
+        "config": config_of_size(_read(name)) if sized else read_config(name),
         "gpus": gpus,
         "stage": strategy.stage,
         "offload": strategy.offload.value,
@@ -128,7 +126,7 @@ def case_of(point: Point, gpus: int) -> dict[str, Any]:
         "lora_rank": _LORA_RANK if point["method"] == "lora" else None,
         "nccl_p2p": point["links"] == "direct",
         "loss": point["loss"],
-        "kind": point["loop"],
+        "precision": point["precision"],
     }
 
 
@@ -143,9 +141,8 @@ _VALUES: Mapping[str, Callable[[Row], object]] = {
     "checkpointing": lambda row: "on" if row["gradient_checkpointing"] else "off",
     "method": lambda row: "full" if row["lora_rank"] is None else "lora",
     "links": lambda row: "host" if row["nccl_p2p"] is False else "direct",
-    "room": lambda row: "wide" if row["memory_cap_bytes"] is None else "tight",
     "loss": lambda row: row["loss"],
-    "loop": lambda row: row["kind"],
+    "precision": lambda row: row["precision"],
 }
 
 
@@ -159,32 +156,41 @@ def is_timed(row: Row) -> bool:
     return row.get("steady_step_seconds") is not None
 
 
-def _planned(case: Row, machine: Machine, rates: GpuRates | None) -> PlannedTrial:
+def plan_case(case: Row, machine: Machine, rates: GpuRates | None) -> PlannedTrial:
+    """The case with its config, and the job that is predicted."""
     return plan_trial(decode_trial(case, "case"), machine, _read(case["model"]), None, rates)
 
 
-def seconds_of(planned: PlannedTrial, evaluated: StrategyEstimate, model: Model) -> float:
-    """About what a run takes, from its fork to its end."""
-    trial, predicted = planned.trial, evaluated.step_time
-    workload, billions = trial.workload, model.params / 1e9
+def _step_seconds(planned: PlannedTrial, evaluated: StrategyEstimate, model: Model) -> float:
+    """About what a step takes, also where no time is predicted."""
+    predicted, workload = evaluated.step_time, planned.trial.workload
+    if predicted is not None:
+        return predicted.expected_seconds
     tokens = workload.micro_batch * workload.sequence_tokens * workload.accumulation_steps
-    on_cpu = 6 * model.params * tokens / _CPU_FLOP_PER_S
-    step_seconds = on_cpu if predicted is None else predicted.expected_seconds
-    steps = _FIRST_STEP + _MEASURED_STEP * trial.steps + trial.free_steps
-    offloaded = _HOST_SECONDS_PER_BILLION if trial.offload is not Offload.NONE else 0
-    build_seconds = (_BUILD_SECONDS_PER_BILLION + offloaded) * billions
-    return _FORK_SECONDS + build_seconds + steps * step_seconds
+    on_cpu = planned.job is None or planned.job.machine.accelerator is Accelerator.CPU
+    return 6 * model.params * tokens / (_CPU_FLOP_PER_S if on_cpu else _FP32_FLOP_PER_S)
 
 
-def _points(models: Sequence[str], gpus: int, count: int, *, capped: bool) -> list[Point]:
+def _points(models: Sequence[str], gpus: int, count: int, *, on_cuda: bool) -> list[Point]:
     """Some of all combinations that a machine can have."""
     settings = {"model": tuple(models), **SETTINGS}
-    if gpus == 1:
+    if gpus == 1 or not on_cuda:
         settings["links"] = ("direct",)
-    if not capped:
-        settings |= {"room": ("wide",), "links": ("direct",)}
-    points = (dict(zip(settings, each, strict=True)) for each in product(*settings.values()))
-    return heapq.nsmallest(count, points, key=_digest)
+    varied = {name: settings.pop(name) for name in _VARIED}
+    engines = heapq.nsmallest(count // _OF_AN_ENGINE, _all_of(settings), key=_digest)
+    return [
+        point
+        for engine in engines
+        for point in heapq.nsmallest(
+            _OF_AN_ENGINE, ({**engine, **each} for each in _all_of(varied)), key=_digest
+        )
+    ]
+
+
+def _all_of(settings: Mapping[str, Sequence[str]]) -> Iterator[Point]:
+    """Every combination."""
+    for each in product(*settings.values()):
+        yield dict(zip(settings, each, strict=True))
 
 
 def find_candidates(
@@ -199,46 +205,34 @@ def find_candidates(
         looked_at: How many of all combinations.
     """
     gpus, on_cuda = machine.world_size, machine.accelerator is Accelerator.CUDA
-    for point in _points(models, gpus, looked_at, capped=on_cuda):
+    for point in _points(models, gpus, looked_at, on_cuda=on_cuda):
         model, case = _read(point["model"]), case_of(point, gpus)
         positions = model.architecture.positions
         if positions and int(point["tokens"]) > positions:
             continue
-        planned = _planned(case, machine, rates)
+        planned = plan_case(case, machine, rates)
         if planned.job is None or planned.strategy is None:
             continue
         evaluated = evaluate(planned.job, planned.strategy)
         if not evaluated.is_sure:
             continue
-        cost_seconds = seconds_of(planned, evaluated, model)
-        if cost_seconds > LONGEST_SECONDS:
+        start_seconds = start_seconds_of(planned.trial, model.params)
+        cost_seconds = steps_seconds_of(planned.trial, _step_seconds(planned, evaluated, model))
+        if start_seconds + cost_seconds > LONGEST_SECONDS:
             continue
-        if point["room"] == "tight":
-            case["memory_cap_bytes"] = int(_TIGHT * evaluated.estimate.peak_bytes)
         [side] = deal_cases([case], TIMING_FILE)
-        yield Candidate(point=point, case=case, cost_seconds=cost_seconds, side=side)
-
-
-def scale_costs(rows: Sequence[Row], machine: Machine, rates: GpuRates | None) -> float:
-    """How much longer runs took than was thought: the median of those that said it, else 1."""
-    ratios = []
-    for row in rows:
-        known = parse_size(row["model"]) is not None or family_of(row) is not None
-        if not known or not row["ok"] or row["gpus"] > machine.world_size:
-            continue
-        planned = _planned({**row, "config": {}}, machine, rates)
-        if planned.job is not None and planned.strategy is not None:
-            evaluated = evaluate(planned.job, planned.strategy)
-            thought = seconds_of(planned, evaluated, planned.job.model)
-            ratios.append(row["case_seconds"] / thought)
-    return statistics.median(ratios) if ratios else 1.0
+        yield Candidate(
+            point=point,
+            case=case,
+            engine=engine_of(case),
+            start_seconds=start_seconds,
+            cost_seconds=cost_seconds,
+            side=side,
+        )
 
 
 def choose(
-    candidates: Sequence[Candidate],
-    timed: Sequence[Point],
-    budget_seconds: float,
-    scale: float = 1.0,
+    candidates: Sequence[Candidate], timed: Sequence[Point], budget_seconds: float
 ) -> list[Candidate]:
     """The runs that are worth most, until the time is spent; repeats follow what they repeat.
 
@@ -246,31 +240,39 @@ def choose(
         candidates: Those that can be run.
         timed: What was timed already.
         budget_seconds: For all of them together.
-        scale: How much longer a run takes than its cost says.
     """
     had = Counter(pair for point in timed for pair in pairs_of(point))
-    left, chosen = list(candidates), list[Candidate]()
+    left = [each for each in candidates if each.point not in timed]
+    chosen, engines = list[Candidate](), set[str]()
     left_seconds = budget_seconds
+
+    def cost_seconds(candidate: Candidate) -> float:
+        start_seconds = 0.0 if candidate.engine in engines else candidate.start_seconds
+        return start_seconds + candidate.cost_seconds
 
     def worth(candidate: Candidate) -> float:
         new = sum(0.5 ** had[pair] for pair in pairs_of(candidate.point))
         seldom = len(_SELDOM & candidate.point.items())
-        return _SELDOM_WORTH**seldom * new / math.sqrt(candidate.cost_seconds)
+        new *= _LORA_WORTH if candidate.point["method"] == "lora" else 1.0
+        return _SELDOM_WORTH**seldom * new / math.sqrt(cost_seconds(candidate))
 
     while True:
         again = _to_repeat(chosen) if len(chosen) % _REPEAT_EVERY == _REPEAT_EVERY - 1 else None
-        affordable = [each for each in left if each.cost_seconds * scale <= left_seconds]
+        affordable = [each for each in left if cost_seconds(each) <= left_seconds]
         side = _short_side(chosen)
         wanted = [each for each in affordable if each.side is side] or affordable
-        if again is not None and again.cost_seconds * scale <= left_seconds:
-            best = again
+        if again is not None and again.start_seconds + again.cost_seconds <= left_seconds:
+            # In a process of its own.
+            best, best_seconds = again, again.start_seconds + again.cost_seconds
         elif wanted:
             best = max(wanted, key=worth)
+            best_seconds = cost_seconds(best)
             left.remove(best)
         else:
             return chosen
-        left_seconds -= best.cost_seconds * scale
+        left_seconds -= best_seconds
         had.update(pairs_of(best.point))
+        engines.add(best.engine)
         chosen.append(best)
 
 

@@ -62,7 +62,7 @@ def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
     meter: Meter = CudaMeter() if on_cuda else CpuMeter()
     recorder = StepRecorder(report_file(folder, rank), meter)
     try:
-        device = _open_cuda(case, rank) if on_cuda else torch.device("cpu")
+        device = open_cuda(case, rank) if on_cuda else torch.device("cpu")
         timing = TimingPass(case, device, meter, recorder, start["until"])
         _measure(case, folder, device, meter, recorder, timing)
         recorder.add(ok=True)
@@ -84,7 +84,7 @@ def _has_own_cores() -> bool:
 def _fail(recorder: StepRecorder, error: Exception) -> int:
     """Report an error: either running out of memory, or another failure."""
     message = str(error).strip() or "no message"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         recorder.add(oom_phase=recorder.phase or recorder.phase_name)
         return _OUT_OF_MEMORY
     where = recorder.phase_name
@@ -92,7 +92,7 @@ def _fail(recorder: StepRecorder, error: Exception) -> int:
     return _FAILED
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out. NCCL, cuBLAS and the CPU allocator raise a plain RuntimeError."""
     message = str(error).lower()
     texts = ("out of memory", "cublas_status_alloc_failed", "can't allocate memory")
@@ -100,7 +100,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return memory or (isinstance(error, RuntimeError) and any(text in message for text in texts))
 
 
-def _open_cuda(case: Case, rank: int) -> torch.device:
+def open_cuda(case: Case, rank: int) -> torch.device:
     """Set up this rank's GPU and the allocator of the case, before anything is allocated."""
     expandable = f"expandable_segments:{case['expandable_segments']}"
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = expandable
@@ -143,7 +143,7 @@ def _measure(
 ) -> None:
     # CUDA creates its context here.
     torch.ones(1, device=device).add_(1)
-    described = _describe(device)
+    described = describe(device)
     described["context_bytes"] = meter.outside_bytes()
     recorder.add(**described)
     deepspeed.init_distributed()
@@ -171,7 +171,8 @@ def _measure(
     dist.barrier()
 
 
-def _describe(device: torch.device) -> Report:
+def describe(device: torch.device) -> Report:
+    """What this rank runs with."""
     loaded = {"torch": torch, "deepspeed": deepspeed, "transformers": transformers}
     described: Report = {
         "versions": {name: module.__version__ for name, module in loaded.items()},

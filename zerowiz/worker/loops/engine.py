@@ -21,19 +21,20 @@ def train_by_engine(
     timing: TimingPass,
 ) -> None:
     """Initialize, and take every optimizer step of the case on one batch."""
-    engine = _initialize(case, model, recorder)
+    engine = initialize(case, model, recorder)
     batch = make_batch(model, case, device)
     for iteration in range(case["steps"]):
         _measure_step(engine, batch, case, iteration, recorder)
     steps = timing.begin()
     for _ in range(steps):
-        _take_step(engine, batch, case)
+        take_step(engine, batch, case)
         timing.end_step()
     if steps:
         timing.end()
 
 
-def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
+def initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
+    """The engine of DeepSpeed with the model in it."""
     with recorder.measured("init"):
         trainable = [p for p in model.parameters() if p.requires_grad]
         config = dict(case["ds_config"])
@@ -45,7 +46,7 @@ def _initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa:
     return engine
 
 
-def _take_step(
+def take_step(
     engine: Any,  # noqa: ANN401
     batch: dict[str, torch.Tensor],
     case: Case,

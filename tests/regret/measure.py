@@ -1,0 +1,79 @@
+"""Measure settings: what has to fit in processes of its own, and all others by few engines."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from regret.rows import seconds_of
+from speed import run_timing
+
+from zerowiz.app.options import Options
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.emit.measure import append_line
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+
+Case = dict[str, Any]
+
+START_SECONDS = 2 * run_timing.START_SECONDS
+"""To load the libraries, for the ones and for the others."""
+# One case does not cost the others their time.
+_CASE_DEADLINE_S = 120
+
+
+class Runs(Struct, frozen=True, kw_only=True):
+    """Cases, as `zerowiz measure --cases` takes them."""
+
+    fresh: tuple[Case, ...]
+    """In processes of their own: whether they fit says something."""
+    swept: tuple[Case, ...]
+    """Predicted to fit."""
+
+
+def measure(runs: Runs, out: Path, until: float, options: Options) -> int:
+    """Append a row for each run; the status of the last `zerowiz measure`.
+
+    Args:
+        runs: What is run; those that share engines come first, as they take least.
+        out: Gets the rows.
+        until: When all of it is ended, in seconds since 1970.
+        options: Of the machine.
+    """
+    environ, left = dict(os.environ), {case["id"]: case for case in runs.swept}
+    machine = run_timing.machine_of(options)
+    rates = find_rates(machine, read_gpu_table())
+    for row in run_timing.run(runs.swept, until, machine, rates) if left else ():
+        if seconds_of(row) is not None:
+            append_line(out, json.dumps(row))
+            del left[row["id"]]
+    # What fits as predicted but did not beside others is run again, as a job would.
+    fresh = [*runs.fresh, *left.values()]
+    return _measure_fresh(fresh, out, until, options, environ) if fresh else 0
+
+
+def _measure_fresh(
+    cases: Sequence[Case], out: Path, until: float, options: Options, environ: dict[str, str]
+) -> int:
+    """By `zerowiz measure`, which appends a row as each ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.json"
+        path.write_text(json.dumps(cases), encoding="utf-8")
+        words = ["--cases", str(path), "--output", str(out.resolve()), "--json", "--yes"]
+        words += ["--deadline", str(max(1, int(until - time.time())))]
+        words += ["--case-deadline", str(_CASE_DEADLINE_S)]
+        words += [] if options.accelerator is None else ["--accelerator", options.accelerator.value]
+        argv = [sys.executable, "-m", "zerowiz", "measure", *words]
+        # Later plans here must not rest on these runs.
+        done = subprocess.run(
+            argv,
+            env={**environ, "XDG_CACHE_HOME": folder},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        return done.returncode
