@@ -242,9 +242,17 @@ def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
     ranks = len(machine.gpus) if machine.accelerator is Accelerator.CPU else 1
     gpus = machine.gpus
     if machine.lives_on_host:
-        gpus = tuple(replace(gpu, free_bytes=size_bytes // ranks) for gpu in gpus)
-        if machine.accelerator is Accelerator.CPU:
-            gpus = tuple(replace(gpu, total_bytes=total_bytes // ranks) for gpu in gpus)
+        share, whole = size_bytes // ranks, total_bytes // ranks
+        # A GPU that shares the host's memory has at least that much.
+        on_cpu = machine.accelerator is Accelerator.CPU
+        gpus = tuple(
+            replace(
+                gpu,
+                free_bytes=share,
+                total_bytes=whole if on_cpu else gpu.total_bytes and max(share, gpu.total_bytes),
+            )
+            for gpu in gpus
+        )
     return replace(machine, host=host, gpus=gpus)
 
 
