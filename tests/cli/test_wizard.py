@@ -8,11 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import COLUMNS, CTRL_C, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Run, Terminal
+from cli.harness import (
+    COLUMNS,
+    CTRL_C,
+    DOWN,
+    ENTER,
+    HF_IN_CODE,
+    HF_PARSER,
+    UP,
+    Run,
+    Terminal,
+)
 
 Open = Callable[..., Terminal]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 TINY = (*CPU, "--model", "10m", "--seq-len", "64")
+
+# `Launch now?` offers the launch first, then the files alone.
+WRITE = DOWN + ENTER
+GOAL = "How shall the batch"
 
 # A raw script of which little can be seen, so that much is asked.
 SILENT = """\
@@ -41,8 +55,9 @@ def files(script: Path) -> set[str]:
 def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Path) -> None:
     person = terminal("init", *CPU)
     person.reply("Which model?", "10m" + ENTER)
+    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     # How much of this host is free decides which.
     assert re.search(r"Does it fit on one GPU, replicated\?  (yes|uncertain)", person.text)
@@ -59,9 +74,10 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
 def test_only_what_is_open_is_asked(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", *TINY)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
-    assert 1 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
+    assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
 
 
 def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
@@ -73,7 +89,7 @@ def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
     person.reply("How many sequences per GPU at a time?", "4" + ENTER)
     person.reply("How many tokens per sequence?", "64" + ENTER)
     person.reply("Does the script use gradient checkpointing?", DOWN + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert "Step     4 x 64 tokens per GPU" in person.text
     assert "with gradient checkpointing" in " ".join(person.text.split())
@@ -82,8 +98,9 @@ def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
 def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: Path) -> None:
     person = terminal("init", *CPU)
     person.reply("Which model?", "10m" + ENTER)
+    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", "96" + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     line = person.text.partition("the same in a job script: ")[2].replace("\\\n", " ")
     tool, command, *rest = shlex.split(line)
@@ -95,7 +112,8 @@ def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: 
 def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", *TINY)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     after = terminal("launch", "--dry-run")
     assert 0 == after.end()
@@ -103,15 +121,16 @@ def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) ->
     assert "?" not in {line[:1] for line in after.lines}
 
 
-@pytest.mark.parametrize("answered", [0, 1, 2])
+@pytest.mark.parametrize("keys", [CTRL_C, "\x04"], ids=["Ctrl-C", "EOF"])
+@pytest.mark.parametrize("answered", [0, 1, 2, 3])
 def test_ctrl_c_ends_with_130_and_nothing_written(
-    terminal: Open, script: Path, answered: int
+    terminal: Open, script: Path, answered: int, keys: str
 ) -> None:
     person = terminal("init", *CPU)
-    questions = ("Which model?", "How many tokens per sequence?", "will be written; go on?")
-    for question, keys in zip(questions[:answered], ("10m", ""), strict=False):
-        person.reply(question, keys + ENTER)
-    person.reply(questions[answered], CTRL_C)
+    questions = ("Which model?", GOAL, "How many tokens per sequence?", "Launch now?")
+    for question, answer in zip(questions[:answered], ("10m", "", ""), strict=False):
+        person.reply(question, answer + ENTER)
+    person.reply(questions[answered], keys)
     assert 130 == person.end()
     assert "interrupted; nothing was written" in person.text
     assert "Traceback" not in person.text
@@ -124,11 +143,13 @@ def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
     person.reply("Which model?", "no-such-model-7x" + ENTER)
     person.reply("`no-such-model-7x`", ENTER)
     person.reply("an answer is needed", "10m" + ENTER)
+    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", "many" + ENTER)
     person.reply("a whole number from 1 on", "64" + ENTER)
-    person.reply("will be written; go on?", "n" + ENTER)
-    assert 130 == person.end()
-    assert "stopped; nothing was written" in person.text
+    person.reply("Launch now?", "stop" + ENTER)
+    assert 0 == person.end()
+    assert "nothing was written" in person.text
+    assert {"train.py"} == files(script)
 
 
 def write_model(script: Path, name: str, **config: object) -> None:
@@ -147,7 +168,8 @@ def test_an_unknown_family_is_taken_and_guessed_and_nonsense_is_not(
     person = terminal("init", *CPU, "--seq-len", "64", "--no-trace")
     person.reply("Which model?", "nonsense" + ENTER)
     person.reply("`hidden_size`", "odd" + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert "parameters (guess)" in person.text
     assert 1 == " ".join(person.text.split()).count("so this is a guess")
@@ -163,7 +185,8 @@ def test_what_can_be_traced_is_taken_and_traced_once(
     cache = script.parent.parent / "cache"
     person = terminal("init", *CPU, "--seq-len", "64", XDG_CACHE_HOME=str(cache))
     person.reply("Which model?", "odd" + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert 1 == " ".join(person.text.split()).count("was traced without memory")
     assert "parameters (trace)" in person.text
@@ -177,7 +200,8 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
     person = terminal("init", *CPU, "--seq-len", "64")
     person.reply("Which model?", "nonsense" + ENTER)
     person.reply("`hidden_size`", "10m" + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
 
 
@@ -185,18 +209,40 @@ def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: P
     assert script.is_file()
     person = terminal("init", "--model", "1b", "--seq-len", "512")
     person.reply("Plan for which machine?", "8xH100-80" + ENTER)
-    person.reply("`H100-80`", "8xH100-80GB-SXM" + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("`H100-80`", "\x15" + "8xH100-80GB-SXM" + ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Write the files?", ENTER)
     assert 0 == person.end()
-    assert "NVIDIA H100" in person.text
+    assert person.text.endswith("Run it on 8 x NVIDIA H100 80GB HBM3, in a copy of this folder")
 
 
-def test_without_a_script_the_wizard_asks_for_it(terminal: Open, script: Path) -> None:
+def test_the_one_script_that_trains_is_taken(terminal: Open, script: Path) -> None:
     script.rename(script.with_name("finetune.py"))
+    (script.parent / "plots.py").write_text("print(1)\n")
     person = terminal("init", *TINY)
-    person.reply("(finetune.py)", ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     assert 0 == person.end()
+    assert "finetune.py" in person.text.partition("the same in a job script")[2]
+
+
+def test_scripts_and_models_nearby_are_menus_with_a_way_to_another(
+    terminal: Open, script: Path
+) -> None:
+    (script.parent / "finetune.py").write_text(HF_IN_CODE)
+    write_model(script, "tiny", model_type="bloom", **SMALL)
+    person = terminal("init", *CPU, "--seq-len", "64")
+    person.wait_for("finetune.py")
+    # train.py is where the menu starts; the other stands before it.
+    person.reply("Which training script?", UP + ENTER)
+    person.wait_for("folder here")
+    person.reply("Which model?", "another" + ENTER)
+    person.reply("Which model?", "10m" + ENTER)
+    person.reply("Launch now?", WRITE)
+    assert 0 == person.end()
+    line = person.text.partition("the same in a job script")[2]
+    assert "--model 10m" in line
+    assert "finetune.py" in line
 
 
 def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
@@ -204,14 +250,18 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
 ) -> None:
     config = script.parent / "ds_config_zero0.json"
     config.write_text("{}\n")
-    words = ("init", *TINY)
-    person = terminal(*words)
+    person = terminal("init", *TINY)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
     person.reply("was changed by hand; overwrite it?", ENTER)
-    assert 130 == person.end()
+    person.reply("Launch now?", "stop" + ENTER)
+    assert 0 == person.end()
     assert "{}\n" == config.read_text()
     assert {"train.py", "ds_config_zero0.json"} == files(script)
-    person = terminal(*words)
-    person.reply("was changed by hand; overwrite it?", "y" + ENTER)
+    person = terminal("init", *TINY)
+    person.reply(GOAL, ENTER)
+    person.reply("Launch now?", WRITE)
+    person.reply("was changed by hand; overwrite it?", "yes" + ENTER)
     assert 0 == person.end()
     assert "{}\n" != config.read_text()
 
@@ -249,7 +299,7 @@ def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path)
     listed = [line for line in person.lines if re.match(r"\W*--", line)]
     at = next(i for i, line in enumerate(listed) if "--model" in line)
     person.reply("nothing, stop here", DOWN * at + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("Write the files?", ENTER)
     assert 0 == person.end()
     record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
     assert "7b" != record["options"]["model"]

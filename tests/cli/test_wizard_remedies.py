@@ -48,11 +48,11 @@ def hf(folder: Path) -> Path:
     return folder
 
 
-def take(terminal: Open, index: int, *words: str) -> list[str]:
+def take(terminal: Open, index: int, last: str, *words: str) -> list[str]:
     """Take one of the remedies in the wizard; the command that it prints to go on."""
     person = terminal("init", *words)
     person.reply("Change what?", DOWN * index + ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply(last, "write the files" + ENTER)
     assert 0 == person.end(), person.text
     _, _, rest = person.text.partition("next: ")
     return shlex.split(rest.partition("\nthe same")[0].replace("\\\n", " "))
@@ -66,7 +66,9 @@ def step(plan: dict[str, dict[str, object]]) -> dict[str, object]:
 def test_the_printed_line_launches_what_was_taken(
     terminal: Open, here: Run, hf: Path, index: int
 ) -> None:
-    zerowiz, *command = take(terminal, index, *A100, "train_hf.py", "--max_steps", "3")
+    zerowiz, *command = take(
+        terminal, index, "Write the files?", *A100, "train_hf.py", "--max_steps", "3"
+    )
     assert ("zerowiz", ["launch"]) == (zerowiz, command)
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
     result = here(*command, "--dry-run", "--json", "--machine", "4xA100-40GB")
@@ -85,9 +87,10 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 ) -> None:
     nodes = ("--machine", "8xH100-80GB-SXM", "--nodes", "16", "--model", "405b")
     person = terminal("init", *nodes, "train_hf.py")
+    person.reply("How shall the batch", ENTER)
     person.wait_for("if your nodes are linked by InfiniBand with 400 Gb/s, say so")
     person.reply("Change what?", ENTER)
-    person.reply("will be written; go on?", ENTER)
+    person.reply("Write the files?", ENTER)
     assert 0 == person.end(), person.text
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
     assert ("zero3", True) == (written["chosen"], written["workload"]["gradient_checkpointing"])
@@ -111,7 +114,7 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(REMEDIES)))
 def test_the_ranks_train_what_was_taken(terminal: Open, hf: Path, index: int) -> None:
-    _, *command = take(terminal, index, *CPU, "train_hf.py", "--max_steps", "3")
+    _, *command = take(terminal, index, "Launch now?", *CPU, "train_hf.py", "--max_steps", "3")
     reports = hf / "reports"
     done = run(
         [sys.executable, "-m", "zerowiz", *command, "--yes"], env=rank_environ(reports), cwd=hf

@@ -1,44 +1,42 @@
-"""The wizard: ask what could not be detected, decide, write the config."""
+"""The wizard: detect, ask what is open, decide, then launch or write the config."""
 
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
-from zerowiz.app.ask.answers import Ask
-from zerowiz.app.ask.command import understand_command
+from zerowiz.app.ask.command import Command, understand_command
 from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.kept import keep, recall_kept
-from zerowiz.app.ask.person import Person, confirms
-from zerowiz.app.ask.prompts import asker
-from zerowiz.app.ask.script import answer_for, read_as_said, require_reachable
+from zerowiz.app.ask.person import Person
+from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
 from zerowiz.app.decide.decision import Plan, decide_with, note_emulation, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
-from zerowiz.app.launch.start import deliver_plan, plan_files
+from zerowiz.app.launch.start import Start, deliver_plan, plan_files
 from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.machines.node import find_node
 from zerowiz.app.options import Options
-from zerowiz.app.reporter import Reporter
+from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
-from zerowiz.core.decision.questions import (
-    QUESTIONS,
-    Question,
-    answer_or_default,
-    confirmation,
-)
+from zerowiz.app.wizard.conversation import ask_open, change_one
+from zerowiz.app.wizard.last_question import LastAnswer, ask_last, confirms_loss
+from zerowiz.app.wizard.wizard import Wizard
+from zerowiz.core.decision.answers import Answers
+from zerowiz.core.decision.questions import Back
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
-from zerowiz.errors import InterruptedByUserError, LostEdit, PreflightError
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.launch.init_record import record_path
+from zerowiz.probe.launch.programs import find_programs
 
 
 class InitPlan(Struct, frozen=True, kw_only=True):
-    """What the wizard writes, before it does."""
+    """What the wizard writes, before it does, and the job that it launches then."""
 
     script: str
     script_args: tuple[str, ...]
@@ -46,126 +44,279 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     plan: Plan
     files: tuple[PlannedFile, ...]
     """The config is the last: it is what all others are written for."""
+    start: Start | None = None
+    """None where nothing is launched."""
+    may_overwrite: bool = False
+    """Whether a person lets go of what was changed by hand."""
+
+
+class InitOptions(Struct, frozen=True, kw_only=True):
+    """What the wizard does with a plan."""
+
+    slurm: bool = False
+    """Whether a job script for SLURM is written too."""
+    launch: bool = False
+    """Whether `Launch now?` is answered with yes."""
 
 
 def plan_init(
     script: str | None,
     script_args: tuple[str, ...],
     options: Options,
-    reporter: Reporter,
-    person: Person | None,
-    *,
-    slurm: bool,
+    wanted: InitOptions,
+    reporter: LaunchReporter,
 ) -> InitPlan:
-    """Ask, decide, and plan the files.
+    """Decide, and plan the files, asking nobody.
 
     Args:
         script: As it was named, if it was.
         script_args: The words after it.
         options: What was said.
+        wanted: What is done with the plan.
         reporter: Hears what was decided, and why.
-        person: Who answers what is open; None where nobody can be asked.
-        slurm: Whether a job script for SLURM is written too.
 
     Raises:
-        ZerowizError: A question has no answer, or nothing fits, or no config can reach the script.
+        ZerowizError: An answer is missing, nothing fits, or no config can reach the script.
     """
-    check_accounting(options)
-    command = understand_command(script, script_args, options, reporter)
+    command = _understand(script, script_args, options, reporter)
     script_args, options = command.script_args, command.options
-    if command.no_local_rank:
-        # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
-        words = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
-        typed = shlex.join(words)
-        reporter.note(f"`--no_local_rank` is not recorded: launch by `{typed}`, with all its words")
-    ask_person = None if person is None else asker(person, options)
-    options, machine = _with_machine(options, reporter, ask_person)
-    path = _find_script(command.script, ask_person)
+    machine = find_machine(options, os.environ, reporter=reporter)
+    path = command.script or DEFAULT_SCRIPT
     options = recall_kept(path, options, reporter)
     facts = read_as_said(path, script_args, options)
     require_reachable(facts, script_args, options)
     check_words(facts, script_args)
     check_own_config(options, machine, facts, script_args, reporter)
-    options = answer_for(options, facts, script_args, ask_person)
-    plan = decide_with(person, options, machine, facts, script_args, reporter)
+    options = answer_for(options, facts, script_args, None)
+    plan = decide_with(None, options, machine, facts, script_args, reporter)
+    planned = _with_files(command, path, facts, plan, wanted, reporter)
+    if options.dry_run:
+        # Said now what a writing run would say.
+        with losses_shown(shown=not options.quiet):
+            refuse_loss(*planned.files, force=options.force)
+    return _with_start(command, planned, reporter) if wanted.launch else planned
+
+
+def ask_init(
+    script: str | None,
+    script_args: tuple[str, ...],
+    options: Options,
+    wanted: InitOptions,
+    reporter: LaunchReporter,
+    person: Person,
+) -> InitPlan | None:
+    """Show what was detected, ask what is open, decide, and ask what becomes of the plan.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What was said.
+        wanted: What is done with the plan, where that was said already.
+        reporter: Hears what was decided, and why.
+        person: Answers.
+
+    Returns:
+        None where the person wants nothing of it.
+
+    Raises:
+        ZerowizError: What was typed cannot be used, or nothing fits and no remedy is taken.
+    """
+    command = _understand(script, script_args, options, reporter)
+    wizard = Wizard(command, reporter)
+    if not options.quiet:
+        person.tell(wizard.detected())
+    answers = Answers()
+    while True:
+        answers = ask_open(person, wizard, answers)
+        try:
+            planned = _decide(command, wizard, answers, wanted, reporter, person)
+        except UsageError as error:
+            if not answers.given:
+                raise
+            person.tell([error.message, *error.hints])
+            answers = change_one(person, wizard, answers)
+            continue
+        if options.dry_run:
+            return planned
+        done = _finish(command, planned, wanted, reporter, person, answers)
+        if isinstance(done, Back):
+            answers = answers.back()
+        elif done is LastAnswer.CHANGE:
+            answers = change_one(person, wizard, answers)
+        else:
+            return done
+
+
+def _understand(
+    script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
+) -> Command:
+    check_accounting(options)
+    command = understand_command(script, script_args, options, reporter)
+    if command.no_local_rank:
+        # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
+        words = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
+        typed = shlex.join(words)
+        reporter.note(f"`--no_local_rank` is not recorded: launch by `{typed}`, with all its words")
+    return command
+
+
+def _decide(
+    command: Command,
+    wizard: Wizard,
+    answers: Answers,
+    wanted: InitOptions,
+    reporter: Reporter,
+    person: Person,
+) -> InitPlan:
+    """The plan that these answers lead to, with its files."""
+    job = wizard.job(answers, reporter)
+    check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
+    plan = decide_with(person, job.options, job.machine, job.facts, command.script_args, reporter)
+    return _with_files(command, job.script, job.facts, plan, wanted, reporter)
+
+
+def _with_files(
+    command: Command,
+    script: str,
+    facts: ScriptFacts,
+    plan: Plan,
+    wanted: InitOptions,
+    reporter: Reporter,
+) -> InitPlan:
     note_emulation(plan, reporter)
     strategy = require_strategy(plan)
-    options = plan.options
+    script_args = command.script_args
     # Refuse now what the launch would refuse later.
     deliver_plan(plan, facts, script_args, strategy)
     files = plan_files(plan, strategy, facts.target, script_args)
-    if slurm:
+    if wanted.slurm:
         files = (plan_job_file(plan, facts, script_args), *files)
-    if options.dry_run and person is None:
-        # Said now what a writing run would say.
-        with losses_shown(shown=not options.quiet):
-            refuse_loss(*files, force=options.force)
-    return InitPlan(script=path, script_args=script_args, facts=facts, plan=plan, files=files)
+    return InitPlan(script=script, script_args=script_args, facts=facts, plan=plan, files=files)
 
 
-def write_init(init_plan: InitPlan, reporter: Reporter, person: Person | None) -> None:
-    """Write the files, then the record; what somebody changed is asked about first.
+def _with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
+    """With the start of the job, once it is seen that nothing ends it.
+
+    Raises:
+        ZerowizError: It cannot start, or not from here.
+    """
+    from zerowiz.app.launch.launch import RunOptions, check_node, make_run, start_planned  # noqa: PLC0415 - takes long to load
+
+    plan = planned.plan
+    machine, how = plan.request.job.machine, RunOptions()
+    check_node(plan.options, machine, find_node(plan.options))
+    run = make_run(command, plan.options, machine, how)
+    start = start_planned(plan, planned.facts, planned.script_args, run, reporter)
+    return replace(planned, start=start)
+
+
+def _can_launch(plan: Plan, person: Person) -> bool:
+    """Whether this machine trains the plan; the person hears why not where that can be mended."""
+    from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
+
+    options = plan.options
+    try:
+        check_node(options, plan.request.job.machine, find_node(options))
+    except UsageError:
+        return False
+    try:
+        find_programs(os.environ)
+    except PreflightError as error:
+        person.tell([f"it cannot be launched here yet: {error.message}", *error.hints])
+        return False
+    return find_node(options) is None
+
+
+def _finish(
+    command: Command,
+    planned: InitPlan,
+    wanted: InitOptions,
+    reporter: LaunchReporter,
+    person: Person,
+    answers: Answers,
+) -> InitPlan | Back | Literal[LastAnswer.CHANGE] | None:
+    """What becomes of the plan: itself, ready to be written; or what the person does instead."""
+    can_launch = _can_launch(planned.plan, person)
+    said: LastAnswer | Back | None = LastAnswer.LAUNCH if wanted.launch else None
+    default: LastAnswer | None = None
+    while True:
+        answer = said or ask_last(
+            person,
+            planned.files[-1].path if planned.files else "no file",
+            can_launch=can_launch,
+            default=default,
+            can_change=bool(answers.given),
+            can_go_back=bool(answers.given),
+        )
+        said = None
+        match answer:
+            case LastAnswer.EXPLAIN:
+                reporter.strategies(planned.plan.decision)
+                default = LastAnswer.EXPLAIN
+            case LastAnswer.LAUNCH | LastAnswer.WRITE:
+                launches = answer is LastAnswer.LAUNCH
+                ready = _make_ready(command, planned, reporter, person, launches=launches)
+                if ready is not None:
+                    return ready
+                default = LastAnswer.WRITE
+            case LastAnswer.STOP:
+                person.tell(["nothing was written"])
+                return None
+            case LastAnswer.CHANGE | Back.BACK:
+                return answer
+
+
+def _make_ready(
+    command: Command,
+    planned: InitPlan,
+    reporter: LaunchReporter,
+    person: Person,
+    *,
+    launches: bool,
+) -> InitPlan | None:
+    """The plan, ready to be written; None where it cannot start, or a file is to be kept."""
+    ready = _confirm_losses(planned, reporter, person)
+    if ready is None or not launches:
+        return ready
+    try:
+        return _with_start(command, ready, reporter)
+    except ZerowizError as error:
+        person.tell([error.message, *error.hints])
+        return None
+
+
+def _confirm_losses(planned: InitPlan, reporter: Reporter, person: Person) -> InitPlan | None:
+    """The plan; None where what somebody changed by hand is to be kept."""
+    losses = () if planned.plan.options.force else find_losses(planned.files)
+    if not losses:
+        return planned
+    reporter.losses(losses)
+    if not confirms_loss(person, tuple(loss.path for loss in losses)):
+        return None
+    return replace(planned, may_overwrite=True)
+
+
+def write_init(init_plan: InitPlan) -> None:
+    """Write the files, then the record.
 
     Raises:
         ZerowizError: A file was changed by hand, or cannot be written.
-        InterruptedByUserError: The person did not want it.
     """
     files, options = init_plan.files, init_plan.plan.options
-    if files and person is not None:
-        _confirm(files, options, reporter, person)
     with losses_shown(shown=not options.quiet):
-        write_files(files, force=person is not None or options.force)
+        write_files(files, force=init_plan.may_overwrite or options.force)
     record = encode_record(init_plan.script, init_plan.script_args, options)
     replace_file(record_path(options.output_dir or Path()), record)
     keep(init_plan.facts, init_plan.script_args, options)
 
 
-def _with_machine(
-    options: Options, reporter: Reporter, ask_person: Ask | None
-) -> tuple[Options, Machine]:
-    """The machine, and the options; if there is none to see, one that the person names."""
-    try:
-        return options, find_machine(options, os.environ, reporter=reporter)
-    except PreflightError as error:
-        if ask_person is None:
-            raise
-        reporter.event(error.message)
-        options = replace(options, machine=ask_person(_question("machine")))
-        return options, find_machine(options, os.environ, reporter=reporter)
+def launch_init(start: Start, reporter: LaunchReporter) -> int:
+    """Launch what was written; the status of the job. At a terminal this process becomes it.
 
+    Raises:
+        ZerowizError: It did not start.
+    """
+    from zerowiz.app.launch.launch import RunOptions, run_start  # noqa: PLC0415 - takes long to load
 
-def _question(key: str) -> Question:
-    return next(question for question in QUESTIONS if question.key == key)
-
-
-def _find_script(script: str | None, ask_person: Ask | None) -> str:
-    """The script that was named, or lies here, or that the person names."""
-    question = _question("script")
-    if script is not None:
-        return script
-    if Path(question.default or "").is_file() or ask_person is None:
-        return answer_or_default(question)
-    # Only what lies here is offered.
-    here = sorted(path.name for path in Path().glob("*.py"))
-    return ask_person(replace(question, default=here[0] if len(here) == 1 else None))
-
-
-def _confirm(
-    files: Sequence[PlannedFile], options: Options, reporter: Reporter, person: Person
-) -> None:
-    """Ask before writing; what somebody changed is shown first."""
-    losses = () if options.force else find_losses(files)
-    reporter.losses(losses)
-    if not confirms(person, confirmation("write", _go_on(files, losses), default=not losses)):
-        raise InterruptedByUserError("stopped; nothing was written")
-
-
-def _go_on(files: Sequence[PlannedFile], losses: Sequence[LostEdit]) -> str:
-    """The question; the config alone is named where nothing is lost."""
-    match [loss.path for loss in losses]:
-        case []:
-            return f"{files[-1].path} will be written; go on?"
-        case [path]:
-            return f"{path} was changed by hand; overwrite it?"
-        case paths:
-            return f"{' and '.join(paths)} were changed by hand; overwrite them?"
+    reporter.start(start.launch_plan)
+    return run_start(start, RunOptions().policy, reporter)

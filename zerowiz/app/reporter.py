@@ -41,6 +41,9 @@ class Reporter(Protocol):
     def decision(self, decision: "Decision", remedies: "Sequence[Remedy]") -> None:
         """What was decided, and what would help."""
 
+    def strategies(self, decision: "Decision") -> None:
+        """Every strategy, as it was evaluated."""
+
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """What writing the files would lose."""
 
@@ -67,7 +70,7 @@ class SilentReporter:
     def _ignore(self, *_said: object, **_named: object) -> None:
         """Nobody listens."""
 
-    note = event = error = script = decision = losses = _ignore
+    note = event = error = script = decision = strategies = losses = _ignore
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Advance]:
         """Nobody waits."""

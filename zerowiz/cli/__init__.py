@@ -18,7 +18,7 @@ from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.
 COMMANDS: Mapping[str, str] = {
-    "init": "Ask a few questions, choose a strategy and write its config",
+    "init": "Ask a few questions, choose a strategy, and launch the job or write its config",
     "plan": "Show what each ZeRO strategy needs on this machine, and choose one",
     "launch": "Plan, write the config, and run the script with deepspeed",
     "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",

@@ -1,4 +1,4 @@
-"""`zerowiz init`: the wizard; asks what it could not detect, writes the config."""
+"""`zerowiz init`: the wizard; asks what it could not detect, launches it or writes the config."""
 
 import os
 import sys
@@ -6,17 +6,26 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.init import InitPlan, plan_init, write_init
+from zerowiz.app.init import (
+    InitOptions,
+    InitPlan,
+    ask_init,
+    launch_init,
+    plan_init,
+    write_init,
+)
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
 from zerowiz.ui import show
 from zerowiz.ui.ask.person import find_person
+from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 from zerowiz.ui.planned import files as show_files
-from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.wizard import lines
 
 
 @takes_options
@@ -29,14 +38,28 @@ def init(
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Also write job.sbatch, for a SLURM cluster")
     ] = False,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Answer `Launch now?` with yes, with --yes too")
+    ] = False,
 ) -> None:
-    """Ask a few questions, choose a strategy and write its config"""
-    reporter = TerminalReporter(quiet=options.quiet)
+    """Ask a few questions, choose a strategy, and launch the job or write its config"""
+    _check_options(options, launch=launch)
     person = find_person(os.environ, yes=options.yes or options.as_json)
+    reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=person is None)
+    wanted = InitOptions(slurm=slurm, launch=launch)
+    words = tuple(args or ())
     with showing_refused_plan(as_json=options.as_json):
-        planned = plan_init(script, tuple(args or ()), options, reporter, person, slurm=slurm)
+        planned = (
+            plan_init(script, words, options, wanted, reporter)
+            if person is None
+            else ask_init(script, words, options, wanted, reporter, person)
+        )
+    if planned is None:
+        return
     if not options.dry_run:
-        write_init(planned, reporter, person)
+        write_init(planned)
+    if planned.start is not None:
+        raise typer.Exit(launch_init(planned.start, reporter))
     if options.as_json:
         write_plan(planned.plan)
         return
@@ -47,16 +70,24 @@ def init(
     _show_next(planned)
 
 
+def _check_options(options: Options, *, launch: bool) -> None:
+    for said, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
+        if launch and said:
+            raise UsageError(f"`--launch` and `{flag}`: nothing is launched then", "drop one")
+
+
 def _show_next(planned: InitPlan) -> None:
-    """The command that goes on from here, and the one that needs no wizard."""
-    options = planned.plan.options
-    if not is_here(planned.plan.request.job.machine):
+    """The command that goes on, the one that needs no wizard, and the machine that they run on."""
+    options, machine = planned.plan.options, planned.plan.request.job.machine
+    elsewhere = None
+    if not is_here(machine):
         # A launch on that machine looks around by itself.
-        options = replace(options, machine=None)
+        options, elsewhere = replace(options, machine=None), lines.trains_on(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
     show.next_steps(
         ["zerowiz", "launch", *folder],
         ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *planned.script_args],
+        elsewhere,
         sys.stdout,
     )
 

@@ -55,6 +55,11 @@ class TerminalReporter:
             else:
                 show.flowchart(decision, sys.stderr)
 
+    def strategies(self, decision: Decision) -> None:
+        """Every strategy, as it was evaluated."""
+        with suppress(OSError):
+            show.strategies(decision, sys.stderr)
+
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""
         if losses and not self.quiet:

@@ -204,6 +204,14 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
     """The flowchart, every strategy with its verdict, and the remedies."""
     flowchart(decision, stream)
+    strategies(decision, stream)
+    if remedies:
+        stream.write("\nWhat would help:\n")
+        say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
+
+
+def strategies(decision: Decision, stream: TextIO) -> None:
+    """Every strategy with its verdict, and what the chosen one takes."""
     by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
     if not by_rule_of_thumb:
@@ -220,9 +228,6 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     if not by_rule_of_thumb:
         _say_host(decision, stream)
         _say_buffers(decision, stream)
-    if remedies:
-        stream.write("\nWhat would help:\n")
-        say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
 
 
 def explain(decision: Decision, stream: TextIO) -> None:
@@ -263,11 +268,22 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     stream.write(fold_command(words, stream) + "\n")
 
 
-def next_steps(words: Sequence[str], job_script: Sequence[str], stream: TextIO) -> None:
-    """How to go on, and how to have come here without being asked."""
+def next_steps(
+    words: Sequence[str], job_script: Sequence[str], elsewhere: str | None, stream: TextIO
+) -> None:
+    """How to go on, how to have come here without being asked, and on which machine.
+
+    Args:
+        words: The command that goes on.
+        job_script: The one that needs no wizard.
+        elsewhere: The machine that they run on; None where it is this one.
+        stream: Where they are shown.
+    """
     for label, command in (("next", words), ("the same in a job script", job_script)):
         quoted = [shlex.quote(word) for word in command]
         stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
+    if elsewhere is not None:
+        say(stream, f"Run it on {elsewhere}, in a copy of this folder")
 
 
 def note(text: str, stream: TextIO) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from zerowiz.app.options import rows
 from zerowiz.core.decision.questions import (
     QUESTIONS,
     AnswerKind,
@@ -21,7 +22,7 @@ def test_questions_are_asked_in_their_order_until_none_is_open() -> None:
     asked = []
     while (question := next_question(answers)) is not None:
         asked.append(question)
-        answers[question.key] = "x"
+        answers[question.key] = "own"
     assert list(QUESTIONS) == asked
 
 
@@ -39,6 +40,14 @@ def test_what_does_not_matter_to_a_command_is_not_asked() -> None:
     assert next_question({}) is None
 
 
+def test_a_micro_batch_is_asked_of_who_wants_an_own_one() -> None:
+    asked = []
+    for goal in ("flowchart", "fastest", "own"):
+        question = next_question({"goal": goal, "micro_batch": None})
+        asked.append(question and question.key)
+    assert [None, None, "micro_batch"] == asked
+
+
 def test_no_key_and_no_flag_is_used_twice() -> None:
     for names in ([q.key for q in QUESTIONS], [q.flag for q in QUESTIONS]):
         assert sorted(set(names)) == sorted(names)
@@ -46,7 +55,7 @@ def test_no_key_and_no_flag_is_used_twice() -> None:
 
 @each_question
 def test_a_question_ends_as_one_and_names_its_flag(question: Question) -> None:
-    assert question.flag in {f"${question.key}", question.key.upper()}
+    assert question.flag.removeprefix("$") in {*rows(), "SCRIPT"}
     assert "?" in question.text
 
 

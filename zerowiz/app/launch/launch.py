@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.command import understand_command
+from zerowiz.app.ask.command import Command, understand_command
 from zerowiz.app.ask.kept import keep
 from zerowiz.app.ask.person import Person, confirms
 from zerowiz.app.ask.prompts import asker
@@ -18,7 +18,7 @@ from zerowiz.app.ask.script import (
     find_script,
     read_found,
 )
-from zerowiz.app.decide.decision import decide_with, require_strategy
+from zerowiz.app.decide.decision import Plan, decide_with, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.launchers import NodeLaunch, Run
@@ -27,7 +27,7 @@ from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_node, with_node
 from zerowiz.app.options import Options
-from zerowiz.app.reporter import LaunchReporter
+from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.guards import (
     check_accounting,
     check_local_rank,
@@ -55,12 +55,13 @@ _LAUNCH = confirmation("launch", "Launch?")
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a job is run, apart from what it is."""
 
-    supervise: bool | None
+    supervise: bool | None = None
     """Whether zerowiz stays with the job; None where what it was started from decides."""
-    policy: RestartPolicy
-    launcher: Launcher
+    policy: RestartPolicy = RestartPolicy()
+    launcher: Launcher = Launcher.PDSH
     """What of DeepSpeed reaches the nodes of a hostfile."""
-    grace_seconds: int
+    grace_seconds: int = 30
+    """For ranks to save and end, once they are asked to."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -107,15 +108,8 @@ def prepare_launch(
     _refuse_to_leave(node, supervise=how.supervise)
     options = with_node(options, node)
     machine = find_machine(options, os.environ, reporter=reporter)
-    _check_node(options, machine, node)
-    run = Run(
-        folder=_run_folder(options),
-        supervised=node is not None or _is_supervised(how, machine),
-        grace_seconds=how.grace_seconds,
-        no_local_rank=command.no_local_rank,
-        hostfile=options.hostfile,
-        launcher=_choose_launcher(how.launcher, command.launcher),
-    )
+    check_node(options, machine, node)
+    run = make_run(command, options, machine, how, has_node=node is not None)
     return Launch(
         options=options,
         facts=facts,
@@ -124,6 +118,31 @@ def prepare_launch(
         node=node,
         run=run,
         policy=how.policy,
+    )
+
+
+def make_run(
+    command: Command, options: Options, machine: Machine, how: RunOptions, *, has_node: bool = False
+) -> Run:
+    """What all attempts of a launch share.
+
+    Args:
+        command: What was typed.
+        options: What was said, answers included.
+        machine: What the job runs on.
+        how: It is run.
+        has_node: Whether each node has a zerowiz of its own.
+
+    Raises:
+        UsageError: Two launchers were named.
+    """
+    return Run(
+        folder=_run_folder(options),
+        supervised=has_node or _is_supervised(how, machine),
+        grace_seconds=how.grace_seconds,
+        no_local_rank=command.no_local_rank,
+        hostfile=options.hostfile,
+        launcher=_choose_launcher(how.launcher, command.launcher),
     )
 
 
@@ -153,12 +172,26 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
     reporter.start(start.launch_plan)
     if person is not None and not confirms(person, _LAUNCH):
         raise InterruptedByUserError("not launched; nothing was written")
+    return run_start(start, launch.policy, reporter)
+
+
+def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> int:
+    """Start a job that is planned and checked; the status of its last attempt.
+
+    Args:
+        start: The first attempt.
+        policy: Whether it is followed by others.
+        reporter: Hears what becomes of it.
+
+    Raises:
+        ZerowizError: It did not start.
+    """
     options = start.plan.options
     keep(start.facts, start.script_args, options)
     with losses_shown(shown=not options.quiet):
         if not start.launch_plan.supervised:
             execute(start.launch_plan, os.environ, force=options.force)
-        return run_attempts(start, launch.policy, reporter)
+        return run_attempts(start, policy, reporter)
 
 
 def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> int:
@@ -185,14 +218,38 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
     ask_person = None if person is None else asker(person, options)
     options = answer_for(options, facts, script_args, ask_person)
     plan = decide_with(person, options, machine, facts, script_args, reporter)
+    start = start_planned(plan, facts, script_args, run, reporter)
+    with losses_shown(shown=not options.quiet):
+        # A dry run says now what the launch would say.
+        refuse_loss(*start.launch_plan.files, force=options.force)
+    return start
+
+
+def start_planned(
+    plan: Plan,
+    facts: ScriptFacts,
+    script_args: tuple[str, ...],
+    run: Run,
+    reporter: Reporter,
+) -> Start:
+    """Run the preflight checks of a plan, and plan its first start.
+
+    Args:
+        plan: What was decided.
+        facts: Of the script.
+        script_args: The words after it.
+        run: What all attempts share.
+        reporter: Hears what may go wrong.
+
+    Raises:
+        ZerowizError: Nothing fits, it would not start, or a file of the person's is in the way.
+    """
+    machine = plan.request.job.machine
     strategy = require_strategy(plan)
     launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
         check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)
-    with losses_shown(shown=not options.quiet):
-        # A dry run says now what the launch would say.
-        refuse_loss(*launch_plan.files, force=options.force)
     return Start(
         plan=plan,
         facts=facts,
@@ -234,7 +291,12 @@ def _refuse_to_leave(node: NodeRank | None, *, supervise: bool | None) -> None:
         )
 
 
-def _check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:
+def check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:
+    """See that a job can be launched from here.
+
+    Raises:
+        UsageError: It was planned for another machine, or nobody says which hosts it runs on.
+    """
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
             f"`$machine {options.machine}` plans for another machine; `launch` starts on this one",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.model.from_unknown import is_unknown
 from zerowiz.core.workload import Workload
-from zerowiz.probe.model.hf import Named, model_of, read_config
+from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui import sentences
 
 
@@ -58,3 +58,16 @@ def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) ->
     from zerowiz.app.resolve.trace import check_unknown  # noqa: PLC0415 - takes long to load
 
     check_unknown(text, named, trace=trace)
+
+
+def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> ReadModel | None:
+    """The model that `--model` names; None where reading it takes the network, or a trace.
+
+    Raises:
+        ZerowizError: It cannot be read.
+    """
+    if trace or not text.strip() or not is_near(text, environ):
+        return None
+    named = read_config(text, environ=environ)
+    is_counted = named is None or not is_unknown(named[1])
+    return ReadModel(model=model_of(text, named)) if is_counted else None

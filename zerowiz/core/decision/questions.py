@@ -54,6 +54,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """None: somebody has to say."""
     choices: tuple[Choice, ...] = ()
     kind: AnswerKind = AnswerKind.TEXT
+    only_if: tuple[str, str] | None = None
+    """Asked only where the question of this key, if it matters, has this answer."""
 
     def problem(self, answer: str) -> str | None:
         """Why this answer cannot be taken, or None."""
@@ -76,6 +78,9 @@ def confirmation(key: str, text: str, *, default: bool = True) -> Question:
     )
 
 
+OWN_MICRO_BATCH = "own"
+"""The goal of who says the micro-batch."""
+
 # Rule: the order is the order of asking; a question is asked when its key has no answer.
 QUESTIONS: tuple[Question, ...] = (
     Question(
@@ -83,12 +88,16 @@ QUESTIONS: tuple[Question, ...] = (
         flag="$machine",
         text="No GPU is visible here. Plan for which machine? (such as 4xA100-40GB, or cpu)",
         why="A plan needs no GPU here, only to know which ones the job will run on.",
+        more="Write COUNTxNAME (8xH100-80GB-SXM), the name of a cloud instance (2xp5.48xlarge), a"
+        " file that `zerowiz machine --save` wrote on the other machine, or cpu for this one.",
     ),
     Question(
         key="script",
         flag="SCRIPT",
         text="Which training script?",
         why="It is read, never run: how it takes a config, its batch, its precision.",
+        more="Your script stays as it is. These files here train with the Trainer, with DeepSpeed"
+        " or with Accelerate.",
         default="train.py",
         kind=AnswerKind.PATH,
     ),
@@ -97,7 +106,47 @@ QUESTIONS: tuple[Question, ...] = (
         flag="$model",
         text="Which model? (a folder with config.json, a hub id, or a size like 7b)",
         why="Its shape decides what every GPU has to hold; weights are not downloaded.",
+        more="A size is enough to plan. Of a hub id, config.json is fetched if it is not in the"
+        " cache of Hugging Face.",
         kind=AnswerKind.PATH,
+    ),
+    Question(
+        key="method",
+        flag="$method",
+        text="Which parameters does it train?",
+        why="The script leaves it open; adapters take a fraction of the memory.",
+        more="LoRA trains small matrices beside frozen weights. QLoRA keeps those weights in 4"
+        " bits: least memory, slower steps.",
+        default="full",
+        kind=AnswerKind.CHOICE,
+        choices=(
+            Choice(value="full", title="all of them", detail="full fine-tuning"),
+            Choice(value="lora", title="LoRA", detail="adapters beside frozen 16-bit weights"),
+            Choice(value="qlora", title="QLoRA", detail="adapters beside frozen 4-bit weights"),
+        ),
+    ),
+    Question(
+        key="goal",
+        flag="$objective",
+        text="How shall the batch of each optimizer step be run?",
+        why="The script leaves open how many sequences a GPU takes at a time.",
+        more="The first two keep your global batch, so the job learns the same. Micro-batch times"
+        " accumulation steps times ranks is the global batch.",
+        default="flowchart",
+        kind=AnswerKind.CHOICE,
+        choices=(
+            Choice(
+                value="flowchart",
+                title="recommended",
+                detail="the ZeRO stage of the flowchart, its fastest micro-batch",
+            ),
+            Choice(
+                value="fastest",
+                title="fastest",
+                detail="whatever stage and micro-batch have the shortest step",
+            ),
+            Choice(value=OWN_MICRO_BATCH, title="my own micro-batch", detail="you say it, next"),
+        ),
     ),
     Question(
         key="micro_batch",
@@ -106,6 +155,7 @@ QUESTIONS: tuple[Question, ...] = (
         why="Activations grow with it; gradient accumulation makes up for a small one.",
         default="1",
         kind=AnswerKind.COUNT,
+        only_if=("goal", OWN_MICRO_BATCH),
     ),
     Question(
         key="sequence_tokens",
@@ -127,6 +177,16 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
+def is_relevant(question: Question, answers: Mapping[str, str | None]) -> bool:
+    """Whether a question matters to a job with these answers, open or not."""
+    if question.key not in answers:
+        return False
+    if question.only_if is None:
+        return True
+    other, wanted = question.only_if
+    return answers.get(other, wanted) == wanted
+
+
 def next_question(answers: Mapping[str, str | None]) -> Question | None:
     """The first question that `answers` leaves open.
 
@@ -134,7 +194,7 @@ def next_question(answers: Mapping[str, str | None]) -> Question | None:
         answers: By key: text when known, None when open; a key that is absent does not matter
             to this command and is not asked.
     """
-    return next((q for q in QUESTIONS if q.key in answers and answers[q.key] is None), None)
+    return next((q for q in QUESTIONS if is_relevant(q, answers) and answers[q.key] is None), None)
 
 
 def answer_or_default(question: Question) -> str:

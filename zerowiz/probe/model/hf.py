@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.core.model.checkpoint_check import settle
@@ -123,11 +123,24 @@ def _home(environ: Mapping[str, str]) -> Path:
     return cache_folder(environ) / "huggingface"
 
 
+def _hub_folder(environ: Mapping[str, str]) -> Path:
+    """The cache of what the Hub sent."""
+    cache = _first(environ, _CACHE_KEYS)
+    return Path(cache).expanduser() if cache else _home(environ) / "hub"
+
+
+def cached_models(environ: Mapping[str, str]) -> Iterator[str]:
+    """The models whose config.json is in the cache of the Hub, by name."""
+    prefix = "models--"
+    for folder in sorted(_hub_folder(environ).glob(f"{prefix}*")):
+        model_id = folder.name.removeprefix(prefix).replace("--", "/")
+        if _find_cached(model_id, environ) is not None:
+            yield model_id
+
+
 def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:
     """The cached config.json of the revision that `main` was when it was downloaded."""
-    cache = _first(environ, _CACHE_KEYS)
-    hub = Path(cache).expanduser() if cache else _home(environ) / "hub"
-    folder = hub / f"models--{model_id.replace('/', '--')}"
+    folder = _hub_folder(environ) / f"models--{model_id.replace('/', '--')}"
     reference = folder / "refs" / "main"
     if not reference.is_file():
         return None
@@ -189,6 +202,15 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         # A folder without permission, a path that is too long, the home of an unknown user.
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the model `{text}`: {reason}", _WANTED) from error
+
+
+def is_near(text: str, environ: Mapping[str, str]) -> bool:
+    """Whether a model can be read without the network: a size, a path, or what is cached."""
+    try:
+        is_path = Path(text).expanduser().exists()
+    except (OSError, RuntimeError):
+        return False
+    return is_path or parse_size(text) is not None or _find_cached(text, environ) is not None
 
 
 def model_of(text: str, named: Named | None) -> Model:

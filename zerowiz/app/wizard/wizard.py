@@ -1,0 +1,329 @@
+"""What one conversation knows: what was typed, what was found here, what the answers change."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.ask.answers import open_questions
+from zerowiz.app.ask.command import Command
+from zerowiz.app.ask.kept import recall_kept
+from zerowiz.app.ask.script import DEFAULT_SCRIPT, read_as_said, require_reachable
+from zerowiz.app.decide.decision import follow_options
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options, with_plain
+from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.guards import check_words
+from zerowiz.app.resolve.model import check_model, read_near
+from zerowiz.app.resolve.read_model import ReadModel
+from zerowiz.app.resolve.workload import splits
+from zerowiz.core.decision.answers import Answers
+from zerowiz.core.decision.questions import (
+    OWN_MICRO_BATCH,
+    QUESTIONS,
+    AnswerKind,
+    Choice,
+    Question,
+    is_relevant,
+)
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
+from zerowiz.core.search.freedom import Objective
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Method
+from zerowiz.errors import AnswerNeededError, PreflightError, ZerowizError
+from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.nearby import find_models, find_scripts
+from zerowiz.ui import sentences
+from zerowiz.ui.wizard import lines
+
+OTHER = "?"
+"""The choice of a menu that nothing found here answers."""
+_TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
+
+
+class AnsweredJob(Struct, frozen=True, kw_only=True):
+    """What the answers lead to."""
+
+    script: str
+    facts: ScriptFacts
+    machine: Machine
+    options: Options
+
+
+class Wizard:
+    """Knows what is open after some answers, and what each answer leads to.
+
+    Machine, scripts and models are read once each, so that a consequence is shown at once.
+
+    Args:
+        command: The script and the options as they were typed.
+        reporter: Hears how many nodes of a hostfile have answered.
+
+    Raises:
+        ZerowizError: What was typed cannot be used: there is no such script, model or machine.
+    """
+
+    def __init__(self, command: Command, reporter: Reporter) -> None:
+        self._typed, self._script_args = command.options, command.script_args
+        self._machines: dict[str | None, Machine] = {}
+        self._facts: dict[str, ScriptFacts] = {}
+        self._models: dict[str, ReadModel | None] = {}
+        self._recalled: dict[str, Options] = {}
+        self._here = self._find_machine(reporter)
+        self._nearby = () if command.script else tuple(find_scripts(Path()))
+        self._script = command.script or self._only_script()
+
+    def _find_machine(self, reporter: Reporter) -> Machine | None:
+        try:
+            return find_machine(self._typed, os.environ, reporter=reporter)
+        except PreflightError as error:
+            reporter.event(error.message)
+            return None
+
+    def _only_script(self) -> str | None:
+        """The one that is meant where nobody names it."""
+        if len(self._nearby) == 1:
+            return self._nearby[0].path
+        is_there = not self._nearby and Path(DEFAULT_SCRIPT).is_file()
+        return DEFAULT_SCRIPT if is_there else None
+
+    def detected(self) -> tuple[str, str, str]:
+        """What is known before anything is asked, in three lines."""
+        script = self._script and self.facts(Answers())
+        names = [each.path for each in self._nearby]
+        versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
+        return lines.detected(self._here, script or names, self._model_name(Answers()), versions)
+
+    def machine(self, answers: Answers) -> Machine | None:
+        """The machine of the job, once it is known."""
+        named = answers.by_key.get("machine")
+        if named is None:
+            return self._here
+        if named not in self._machines:
+            options = replace(self._typed, machine=named)
+            self._machines[named] = find_machine(options, os.environ)
+        return self._machines[named]
+
+    def script(self, answers: Answers) -> str | None:
+        """The script, once it is known."""
+        return answers.by_key.get("script", self._script)
+
+    def facts(self, answers: Answers) -> ScriptFacts | None:
+        """What the script shows, once it is known.
+
+        Raises:
+            ZerowizError: It cannot be read, or no config can reach it.
+        """
+        script = self.script(answers)
+        if script is None:
+            return None
+        if script not in self._facts:
+            options = self._options_of(script, SILENT)
+            facts = read_as_said(script, self._script_args, options)
+            require_reachable(facts, self._script_args, options)
+            check_words(facts, self._script_args)
+            self._facts[script] = facts
+        return self._facts[script]
+
+    def _options_of(self, script: str, reporter: Reporter) -> Options:
+        """What was typed, and what was kept of a script."""
+        if script not in self._recalled:
+            self._recalled[script] = recall_kept(script, self._typed, reporter)
+        return self._recalled[script]
+
+    def _settings(self, answers: Answers) -> ScriptSettings:
+        facts = self.facts(answers)
+        return ScriptSettings() if facts is None else settle(facts, self._script_args)
+
+    def _model_name(self, answers: Answers) -> str | None:
+        script = self._settings(answers).model
+        named = answers.by_key.get("model") or self._typed.model
+        return named or (None if script is None else script.value)
+
+    def known(self, answers: Answers) -> dict[str, str | None]:
+        """What is asked of this job, by key: the answer, what was typed, or None where it is open.
+
+        What the script or a config of the person's own decides is no question.
+        """
+        found: dict[str, str | None] = {}
+        if self._here is None or self._typed.machine is not None:
+            found["machine"] = self._typed.machine
+        if self._script is None or len(self._nearby) > 1:
+            found["script"] = self._script
+        script = self.script(answers)
+        if script is not None:
+            found |= self._of_script(answers, self._options_of(script, SILENT))
+        return {**found, **{k: v for k, v in answers.given if k in found}}
+
+    def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
+        settings, facts = self._settings(answers), self.facts(answers)
+        found = open_questions(options, settings)
+        for name in ("model", "sequence_tokens", "gradient_checkpointing"):
+            # What the script decides is no question, and what was typed can be said anew.
+            if found[name] is not None and getattr(options, name) is None:
+                del found[name]
+        if facts is not None and facts.micro_batch.from_config:
+            found["micro_batch"] = found["micro_batch"] or "1"
+        if splits(options, settings):
+            found["goal"] = _goal(options)
+            found["micro_batch"] = None
+        elif found["micro_batch"] is not None and options.micro_batch is None:
+            del found["micro_batch"]
+        if options.method is not None or any(_is_open(settings, each) for each in Method):
+            found["method"] = options.method
+        return found
+
+    def options(self, answers: Answers) -> Options:
+        """What was typed, with the answers that matter.
+
+        Raises:
+            ZerowizError: An answer contradicts what was typed.
+        """
+        script = self.script(answers)
+        options = self._typed if script is None else self._options_of(script, SILENT)
+        known = self.known(answers)
+        said: dict[str, object] = {}
+        for question in QUESTIONS:
+            answer = answers.by_key.get(question.key)
+            if answer is not None and is_relevant(question, known):
+                said |= _as_settings(question, answer)
+        return with_plain(options, said)
+
+    def question(self, question: Question, answers: Answers) -> Question:
+        """The question with what was found here as a menu, and what was answered before."""
+        match question.key:
+            case "script":
+                default = next(
+                    (f.path for f in self._nearby if f.path == DEFAULT_SCRIPT),
+                    self._nearby[0].path if self._nearby else None,
+                )
+                found = [(f.path, sentences.convention(f)) for f in self._nearby]
+                question = _menu(question, found, default, "another file")
+            case "model":
+                models = find_models(Path(), os.environ)
+                first = models[0][0] if models else None
+                question = _menu(question, models, first, "another: a folder, a hub id, or a size")
+            case "method":
+                settings = self._settings(answers)
+                open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
+                question = replace(question, choices=tuple(open_ones))
+            case _:
+                pass
+        default = answers.by_key.get(question.key) or answers.before.get(question.key)
+        return _with_default(question, default)
+
+    def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
+        """What refuses an answer that would fail later."""
+        checks: Mapping[str, Callable[[str], object]] = {
+            "machine": lambda answer: self.machine(answers.with_answer("machine", answer)),
+            "script": lambda answer: self.facts(answers.with_answer("script", answer)),
+            "model": lambda answer: check_model(answer, os.environ, trace=self._typed.trace),
+        }
+        return checks.get(key)
+
+    def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
+        """What an answer leads to, in one line; empty where that is not known at once."""
+        seen: dict[str, str] = {}
+
+        def line(answer: str) -> str:
+            if answer not in seen:
+                seen[answer] = self._leads_to(question, answer, answers)
+            return seen[answer]
+
+        return line
+
+    def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
+        if answer == OTHER or question.problem(answer) is not None:
+            return ""
+        try:
+            said = answers.with_answer(question.key, answer)
+            machine, read = self.machine(said), self._read_model(said)
+            if machine is None or read is None:
+                return ""
+            options, facts = self.options(said), self.facts(said)
+            _, decision = follow_options(options, machine, facts, self._script_args, read)
+        except ZerowizError:
+            return ""
+        return lines.consequence(decision)
+
+    def _read_model(self, answers: Answers) -> ReadModel | None:
+        """The model, where reading it takes neither the network nor a trace."""
+        name = self._model_name(answers)
+        if name is None:
+            return None
+        if name not in self._models:
+            try:
+                self._models[name] = read_near(name, os.environ, trace=self._typed.trace)
+            except ZerowizError:
+                self._models[name] = None
+        return self._models[name]
+
+    def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
+        """The job, once nothing is open.
+
+        Args:
+            answers: All of them.
+            reporter: Hears what was kept of the script.
+
+        Raises:
+            ZerowizError: An answer contradicts what was typed, or the script.
+        """
+        script, facts, machine = self.script(answers), self.facts(answers), self.machine(answers)
+        if script is None or facts is None or machine is None:
+            raise AnswerNeededError("the script and the machine of the job are not known yet")
+        recall_kept(script, self._typed, reporter)
+        return AnsweredJob(
+            script=script, facts=facts, machine=machine, options=self.options(answers)
+        )
+
+
+def _goal(options: Options) -> str | None:
+    """What was typed of how the batch is run; None where nothing was."""
+    if options.global_batch is not None and options.objective is Objective.FLOWCHART:
+        return Objective.FLOWCHART
+    return None if options.objective is Objective.FLOWCHART else options.objective
+
+
+def _is_open(settings: ScriptSettings, method: Method) -> bool:
+    """Whether the script can be given a method, or trains adapters or not as nobody can see."""
+    return settings.is_open("method", method) or "method" in settings.unseen
+
+
+def _as_settings(question: Question, answer: str) -> dict[str, object]:
+    """An answer as the settings that it sets."""
+    match question.key:
+        case "script":
+            return {}
+        case "goal":
+            return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
+        case "gradient_checkpointing":
+            return {question.key: answer == "yes"}
+        case _:
+            value = int(answer) if question.kind is AnswerKind.COUNT else answer
+            return {question.key: value}
+
+
+def _menu(
+    question: Question,
+    found: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
+    default: str | None,
+    other: str,
+) -> Question:
+    """The question as a menu of what was found, with a way to answer something else."""
+    if not found:
+        return replace(question, default=None)
+    listed = (Choice(value=value, title=value, detail=detail) for value, detail in found)
+    choices = (*listed, Choice(value=OTHER, title=other))
+    return replace(question, kind=AnswerKind.CHOICE, choices=choices, default=default)
+
+
+def _with_default(question: Question, default: str | None) -> Question:
+    if default is None:
+        return question
+    values = [choice.value for choice in question.choices]
+    if question.kind is AnswerKind.CHOICE and default not in values:
+        listed = (Choice(value=default, title=default), *question.choices)
+        return replace(question, default=default, choices=listed)
+    return replace(question, default=default)

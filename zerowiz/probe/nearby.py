@@ -1,0 +1,74 @@
+"""Find what lies near: training scripts, model folders, models in the cache of the Hub."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+
+from zerowiz.core.script import ScriptFacts
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.model.hf import cached_models
+from zerowiz.probe.script import read_script
+
+# What a script that trains with one of the libraries names somewhere.
+_TRAINS = re.compile(rb"\bTrainer\b|Trainer\(|TrainingArguments|deepspeed|Accelerator\(")
+# A folder of a dataset or of a site holds more, and no training script is that long.
+_MOST_FILES, _LONGEST_BYTES, _MOST_READ = 200, 2**20, 12
+
+
+def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
+    """The scripts of a folder that a config can reach, by name.
+
+    Args:
+        folder: Its own files are looked at, not those of folders in it.
+    """
+    paths = sorted(islice(folder.glob("*.py"), _MOST_FILES))
+    for path in islice(filter(_may_train, paths), _MOST_READ):
+        try:
+            facts = read_script(path)
+        except ZerowizError:
+            continue
+        if facts.obstacle is None and facts.integration is not None:
+            yield facts
+
+
+def _may_train(path: Path) -> bool:
+    """Whether it is worth while to parse a file, which takes some milliseconds."""
+    try:
+        is_short = path.stat().st_size <= _LONGEST_BYTES
+        return is_short and _TRAINS.search(path.read_bytes()) is not None
+    except OSError:
+        return False
+
+
+_MOST_FOLDERS, _MOST_SHOWN = 300, 8
+
+
+def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The models that lie near, each as `--model` names it, and where it is.
+
+    Args:
+        folder: It, its folders and theirs are looked at.
+        environ: Names the cache of Hugging Face.
+    """
+    configs = chain(folder.glob("*/config.json"), folder.glob("*/*/config.json"))
+    here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
+    folders = ((str(path), "folder here") for path in here)
+    cached = ((name, "in the cache of the Hub") for name in cached_models(environ))
+    return tuple(islice(_once(chain(folders, cached)), _MOST_SHOWN))
+
+
+def _once(found: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    yield from dict(found).items()
+
+
+def _is_model(path: Path) -> bool:
+    """Whether it describes a model, and none that a run saved on its way."""
+    if path.parent.name.startswith((".", "checkpoint-")):
+        return False
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "model_type" in config

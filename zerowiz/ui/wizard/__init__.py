@@ -1,0 +1,1 @@
+"""What the wizard shows between its questions."""

@@ -1,0 +1,73 @@
+"""The lines of the wizard: what was detected, and what an answer leads to."""
+
+from collections.abc import Mapping, Sequence
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Decision, Reason
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.script import ScriptFacts
+from zerowiz.ui import sentences
+from zerowiz.ui.text.units import gpus, seconds, size_of
+
+_VERDICTS: Mapping[Verdict, str] = {
+    Verdict.FITS: "fits",
+    Verdict.TIGHT: "is tight",
+    Verdict.UNCERTAIN: "may not fit",
+    Verdict.DOES_NOT_FIT: "does not fit",
+}
+
+
+def detected(
+    machine: Machine | None,
+    script: ScriptFacts | Sequence[str],
+    model: str | None,
+    versions: Mapping[str, str | None],
+) -> tuple[str, str, str]:
+    """What is known before anything is asked: machine; script; model and environment.
+
+    Args:
+        machine: The machine that is planned for; None where none was found.
+        script: What it shows, or the names of those that could be meant.
+        model: As it was named; None where nobody did.
+        versions: Of the libraries that train, None for what is not installed.
+    """
+    where = "no GPU is visible" if machine is None else _machine(machine)
+    if isinstance(script, ScriptFacts):
+        what = f"{script.target}: {sentences.convention(script)}"
+    else:
+        what = f"{len(script)} found here" if script else "none found here"
+    found = [f"{name} {version}" for name, version in versions.items() if version is not None]
+    missing = [name for name, version in versions.items() if version is None]
+    has = ", ".join([*found, *(f"no {name}" for name in missing)])
+    return (f"Machine  {where}", f"Script   {what}", f"Model    {model or 'not named'}; {has}")
+
+
+def _machine(machine: Machine) -> str:
+    return f"{gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}"
+
+
+def consequence(decision: Decision) -> str:
+    """What an answer leads to, in one line: strategy, memory, step time."""
+    chosen = decision.chosen
+    if chosen is None:
+        closest = decision.closest
+        if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
+            return f"only {closest.strategy.name} fits, and the link is slow for it"
+        return f"nothing fits: {closest.strategy.name} needs {_memory(decision, closest)}"
+    said = f"{chosen.strategy.name} {_VERDICTS[chosen.verdict]}: {_memory(decision, chosen)}"
+    step = decision.job.workload
+    said += f", {step.micro_batch} x {step.accumulation_steps} sequences"
+    if chosen.step_time is not None:
+        said += f", {seconds(chosen.step_time.expected_seconds)} s a step"
+    return said
+
+
+def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
+    on_cpu = decision.job.machine.accelerator is Accelerator.CPU
+    each = "rank" if on_cpu else "GPU"
+    return f"{size_of(evaluated.device_bytes, decision.job.gpu_budget_bytes)} per {each}"
+
+
+def trains_on(machine: Machine) -> str:
+    """The machine on which a command runs that was planned elsewhere."""
+    return gpus(machine)
