@@ -361,4 +361,4 @@ def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
     assert 3 == plan["machine"]["nodes"]
     assert ["--hostfile", "hosts"] == plan["command"][1:3]
     # A dry run notes what the launch would note.
-    assert "`HF_TOKEN` stays here" in result.stderr
+    assert "`HF_TOKEN` is not sent to the nodes" in result.stderr

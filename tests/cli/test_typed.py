@@ -198,13 +198,13 @@ def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) ->
         (
             "torchrun --nproc 2 --foo train.py",
             2,
-            "`torchrun --nproc 2 --foo`: `--foo` is none of its options that zerowiz knows",
+            "`torchrun --nproc 2 --foo`: `--foo` is not an option that zerowiz knows",
             "",
         ),
         (
             "torchrun --nproc_per_node 2",
             2,
-            "`torchrun --nproc_per_node 2` names no script",
+            "`torchrun --nproc_per_node 2` has no script",
             "`zerowiz launch torchrun --nproc_per_node 2 train.py`",
         ),
     ],

@@ -227,7 +227,7 @@ def test_ranks_of_every_node_see_the_variables_and_the_words(
     assert [("/a b/$c", "1", f"of n{number}", None) for number in (1, 2)] == [
         tuple(rank["environ"].get(name) for name in names) for rank in ranks
     ]
-    assert "`HF_TOKEN` stays here" in job.text()
+    assert "`HF_TOKEN` is not sent to the nodes" in job.text()
     assert "line 5 is left out" in job.text()
 
 

@@ -98,7 +98,7 @@ def check(
 
 
 def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> None:
-    """Refuse options that contradict each other.
+    """Refuse options that set conflicting variables.
 
     Raises:
         UsageError: They do.

@@ -22,19 +22,19 @@ from zerowiz.errors import PreflightError
 from zerowiz.probe.launch.build_locks import read_locks
 from zerowiz.ui.reporter import TerminalReporter
 
-ERROR = found(PORT_TAKEN, "somebody listens on port 1", "choose another")
+ERROR = found(PORT_TAKEN, "another process uses port 1", "choose another")
 WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
 
 
 def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
-    second = found(NO_NINJA, "there is no `ninja`", "pip install ninja")
+    second = found(NO_NINJA, "no `ninja` found", "pip install ninja")
     with pytest.raises(
-        PreflightError, match=r"somebody listens on port 1 \(PF601 port-taken\)"
+        PreflightError, match=r"another process uses port 1 \(PF601 port-taken\)"
     ) as e:
         require_no_error((WARNING, ERROR, second))
     first, other, fix, force = e.value.hints
     assert ("choose another", "pip install ninja") == (first, fix)
-    assert other.startswith("there is no `ninja` (PF402")
+    assert other.startswith("no `ninja` found (PF402")
     assert "$force" in force
 
 
@@ -75,7 +75,7 @@ def test_a_lock_is_taken_over_once_and_with_a_note(
     take_over(left, TerminalReporter())
     assert () == read_locks(tmp_path, ("cpu_adam",))
     (note,) = capsys.readouterr().err.splitlines()
-    assert note.startswith(f"note: removed `{tmp_path}/cpu_adam/lock`")
+    assert note.startswith(f"note: removed the lock `{tmp_path}/cpu_adam/lock`")
     take_over(left, TerminalReporter())
     assert "" == capsys.readouterr().err
 
@@ -85,7 +85,7 @@ def test_a_lock_is_taken_over_once_and_with_a_note(
     [
         (None, ""),
         (Extensions(folder="/e"), ""),
-        (locked(lock(holder_pid=7)), "note: process 7 builds `cpu_adam`"),
+        (locked(lock(holder_pid=7)), "note: process 7 is building `cpu_adam`"),
         (locked(lock()), "note: `/e/cpu_adam/lock` is 15 minutes old"),
         # It is gone meanwhile: nothing to say.
         (locked(lock(left_by_rank=True)), ""),

@@ -57,14 +57,14 @@ def test_the_file_of_the_working_folder_wins_over_that_of_the_home() -> None:
 def test_what_this_job_depends_on_wins_over_a_line() -> None:
     sent = merge_env({}, {"DS_ACCELERATOR": "cpu"}, [file("DS_ACCELERATOR=cuda")])
     assert {"DS_ACCELERATOR": "cpu"} == sent.exact
-    assert ("`mine` line 1 is left out: this job sets `DS_ACCELERATOR` itself",) == sent.notes
+    assert ("`mine` line 1 is ignored: this job sets `DS_ACCELERATOR` itself",) == sent.notes
 
 
 @pytest.mark.parametrize("line", ["no equals", "a b=1", "=1", "X=`id"])
 def test_a_line_that_would_end_the_job_is_left_out_and_named(line: str) -> None:
     sent = merge_env({}, {}, [file(f"A=1\n{line}\nB=2")])
     assert {"A": "1", "B": "2"} == sent.exact
-    assert [True] == ["line 2 is left out" in note for note in sent.notes]
+    assert [True] == ["line 2 is ignored" in note for note in sent.notes]
 
 
 def test_blank_lines_and_comments_pass_without_a_word() -> None:
@@ -101,7 +101,7 @@ def test_every_value_reaches_the_shell_of_a_node_as_it_is(value: str) -> None:
 def test_a_secret_stays_unless_a_line_sends_it(name: str) -> None:
     stays = for_pdsh(merge_env({name: "s"}, {}))
     assert {} == stays.exact
-    assert [True] == [note.startswith(f"`{name}` stays here") for note in stays.notes]
+    assert [True] == [note.startswith(f"`{name}` is not sent to the nodes") for note in stays.notes]
     for line in (f"{name}=s", f"{name}='s'"):
         sent = for_pdsh(merge_env({name: "t"}, {}, [file(line)]))
         assert ({name: "s"}, ()) == (sent.exact, sent.notes)
@@ -115,4 +115,6 @@ def test_a_name_that_only_looks_like_a_secret_travels(name: str) -> None:
 def test_a_value_with_a_line_break_stays_and_is_named() -> None:
     sent = for_pdsh(merge_env({"HF_X": "a\nb"}, {}))
     assert {} == sent.exact
-    assert ("`HF_X` stays here: DeepSpeed cannot send a value with a line break",) == sent.notes
+    assert (
+        "`HF_X` is not sent to the nodes: DeepSpeed cannot send a value with a line break",
+    ) == sent.notes

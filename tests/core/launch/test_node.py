@@ -74,5 +74,5 @@ def test_slots_of_cpu_ranks_are_a_count() -> None:
     ("node_rank", "hosts"), [(2, ("n1", "n2")), (-1, ("n1", "n2")), (0, ("n1", "n1"))]
 )
 def test_a_place_that_cannot_be_is_refused(node_rank: int, hosts: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="this is node"):
+    with pytest.raises(UsageError, match="this process is node"):
         place(node_rank, hosts)

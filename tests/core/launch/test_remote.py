@@ -123,7 +123,9 @@ def test_a_secret_that_deepspeed_would_show_unasked_is_kept_from_it(
     launch = plan(launcher, {name: "hunter 2", "MLFLOW_TRACKING_URI": "http://m"})
     assert (name,) == launch.without
     assert "hunter 2" not in str((launch.options, launch.env, launch.env_text))
-    assert [True] == [note.startswith(f"`{name}` stays here") for note in launch.notes]
+    assert [True] == [
+        note.startswith(f"`{name}` is not sent to the nodes") for note in launch.notes
+    ]
 
     asked = plan(launcher, {name: "t"}, files=[EnvText(name="mine", text=f"{name}=t")])
     assert ((), ()) == (asked.without, asked.notes)

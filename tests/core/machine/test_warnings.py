@@ -81,7 +81,9 @@ def test_a_gpu_unlike_most_is_named() -> None:
 
 def test_a_busy_gpu_is_named_with_who_holds_it() -> None:
     held = (GpuProcess(pid=464, name="python3"), GpuProcess(pid=7))
-    expected = "GPU 2 is in use by python3 (464); a process (7): the plan is for what is free now"
+    expected = (
+        "GPU 2 is in use by python3 (464); a process (7): the plan uses the memory that is free now"
+    )
     assert (expected,) == find_warnings(with_gpu(replace(gpu(2), processes=held)))
 
 

@@ -101,7 +101,7 @@ def merge_env(
                 continue
             why = _why_not(read, planned)
             if why is not None:
-                notes.append(f"`{file.name}` line {number} is left out: {why}")
+                notes.append(f"`{file.name}` line {number} is ignored: {why}")
                 continue
             values.pop(read.name, None)
             user_lines.pop(read.name, None)
@@ -118,8 +118,8 @@ def merge_env(
 def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
     """The variables without these, which a command line would show; a note names each."""
     notes = (
-        f"`{name}` stays here: the process list of every node would show it; a line in"
-        " `.deepspeed_env` sends it all the same"
+        f"`{name}` is not sent to the nodes, where every user could see it in the process list;"
+        " to send it, add it to `.deepspeed_env`"
         for name in names
     )
     values = {name: value for name, value in env.values.items() if name not in names}
@@ -134,7 +134,10 @@ def for_pdsh(env: RankEnv) -> RankEnv:
     values = {}
     for name, value in env.values.items():
         if any(character in value for character in "\n\r\0"):
-            notes.append(f"`{name}` stays here: DeepSpeed cannot send a value with a line break")
+            notes.append(
+                f"`{name}` is not sent to the nodes: DeepSpeed cannot send a value with a line"
+                " break"
+            )
         else:
             values[name] = value
     return replace(env, values=values, notes=tuple(notes))
@@ -192,9 +195,9 @@ def _read_line(line: str) -> _Line | None:
 
 def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
     if _NAME.fullmatch(line.name) is None:
-        return "it is no `NAME=VALUE`, and DeepSpeed would die of it"
+        return "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
     if line.name in planned and line.name.startswith(_OURS):
         return f"this job sets `{line.name}` itself"
     if not line.is_literal and line.value.count("`") % 2:
-        return "its backtick never closes"
+        return "its backtick is not closed"
     return None

@@ -67,7 +67,7 @@ def _option(meaning: Fate | Reader, *, takes_word: bool) -> LauncherOption:
 def _count(setting: str) -> Reader:
     def read(word: str) -> Values:
         if not word.isdecimal() or int(word) < 1:
-            raise ValueError("it takes a whole number from 1 on")
+            raise ValueError("it must be a whole number of at least 1")
         return {setting: int(word)}
 
     return read
@@ -84,7 +84,7 @@ def _on(setting: str) -> Reader:
 def _chosen(setting: str, names: Mapping[str, object]) -> Reader:
     def read(word: str) -> Values:
         if word not in names:
-            raise ValueError(f"zerowiz takes {', '.join(names)}")
+            raise ValueError(f"use one of {', '.join(names)}")
         value = names[word]
         return {} if value is None else {setting: value}
 
@@ -96,7 +96,7 @@ def _ranks(word: str) -> Values:
     if word in {"gpu", "auto"}:
         return {}
     if word == "cpu":
-        raise ValueError("say how many ranks: `$accelerator cpu $gpus_per_node N`")
+        raise ValueError("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`")
     return _count("gpus_per_node")(word)
 
 
@@ -104,7 +104,7 @@ def _torch_nodes(word: str) -> Values:
     """Torchrun's number of nodes, or a range of it."""
     fewest, _, most = word.partition(":")
     if most and most != fewest:
-        raise ValueError("a DeepSpeed job has a fixed number of nodes: `$nodes N`")
+        raise ValueError("set a fixed number of nodes: `$nodes 2`")
     return _count("nodes")(fewest)
 
 
@@ -116,13 +116,13 @@ def _include(word: str) -> Values:
     """DeepSpeed's `localhost:0,1`."""
     host, _, slots = word.partition(":")
     if host not in {"localhost", "127.0.0.1"} or "@" in word:
-        raise ValueError("zerowiz takes every slot of `$hostfile`: write one with these slots")
+        raise ValueError("zerowiz uses every slot of `$hostfile`: write one with these slots only")
     return {"gpus": slots} if slots else {}
 
 
 def _exclude(word: str) -> Values:
     if word:
-        raise ValueError("name what is left: `$gpus 0,1`, or a `$hostfile` without the others")
+        raise ValueError("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
     return {}
 
 

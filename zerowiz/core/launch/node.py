@@ -60,9 +60,9 @@ class NodeRank(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
             raise UsageError(
-                f"this is node {self.node_rank} of {self.nodes} nodes that are called"
+                f"this process is node {self.node_rank} of {self.nodes}, but the job's hosts are"
                 f" `{','.join(self.hosts)}`",
-                "the variables of the launcher that started this copy contradict each other",
+                "the launcher that started this process set conflicting variables",
             )
 
 

@@ -160,11 +160,12 @@ class _Typed:
             return flag, launcher.options[found[0]]
         if found:
             raise UsageError(
-                f"`{self._read} {flag}`: `{flag}` may be {' or '.join(f'`{n}`' for n in found[:4])}"
+                f"`{self._read} {flag}`: `{flag}` could mean"
+                f" {' or '.join(f'`{n}`' for n in found[:4])}"
             )
         raise UsageError(
-            f"`{self._read} {flag}`: `{flag}` is none of its options that zerowiz knows",
-            "remove it: zerowiz starts the ranks with deepspeed, and reads what stands before"
+            f"`{self._read} {flag}`: `{flag}` is not an option that zerowiz knows",
+            "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
             " SCRIPT",
         )
 
@@ -177,7 +178,7 @@ class _Typed:
         if word != flag:
             return word.partition("=")[2], word
         if self._at == len(self._words):
-            raise UsageError(f"`{self._read}`: `{flag}` takes a word after it")
+            raise UsageError(f"`{self._read}`: `{flag}` needs a value")
         self._at += 1
         return self._words[self._at - 1], f"{flag} {self._words[self._at - 1]}"
 
@@ -196,7 +197,7 @@ class _Typed:
         """
         if self._at >= len(self._words):
             raise UsageError(
-                f"`{self._read}` names no script", f"`zerowiz launch {self._read} train.py`"
+                f"`{self._read}` has no script", f"`zerowiz launch {self._read} train.py`"
             )
         settings, said_by = self.settings, self._said_by
         is_module = bool(settings.pop(IS_MODULE, False))
@@ -220,7 +221,7 @@ class _Typed:
 
 def _refused(launcher: str, said: str) -> UsageError:
     return UsageError(
-        f"`{launcher} {said}`: zerowiz starts DeepSpeed jobs and has nothing for `{said}`",
+        f"`{launcher} {said}`: zerowiz starts DeepSpeed jobs, which have no `{said}`",
         "remove it, or start this job without zerowiz",
     )
 
@@ -233,8 +234,8 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
         each, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
         if rest or not each:
             raise UsageError(
-                f"`{said_by[ALL_RANKS]}`: {total} ranks are not the same number on each of"
-                f" {nodes} nodes"
+                f"`{said_by[ALL_RANKS]}`: {total} ranks cannot be divided equally over {nodes}"
+                " nodes"
             )
         settings["gpus_per_node"] = each
         said_by["gpus_per_node"] = said_by[ALL_RANKS]
@@ -255,8 +256,8 @@ def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> Non
     optimizer, parameters = (device == "cpu" for device in devices)
     if parameters and not optimizer:
         raise UsageError(
-            f"`{' '.join(said)}`: zerowiz offloads parameters together with the optimizer",
-            "`$offload all` offloads both",
+            f"`{' '.join(said)}`: zerowiz offloads parameters only together with the optimizer",
+            "offload both with `$offload all`",
         )
     settings["offload"] = "all" if parameters else "optimizer" if optimizer else "none"
     said_by["offload"] = " ".join(said)

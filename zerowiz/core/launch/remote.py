@@ -181,6 +181,6 @@ def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
     for what, path in paths.items():
         if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
             raise UsageError(
-                f"{what} `{path}`: DeepSpeed's {launcher} launcher breaks on these characters",
-                "move it to a path of letters, digits and `._-/`",
+                f"{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these characters",
+                "move it to a path with letters, digits and `._-/` only",
             )

@@ -125,7 +125,7 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError(f"`{name}` is not of this version of zerowiz")
+        raise UsageError(f"`{name}` was written by another version of zerowiz")
     return decode(kind, content.get("value"), name)
 
 
@@ -145,17 +145,17 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
             raise ZerowizError(
                 f"zerowiz is {first.zerowiz_version} on `{first.host}`,"
                 f" {other.zerowiz_version} on `{other.host}`",
-                "install the same on every node",
+                "install the same version on every node",
             )
         if other.machine.accelerator is not first.machine.accelerator:
             raise ZerowizError(
                 f"`{first.host}` trains on {first.machine.accelerator},"
                 f" `{other.host}` on {other.machine.accelerator}",
-                "ask for one of them with `$accelerator`",
+                "choose one with `$accelerator cpu` or `$accelerator cuda`",
             )
         own, others = len(slots_of(first.machine)), len(slots_of(other.machine))
         if own != others:
             raise ZerowizError(
                 f"`{first.host}` has {own} devices for the job, `{other.host}` has {others}",
-                "DeepSpeed needs the same count on every node: `$gpus` takes fewer",
+                "use the same number on every node: select fewer with `$gpus 0,1`",
             )

@@ -145,7 +145,7 @@ def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
     if len(hosts) > 1:
         raise UsageError(
             f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
-            "ask for one of them with `$accelerator`, or take the odd node out of the hostfile",
+            "choose one with `$accelerator`, or remove the other node from the hostfile",
         )
 
 

@@ -106,7 +106,7 @@ def _busy(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         if gpu.processes:
             held = "; ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
-            yield f"GPU {gpu.label} is in use by {held}: the plan is for what is free now"
+            yield f"GPU {gpu.label} is in use by {held}: the plan uses the memory that is free now"
 
 
 def _slices(machine: Machine) -> Iterator[str]:

@@ -20,7 +20,7 @@ from zerowiz.probe.recording.world import World
 
 _PLAN_WITHOUT = (
     "`$machine 8xH100-80GB` plans without a GPU, `$machine node.json` for a recorded node",
-    "`$accelerator cpu` plans for the CPU",
+    "plan for the CPU: `$accelerator cpu`",
 )
 
 # The command that runs something inside a job, by scheduler.

@@ -183,7 +183,7 @@ def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str])
 def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
     script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
     (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
-    assert "copy the folder `portable_checkpoint`" in finding.fixes[0]
+    assert "templates/portable_checkpoint" in finding.fixes[0]
 
 
 @pytest.mark.parametrize(
@@ -719,9 +719,9 @@ def test_the_json_of_a_finding() -> None:
                 "code": "PF307",
                 "name": "accelerator",
                 "severity": "error",
-                "what": "`DS_ACCELERATOR=cpu`, and the plan is for GPUs",
-                "why": "DeepSpeed takes the device that the variable names",
-                "mends": ["unset DS_ACCELERATOR", "`--accelerator cpu` plans for the CPU"],
+                "what": "`DS_ACCELERATOR=cpu` is set, but the plan is for GPUs",
+                "why": "DeepSpeed uses the device that the variable names",
+                "mends": ["unset DS_ACCELERATOR", "plan for the CPU: `--accelerator cpu`"],
             }
         ],
     } == encoded

@@ -158,7 +158,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_and_named(code: int, why: str) ->
     machine = play(lose(recording("h200-x4"), 1, code))
     assert [0, 2, 3] == [gpu.index for gpu in machine.gpus]
     assert [0, 1, 2] == [gpu.ordinal for gpu in machine.gpus]
-    assert f"GPU 1 is left out: {why}" == find_warnings(machine)[0]
+    assert f"GPU 1 is ignored: {why}" == find_warnings(machine)[0]
 
 
 def test_a_gpu_lost_after_its_handle_is_left_out_too() -> None:

@@ -57,15 +57,15 @@ NO_COMPILER = Rule(
     code="PF401",
     name="no-compiler",
     severity=Severity.ERROR,
-    why="DeepSpeed builds the op when it starts",
-    when="for an op that has to be built",
+    why="DeepSpeed compiles the op when the job starts",
+    when="needed to build an op",
 )
 NO_NINJA = Rule(
     code="PF402",
     name="no-ninja",
     severity=Severity.ERROR,
-    why="torch asks ninja even for an op that is built",
-    when="for any op, even a built one",
+    why="torch needs ninja even to load an op that is already built",
+    when="needed for any op, even one that is already built",
 )
 NO_PYTHON_HEADERS = Rule(
     code="PF403",
@@ -83,14 +83,14 @@ def _compiler(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if missing and not tools.has_compiler:
         yield found(
             NO_COMPILER,
-            f"there is no C++ compiler `{tools.compiler}` to build {_names(missing)}",
+            f"no C++ compiler `{tools.compiler}` found to build {_names(missing)}",
             "apt install g++",
             "dnf install gcc-c++",
         )
     if not tools.has_ninja:
         yield found(
             NO_NINJA,
-            f"there is no `ninja` for {_names(needed)}",
+            f"no `ninja` found, which is needed for {_names(needed)}",
             "pip install ninja",
             "apt install ninja-build",
             "dnf install ninja-build",
@@ -98,7 +98,7 @@ def _compiler(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if missing and tools.python_headers is False:
         yield found(
             NO_PYTHON_HEADERS,
-            f"there are no headers of this Python to build {_names(missing)}",
+            f"the headers of this Python are missing, which are needed to build {_names(missing)}",
             "apt install python3-dev",
             "dnf install python3-devel",
         )
@@ -109,7 +109,7 @@ NO_CUDA_TOOLKIT = Rule(
     name="no-cuda-toolkit",
     severity=Severity.ERROR,
     why="nvcc builds the op",
-    when="nvcc, where the op takes it: `fused_adam`, `quantizer`, `async_io` on GPUs",
+    when="nvcc, for ops that need it: `fused_adam`, `quantizer`, `async_io` on GPUs",
 )
 
 
@@ -135,7 +135,7 @@ OTHER_CUDA_TOOLKIT = Rule(
     code="PF405",
     name="other-cuda-toolkit",
     severity=Severity.WARNING,
-    why="the op is linked with another CUDA runtime than torch's",
+    why="the op would link to another CUDA runtime than torch",
     when="nvcc of another major version than torch's CUDA",
 )
 
@@ -150,9 +150,9 @@ def _other_toolkit(
         major, minor = tools.cuda_version
         yield found(
             OTHER_CUDA_TOOLKIT,
-            f"nvcc of `{tools.cuda_home}` is {major}.{minor}, and torch is built for CUDA"
+            f"nvcc in `{tools.cuda_home}` is {major}.{minor}, but torch is built for CUDA"
             f" {torch.cuda_version[0]}.{torch.cuda_version[1]}; nvcc builds {_names(needed)}",
-            f"install CUDA's toolkit{_of_torch(inputs)}, and name it: `export CUDA_HOME=...`",
+            f"install CUDA's toolkit{_of_torch(inputs)}, then `export CUDA_HOME=/usr/local/cuda`",
         )
 
 
@@ -167,15 +167,15 @@ ARCH_LIST = Rule(
     code="PF406",
     name="arch-list",
     severity=Severity.ERROR,
-    why="DeepSpeed takes `8.0;9.0+PTX` and nothing else",
-    when="`TORCH_CUDA_ARCH_LIST` holds what DeepSpeed cannot read, such as `9.0a`",
+    why="DeepSpeed understands lists such as `8.0;9.0+PTX` only",
+    when="`TORCH_CUDA_ARCH_LIST` has an entry that DeepSpeed cannot read, such as `9.0a`",
 )
 ARCH_LIST_LACKS = Rule(
     code="PF407",
     name="arch-list-lacks",
     severity=Severity.ERROR,
-    why="the op would hold no code that this GPU runs",
-    when="it holds nothing for a GPU of the job",
+    why="the op would have no code for this GPU",
+    when="it has no entry for a GPU of the job",
 )
 
 
@@ -189,7 +189,7 @@ def _arch_list(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if bad:
         yield found(
             ARCH_LIST,
-            f"`TORCH_CUDA_ARCH_LIST={text}`: `{bad[0]}` is nothing that DeepSpeed reads",
+            f"`TORCH_CUDA_ARCH_LIST={text}`: DeepSpeed cannot read `{bad[0]}`",
             "unset TORCH_CUDA_ARCH_LIST",
         )
         return
@@ -198,7 +198,7 @@ def _arch_list(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             dotted = f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
             yield found(
                 ARCH_LIST_LACKS,
-                f"`TORCH_CUDA_ARCH_LIST={text}` has nothing for GPU {gpu.label} ({gpu.name},"
+                f"`TORCH_CUDA_ARCH_LIST={text}` has no entry for GPU {gpu.label} ({gpu.name},"
                 f" {dotted}); nvcc builds {_names(needed)}",
                 "unset TORCH_CUDA_ARCH_LIST",
                 f"export TORCH_CUDA_ARCH_LIST={dotted}",
@@ -222,15 +222,15 @@ EXTENSIONS_FOLDER = Rule(
     code="PF409",
     name="extensions-folder",
     severity=Severity.ERROR,
-    why="DeepSpeed has nowhere to build its ops",
-    when="ops cannot be written there",
+    why="DeepSpeed cannot write the ops that it builds",
+    when="the folder for built ops is not writable",
 )
 EXTENSIONS_ON_NETWORK = Rule(
     code="PF410",
     name="extensions-on-network",
     severity=Severity.INFO,
-    why="builds are slow there, and nodes that share it wait for each other's lock",
-    when="ops would be built on NFS and the like",
+    why="builds are slow on a network file system, and nodes wait for each other's lock",
+    when="ops would be built on NFS or another network file system",
 )
 
 
@@ -241,14 +241,15 @@ def _folder(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if extensions.writable is False:
         yield found(
             EXTENSIONS_FOLDER,
-            f"`{extensions.folder}` cannot be written to, where {_names(_needed(inputs))} is built",
+            f"`{extensions.folder}`, where DeepSpeed builds {_names(_needed(inputs))}, is not"
+            " writable",
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
     if missing and extensions.file_system in _NETWORK_FILE_SYSTEMS:
         yield found(
             EXTENSIONS_ON_NETWORK,
-            f"`{extensions.folder}` lies on {extensions.file_system}, and {_names(missing)} is"
-            " built there",
+            f"`{extensions.folder}`, where DeepSpeed builds {_names(missing)}, is on"
+            f" {extensions.file_system}",
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
 
@@ -257,16 +258,16 @@ STALE_LOCK = Rule(
     code="PF408",
     name="stale-lock",
     severity=Severity.ERROR,
-    why="torch waits for as long as the file is there, and a killed build leaves it",
-    when="a `lock` that no process has open: the ranks would wait for ever; a warning where"
+    why="torch waits until the lock file is gone, and a killed build leaves it behind",
+    when="a `lock` that no process has open, so the ranks would wait forever; a warning if"
     " another host or container may have it open",
 )
 BEING_BUILT = Rule(
     code="PF412",
     name="being-built",
     severity=Severity.INFO,
-    why="each op is built once, by the process that first needs it",
-    when="another process builds an op of the job now",
+    why="the ranks wait until the build is done",
+    when="another process is building an op of the job",
 )
 
 
@@ -296,16 +297,17 @@ def judge_lock(lock: Lock, file_system: str | None) -> PreflightFinding:
     """
     if lock.holder_pid is not None:
         return found(
-            BEING_BUILT, f"process {lock.holder_pid} builds `{lock.op}`; the ranks wait for it"
+            BEING_BUILT,
+            f"process {lock.holder_pid} is building `{lock.op}`; the ranks will wait for it",
         )
     if lock.left_by_rank:
-        text, severity = "was left by a rank that has died; `launch` removes it", Severity.INFO
+        text, severity = "was left by a rank that died; `zerowiz launch` removes it", Severity.INFO
     elif _is_nobodys(lock, file_system):
         text, severity = "was left by a build that was killed", Severity.ERROR
     else:
         minutes = lock.age_milliseconds // 60_000
         is_young = lock.age_milliseconds < _LONGEST_BUILD_MILLISECONDS
-        text = f"is {minutes} minutes old, and no process that is seen here has it open"
+        text = f"is {minutes} minutes old, and no process on this host has it open"
         text += ": another host or container may be building" if is_young else ""
         severity = Severity.WARNING
     return found(STALE_LOCK, f"`{lock.path}` {text}", f"rm {lock.path}", severity=severity)
@@ -321,7 +323,7 @@ COMPILES = Rule(
     code="PF413",
     name="compiles",
     severity=Severity.INFO,
-    why="the first job that needs an op builds it, and later ones load it",
+    why="the first job that needs an op builds it; later jobs load it",
     when="ops that are not built yet",
 )
 
@@ -337,8 +339,8 @@ def _builds(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         likely = "likely " if all(op.likely for op in ops) else ""
         yield found(
             COMPILES,
-            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; that takes about half a"
-            " minute, once",
+            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about half"
+            " a minute, once",
         )
 
 
@@ -347,7 +349,7 @@ NO_LIBAIO = Rule(
     name="no-libaio",
     severity=Severity.ERROR,
     why="DeepSpeed reads and writes NVMe through libaio",
-    when="for offload to NVMe",
+    when="needed for offload to NVMe",
 )
 
 
@@ -356,10 +358,10 @@ def _libaio(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if tools is not None and ops and tools.has_libaio is False:
         yield found(
             NO_LIBAIO,
-            f"libaio and its header are not both here, and {_names(ops)} needs them",
+            f"libaio or its header is missing, and {_names(ops)} needs both",
             "apt install libaio-dev",
             "dnf install libaio-devel",
-            "elsewhere: `export CFLAGS=-I.../include LDFLAGS=-L.../lib`",
+            "if they are in another folder: `export CFLAGS=-I.../include LDFLAGS=-L.../lib`",
         )
 
 

@@ -19,15 +19,15 @@ OTHER_ENVIRONMENT = Rule(
     code="PF204",
     name="other-environment",
     severity=Severity.WARNING,
-    why="the ranks run with that Python and its packages, not with those beside zerowiz",
-    when="the `deepspeed` that was found belongs to another Python",
+    why="the ranks run with that Python and its packages, not with zerowiz's",
+    when="the `deepspeed` on PATH belongs to another Python than zerowiz",
 )
 NO_INTERPRETER = Rule(
     code="PF205",
     name="no-interpreter",
     severity=Severity.ERROR,
-    why="the kernel cannot start `deepspeed`",
-    when="its first line names a Python that is gone (an environment that was moved)",
+    why="`deepspeed` cannot start",
+    when="its first line names a Python that does not exist (a moved environment)",
 )
 
 
@@ -38,16 +38,16 @@ def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if installed.interpreter_exists is False:
         yield found(
             NO_INTERPRETER,
-            f"`{installed.program}` starts with `{installed.interpreter}`, which is not there",
-            "an environment that was moved has to be made again;"
-            ' then `pip install "zerowiz[train]"`',
+            f"`{installed.program}` needs `{installed.interpreter}`, which does not exist",
+            'create the environment again, then `pip install "zerowiz[train]"`',
         )
     elif installed.own is False:
         yield found(
             OTHER_ENVIRONMENT,
             f"`{installed.program}` belongs to `{installed.interpreter}`",
-            'install DeepSpeed beside zerowiz: `pip install "zerowiz[train]"`',
-            f"or zerowiz beside it: `{installed.interpreter} -m pip install zerowiz`",
+            'install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`',
+            f"or install zerowiz in that of DeepSpeed: `{installed.interpreter} -m pip"
+            " install zerowiz`",
         )
 
 
@@ -55,10 +55,10 @@ PACKAGE_MISSING = Rule(
     code="PF202",
     name="package-missing",
     severity=Severity.ERROR,
-    why="the ranks end when they import it",
+    why="the ranks fail when they import it",
     when=(
-        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: what this"
-        " job needs"
+        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: packages"
+        " that this job needs"
     ),
 )
 
@@ -85,16 +85,16 @@ def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
     if planned is None:
         return
     if planned.integration is Integration.HF:
-        yield "transformers", "the script trains with its Trainer"
+        yield "transformers", "the script uses its Trainer"
         yield "accelerate", "the Trainer needs it"
     if planned.integration is Integration.ACCELERATE:
         yield "accelerate", "the script imports it"
     if planned.uses_peft:
         yield "peft", "the script trains adapters"
     if planned.uses_bitsandbytes:
-        yield "bitsandbytes", "8-bit states and 4-bit weights come from it"
+        yield "bitsandbytes", "8-bit states and 4-bit weights need it"
     if planned.ops:
-        yield "setuptools", "torch builds DeepSpeed's ops with it"
+        yield "setuptools", "torch needs it to build DeepSpeed's ops"
 
 
 def _pip(installed: Installed) -> str:
@@ -106,7 +106,10 @@ OLD_DEEPSPEED = Rule(
     code="PF203",
     name="old-deepspeed",
     severity=Severity.WARNING,
-    why="configs and predictions are tested with 0.19.8; other keys and other memory are likely",
+    why=(
+        "zerowiz is tested with 0.19.8; older versions have other keys and use other amounts of"
+        " memory"
+    ),
     when="older than 0.19.8",
 )
 
@@ -121,14 +124,14 @@ def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         least = ".".join(map(str, _DEEPSPEED))
         yield found(
             OLD_DEEPSPEED,
-            f"DeepSpeed is {match[0]}, and zerowiz writes configs for {least} and later",
+            f"DeepSpeed {match[0]} is installed, and zerowiz writes configs for {least} and later",
             f'{_pip(installed)} install "deepspeed>={least}"',
         )
 
 
 # No package has it.
 _OURS: Mapping[str, str] = {
-    "portable_checkpoint": "copy the folder `portable_checkpoint` of zerowiz's templates beside it"
+    "portable_checkpoint": "copy zerowiz's `templates/portable_checkpoint` next to the script"
 }
 
 # Where a package has another name than its module; some of these modules' names are other packages.
@@ -151,22 +154,22 @@ IMPORT_MISSING = Rule(
     code="PF102",
     name="import-missing",
     severity=Severity.ERROR,
-    why="every rank ends at that line of the script",
-    when="imported at the top of the script, without `try`, and not installed",
+    why="every rank fails at that line of the script",
+    when="the script imports a package that is not installed, at its top and without `try`",
 )
 SHADOWED = Rule(
     code="PF103",
     name="shadowed",
     severity=Severity.WARNING,
-    why="Python looks in the script's folder first, so the file is loaded in the library's place",
-    when="a file beside the script has a library's name: `torch.py`",
+    why="Python looks in the script's folder first, so it imports the file instead of the library",
+    when="a file next to the script has the name of a library: `torch.py`",
 )
 RELATIVE = Rule(
     code="PF111",
     name="relative-import",
     severity=Severity.ERROR,
-    why="Python knows no package of a file that is started by its path",
-    when="`from .x import y` at the top of a script that is not started as a module (`-m`)",
+    why="a script that is started by its path belongs to no package",
+    when="`from .x import y` at the top of a script that does not start as a module (`-m`)",
 )
 
 
@@ -187,10 +190,14 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             RELATIVE,
             f"{script.path} line {script.relative.line} imports from its own package,"
             f" `{script.relative.name}`",
-            f"start it as a module, from the folder above its package: `$module {package}.{stem}`",
+            f"start it as a module from the folder above its package: `$module {package}.{stem}`",
         )
     for path in script.shadowing:
-        yield found(SHADOWED, f"`{path}` has the name of a library", f"rename it: `mv {path} ...`")
+        yield found(
+            SHADOWED,
+            f"`{path}` has the name of a library, and hides it",
+            f"rename it: `mv {path} ...`",
+        )
 
 
 def _package(module: str) -> str:

@@ -19,7 +19,7 @@ _FIRST_COMPATIBLE_MAJOR = 11
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 
 # Reinstalling picks the build for another CUDA; https://pytorch.org/get-started/locally.
-_TORCH_PAGE = "choose the build at https://pytorch.org/get-started/locally"
+_TORCH_PAGE = "choose a build at https://pytorch.org/get-started/locally"
 
 # deepspeed/accelerator/cuda_accelerator.py, is_fp16_supported (0.19.8).
 _FP16_MAJOR = 7
@@ -30,8 +30,8 @@ ACCELERATOR = Rule(
     code="PF307",
     name="accelerator",
     severity=Severity.ERROR,
-    why="DeepSpeed takes the device that the variable names",
-    when="`DS_ACCELERATOR` contradicts the plan",
+    why="DeepSpeed uses the device that the variable names",
+    when="`DS_ACCELERATOR` conflicts with the plan",
 )
 
 
@@ -41,9 +41,9 @@ def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if name is not None and inputs.on_gpus and name != "cuda":
         yield found(
             ACCELERATOR,
-            f"`DS_ACCELERATOR={name}`, and the plan is for GPUs",
+            f"`DS_ACCELERATOR={name}` is set, but the plan is for GPUs",
             "unset DS_ACCELERATOR",
-            "`$accelerator cpu` plans for the CPU",
+            "plan for the CPU: `$accelerator cpu`",
         )
 
 
@@ -52,7 +52,7 @@ TORCH_WITHOUT_CUDA = Rule(
     name="torch-without-cuda",
     severity=Severity.ERROR,
     why="torch sees none of the GPUs",
-    when="a build for the CPU or for ROCm, beside NVIDIA's GPUs",
+    when="torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's",
 )
 
 
@@ -67,8 +67,8 @@ OLD_DRIVER = Rule(
     code="PF303",
     name="old-driver",
     severity=Severity.ERROR,
-    why="a driver runs programs of its own major version of CUDA and of older ones",
-    when="torch is built for a newer major version of CUDA than the driver runs",
+    why="a driver supports its own major version of CUDA and older ones only",
+    when="torch is built for a newer major version of CUDA than the driver supports",
 )
 
 
@@ -86,9 +86,9 @@ def _driver(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     yield found(
         OLD_DRIVER,
         f"torch {torch.version} is built for CUDA {wanted}, and driver"
-        f" {machine.driver_version or 'here'} runs up to {_dotted(newest)}",
-        f"a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
-        *([f"or a driver from {least} on"] if least else []),
+        f" {machine.driver_version or 'here'} supports up to {_dotted(newest)}",
+        f"install a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
+        *([f"or install driver {least} or later"] if least else []),
     )
 
 
@@ -96,8 +96,8 @@ NO_CODE_FOR_GPU = Rule(
     code="PF304",
     name="no-code-for-gpu",
     severity=Severity.ERROR,
-    why="the first kernel ends with `no kernel image is available`",
-    when="the GPU is older than all that this release of torch has code for",
+    why="the first kernel fails with `no kernel image is available`",
+    when="the GPU is too old for this release of torch",
 )
 
 
@@ -112,9 +112,9 @@ def _code(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if capability is not None and capability < oldest:
             yield found(
                 NO_CODE_FOR_GPU,
-                f"torch {torch.version} has code from {_dotted(oldest)} on, and GPU"
-                f" {gpu.label} ({gpu.name}) is {_dotted(capability)}",
-                f"a build for an older CUDA: {_TORCH_PAGE}",
+                f"torch {torch.version} supports compute capability {_dotted(oldest)} and later,"
+                f" and GPU {gpu.label} ({gpu.name}) is {_dotted(capability)}",
+                f"install a torch built for an older CUDA: {_TORCH_PAGE}",
             )
 
 
@@ -122,8 +122,8 @@ BUSY_GPU = Rule(
     code="PF305",
     name="busy-gpu",
     severity=Severity.INFO,
-    why="the plan is for what is free now",
-    when="who else uses a GPU of the job",
+    why="the plan uses the memory that is free now",
+    when="other processes use a GPU of the job",
 )
 
 
@@ -135,7 +135,7 @@ def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             yield found(
                 BUSY_GPU,
                 f"GPU {gpu.label} is in use by {names}",
-                f"`ps -fp {pids}` tells whose they are; `$gpus` takes others",
+                f"see whose they are with `ps -fp {pids}`, or choose other GPUs with `$gpus`",
             )
 
 
@@ -153,8 +153,8 @@ def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         gpu = min(inputs.machine.gpus, key=_capability)
         yield found(
             SLOW_BY_CHOICE,
-            f"bf16 on GPU {gpu.label} ({gpu.name}), which has no matrix units for it",
-            "fp16: `$precision fp16` where the script does not say otherwise",
+            f"the job uses bf16, and GPU {gpu.label} ({gpu.name}) has no matrix units for it",
+            "use fp16, unless the script sets bf16: `$precision fp16`",
         )
 
 
@@ -162,16 +162,18 @@ HALF_PRECISION = Rule(
     code="PF306",
     name="half-precision",
     severity=Severity.ERROR,
-    why="DeepSpeed refuses the format on this device",
-    when="fp16 on a GPU or a CPU for which DeepSpeed refuses it",
+    why="DeepSpeed rejects fp16 on this device",
+    when="fp16 on a GPU or CPU that DeepSpeed does not support it on",
 )
 
 
 def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[PreflightFinding]:
-    fixes = ("`$precision fp32`", "where the script asks for it itself, leave that out")
+    fixes = ("`$precision fp32`", "if the script sets fp16, remove that")
     # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
     if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
-        yield found(HALF_PRECISION, "fp16 on a CPU that does not compute it", *fixes)
+        yield found(
+            HALF_PRECISION, "the job uses fp16, and this CPU has no fp16 instructions", *fixes
+        )
     if emulates_bf16(machine, step):
         yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
 
@@ -186,9 +188,9 @@ def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding
         if not (allowed and capability[0] == major):
             yield found(
                 HALF_PRECISION,
-                f"fp16 on GPU {gpu.label} ({gpu.name}), of compute capability"
+                f"the job uses fp16, and GPU {gpu.label} ({gpu.name}) has compute capability"
                 f" {_dotted(capability)}",
-                "fp32: `$precision fp32` where the script does not say otherwise",
+                "use fp32, unless the script sets fp16: `$precision fp32`",
                 *([f"or `export {variable}=1`"] if capability[0] == major else []),
             )
 

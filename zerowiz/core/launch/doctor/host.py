@@ -32,15 +32,15 @@ NVME_FOLDER = Rule(
     code="PF501",
     name="nvme-folder",
     severity=Severity.ERROR,
-    why="the offloaded states have nowhere to go",
-    when="it is not there, or cannot be written to",
+    why="DeepSpeed cannot write the offloaded states",
+    when="the folder of `--nvme-path` does not exist or is not writable",
 )
 NVME_FULL = Rule(
     code="PF502",
     name="nvme-full",
     severity=Severity.ERROR,
-    why="the states do not fit on the drive",
-    when="it has less room than the ranks write",
+    why="the offloaded states do not fit on the drive",
+    when="the drive has less free space than the ranks write",
 )
 
 
@@ -54,7 +54,8 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             NVME_FOLDER,
             f"`{folder.path}` cannot be written to",
-            f"sudo install -d -o $USER {folder.path}/$USER, and `$nvme_path {folder.path}/$USER`",
+            f"`sudo install -d -o $USER {folder.path}/$USER`, then use `$nvme_path"
+            f" {folder.path}/$USER`",
         )
     elif folder.free_bytes is not None:
         offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
@@ -62,9 +63,9 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if need_bytes > folder.free_bytes:
             yield found(
                 NVME_FULL,
-                f"`{folder.path}` has {size(folder.free_bytes)}, and the ranks write"
+                f"`{folder.path}` has {size(folder.free_bytes)} free, and the ranks write"
                 f" {size(need_bytes)}",
-                "`$nvme_path` names another drive",
+                "choose another drive with `$nvme_path DIR`",
                 severity=Severity.WARNING if folder.holds_states else Severity.ERROR,
             )
 
@@ -74,10 +75,10 @@ SMALL_SHM = Rule(
     name="small-shm",
     severity=Severity.WARNING,
     why=(
-        "ranks exchange through it, and data loaders hand over batches there: a rank ends with"
-        " a signal (bus error, segmentation fault)"
+        "ranks and data loaders exchange data through it: a rank dies with a bus error or a"
+        " segmentation fault"
     ),
-    when="`/dev/shm` is too small for the ranks, as in a container with 64 MiB",
+    when="`/dev/shm` is too small for the ranks, as the 64 MiB of a default container",
 )
 
 
@@ -100,7 +101,7 @@ def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             SMALL_SHM,
             f"{_SHM} has {size(free_bytes)} free, and {len(machine.gpus)} ranks take"
             f" {size(need_bytes)}",
-            f"`{_LEFT_BEHIND}` removes what killed jobs left; not while one runs",
+            f"`{_LEFT_BEHIND}` removes what killed jobs left behind; run it only while no job runs",
             _CONTAINER,
         )
 
@@ -109,8 +110,8 @@ MEMLOCK = Rule(
     code="PF504",
     name="memlock",
     severity=Severity.WARNING,
-    why="memory that an adapter or a drive reads is locked",
-    when="`ulimit -l` is low, and RDMA between nodes or NVMe locks memory",
+    why="memory that an RDMA adapter or an NVMe drive reads must be locked",
+    when="`ulimit -l` is too low for RDMA between nodes, or for NVMe",
 )
 
 
@@ -129,9 +130,9 @@ def _memlock(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if need is not None:
         yield found(
             MEMLOCK,
-            f"this process may lock {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
+            f"this process may lock only {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
             "ulimit -l unlimited",
-            "for good: `* - memlock unlimited` in /etc/security/limits.conf",
+            "permanently: add `* - memlock unlimited` to /etc/security/limits.conf",
             "in a container: `docker run --ulimit memlock=-1`",
         )
 
@@ -140,8 +141,8 @@ CHECKPOINT_ROOM = Rule(
     code="PF505",
     name="checkpoint-room",
     severity=Severity.WARNING,
-    why="the run ends when it saves, hours later",
-    when="one checkpoint has no room in the folder that the script writes to",
+    why="the job fails when it saves, hours later",
+    when="the script's output folder has no space for one checkpoint",
 )
 
 
@@ -155,7 +156,7 @@ def _checkpoints(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             CHECKPOINT_ROOM,
             f"`{folder.path}` has {size(folder.free_bytes)} left, and one checkpoint (weights,"
             f" master weights, optimizer states) takes about {size(need_bytes)}",
-            "give the script an output folder on a larger disk",
+            "set the script's output folder to a larger disk",
             "the Trainer: `--save_total_limit 1`, `--save_only_model`",
         )
 
@@ -173,10 +174,10 @@ HOST_MEMORY = Rule(
     code="PF506",
     name="host-memory",
     severity=Severity.WARNING,
-    why="a rank whose host has no memory left is killed, and the job with it",
+    why="when the host runs out of memory, the kernel kills a rank, and the job ends",
     when=(
-        "the ranks of a node build, start, train or save with more memory than its host has free;"
-        " an error where they cannot even start with all of it"
+        "the ranks of a node need more host memory than is free to build, start, train or save;"
+        " an error if all of it is too little even to start"
     ),
 )
 
@@ -185,15 +186,21 @@ _PHASES: Mapping[HostPhase, tuple[str, tuple[str, ...]]] = {
     HostPhase.LOAD: (
         "build the model at once",
         (
-            "`$stage 3` builds it in shards",
+            "build it in shards with `$stage 3`",
             "build it on the GPU: `with torch.device(local_rank): ...`",
         ),
     ),
     HostPhase.INIT: ("move their shares of the weights through the host", ()),
-    HostPhase.TRAINING: ("keep what is offloaded there", ("`$offload none` keeps it on the GPUs",)),
+    HostPhase.TRAINING: (
+        "keep what is offloaded there",
+        ("keep everything on the GPUs with `$offload none`",),
+    ),
     HostPhase.SAVING: (
         "collect the weights to save them",
-        ("`$stage 3` collects them on one rank", "the Trainer: `--save_strategy no` saves nothing"),
+        (
+            "collect them on one rank only with `$stage 3`",
+            "the Trainer: `--save_strategy no` saves nothing",
+        ),
     ),
 }
 

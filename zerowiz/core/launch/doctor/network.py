@@ -18,8 +18,8 @@ PORT_TAKEN = Rule(
     code="PF601",
     name="port-taken",
     severity=Severity.ERROR,
-    why="the ranks meet there, and cannot listen",
-    when="somebody listens on `MASTER_PORT` of a job on many nodes",
+    why="the ranks cannot open the port where they connect to each other",
+    when="another process uses the `MASTER_PORT` of a job on several nodes",
 )
 
 
@@ -27,9 +27,9 @@ def _port(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if inputs.facts.port_taken:
         yield found(
             PORT_TAKEN,
-            f"somebody listens on port {inputs.facts.master_port} (`MASTER_PORT`)",
-            f"`ss -ltnp 'sport = :{inputs.facts.master_port}'` tells who",
-            "choose another for all nodes: `export MASTER_PORT=...`",
+            f"another process uses port {inputs.facts.master_port} (`MASTER_PORT`)",
+            f"see which: `ss -ltnp 'sport = :{inputs.facts.master_port}'`",
+            "or set another port on all nodes: `export MASTER_PORT=29501`",
         )
 
 
@@ -59,14 +59,14 @@ NO_SUCH_ADAPTER = Rule(
     code="PF603",
     name="no-such-adapter",
     severity=Severity.WARNING,
-    why="NCCL goes over TCP, many times slower",
-    when="RDMA between nodes is switched off, or `NCCL_IB_HCA` names nothing",
+    why="NCCL uses TCP instead, which is many times slower",
+    when="RDMA between nodes is disabled, or `NCCL_IB_HCA` names no adapter",
 )
 SLOW_BY_CHOICE = Rule(
     code="PF604",
     name="slow-by-choice",
     severity=Severity.WARNING,
-    why="the job runs, slower than it could",
+    why="the job runs slower than it could",
     when=(
         "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, `CUDA_LAUNCH_BLOCKING`,"
         " bf16 before Ampere or on a CPU that emulates it"
@@ -81,7 +81,7 @@ _SWITCHES = (
         variable="NCCL_P2P_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _has_nvlink(machine),
         rule=SLOW_BY_CHOICE,
-        why="the GPUs have NVLink, and NCCL copies through the host",
+        why="the GPUs have NVLink, but NCCL will copy through the host",
     ),
     _Switch(
         variable="NCCL_SHM_DISABLE",
@@ -89,7 +89,7 @@ _SWITCHES = (
             _is_on(text) and len(machine.gpus) > 1 and not _has_nvlink(machine)
         ),
         rule=SLOW_BY_CHOICE,
-        why="without shared memory NCCL may go over TCP within a node",
+        why="without shared memory, NCCL may use TCP within a node",
     ),
     _Switch(
         variable="NCCL_IB_DISABLE",
@@ -107,7 +107,7 @@ _SWITCHES = (
         variable="CUDA_LAUNCH_BLOCKING",
         is_bad=lambda text, _: _is_on(text),
         rule=SLOW_BY_CHOICE,
-        why="each kernel is waited for, which is for finding faults",
+        why="CUDA waits for every kernel, which is meant for debugging",
     ),
 )
 
@@ -139,8 +139,8 @@ NO_SUCH_INTERFACE = Rule(
     code="PF602",
     name="no-such-interface",
     severity=Severity.ERROR,
-    why="the ranks find no interface to meet over",
-    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names nothing here",
+    why="the ranks find no network interface to connect through",
+    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host",
 )
 
 
@@ -158,9 +158,9 @@ def _interfaces(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if inputs.facts.interfaces.get(variable) is False and is_used(inputs):
             yield found(
                 rule,
-                f"`{variable}={inputs.environ.get(variable, '')}` names nothing on this host",
+                f"`{variable}={inputs.environ.get(variable, '')}` names no interface of this host",
                 f"unset {variable}",
-                "`ls /sys/class/net /sys/class/infiniband` lists what there is",
+                "`ls /sys/class/net /sys/class/infiniband` lists those that exist",
             )
 
 
@@ -168,8 +168,11 @@ FRAGMENTS = Rule(
     code="PF605",
     name="fragments",
     severity=Severity.INFO,
-    why="torch reserves up to a third more than it uses, which the plan leaves room for",
-    when="an allocator setting without `expandable_segments:True`",
+    why=(
+        "without it, torch reserves up to a third more memory than it uses; the plan allows for"
+        " that"
+    ),
+    when="the allocator setting lacks `expandable_segments:True`",
 )
 
 
@@ -179,7 +182,7 @@ def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         setting = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
         yield found(
             FRAGMENTS,
-            f"`{setting}` has no `expandable_segments:True`",
+            f"`{setting}` lacks `expandable_segments:True`",
             f"export {setting},expandable_segments:True",
         )
 

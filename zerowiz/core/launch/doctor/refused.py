@@ -9,34 +9,34 @@ SCRIPT_REFUSED = Rule(
     name="script-refused",
     severity=Severity.ERROR,
     why="`launch` refuses the script",
-    when="no file, not Python, or no config can reach it",
+    when="the script does not exist, is not Python, or cannot get a config",
 )
 PLAN_REFUSED = Rule(
     code="PF104",
     name="plan-refused",
     severity=Severity.ERROR,
     why="`launch` refuses the job",
-    when="nothing fits, or script, config and options contradict the machine",
+    when="nothing fits, or the script, the config and the options conflict",
 )
 NO_PLAN = Rule(
     code="PF105",
     name="no-plan",
     severity=Severity.INFO,
-    why="what depends on the plan was not looked at",
-    when="no script, or nobody says which model",
+    why="`doctor` could not check what depends on the plan",
+    when="there is no script, or its model is unknown",
 )
 NO_DEEPSPEED = Rule(
     code="PF201",
     name="no-deepspeed",
     severity=Severity.ERROR,
-    why="there is nothing to launch with",
-    when="not beside zerowiz, nor on `PATH`",
+    why="zerowiz cannot start a job without `deepspeed`",
+    when="`deepspeed` is neither in zerowiz's environment nor on `PATH`",
 )
 NO_MACHINE = Rule(
     code="PF301",
     name="no-machine",
     severity=Severity.ERROR,
-    why="there is nothing to train on",
+    why="zerowiz cannot train without a GPU",
     when="no driver, no usable GPU",
 )
 

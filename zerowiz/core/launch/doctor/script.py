@@ -13,17 +13,17 @@ KEY_MISSING = Rule(
     code="PF106",
     name="config-key-missing",
     severity=Severity.ERROR,
-    why="every rank ends with a KeyError there",
-    when='the script asks the config for a key that it does not have: `ds_config["scheduler"]`',
+    why="every rank fails there with a KeyError",
+    when='the script reads a key that the config does not have: `ds_config["scheduler"]`',
 )
 KEY_CHANGED = Rule(
     code="PF107",
     name="config-key-changed",
     severity=Severity.ERROR,
-    why="the job would not be the one that was planned",
+    why="the job would differ from the plan",
     when=(
-        "the script overwrites what the plan rests on, such as `zero_optimization`, with what"
-        " cannot be followed; a warning where it is not sure to"
+        "the script overwrites a key that the plan depends on, such as `zero_optimization`, with"
+        " a value that zerowiz cannot read; a warning if it only may"
     ),
 )
 
@@ -88,10 +88,10 @@ def _first_lacking(config: Mapping[str, object], keys: tuple[str, ...]) -> tuple
 def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFinding:
     return found(
         KEY_MISSING,
-        f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}` in the config, which"
-        " does not have it",
-        f"ask for it with `.get(...)` in {where} line {key.line}, or remove the line",
-        "`$config FILE` runs a config of yours that has it",
+        f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}`, which the config"
+        " does not have",
+        f"read it with `.get(...)` in {where} line {key.line}, or remove the line",
+        "or use your own config that has it: `$config FILE`",
     )
 
 
@@ -103,7 +103,7 @@ def _changed(
         yield found(
             KEY_CHANGED,
             f"`{key.code}` in {place} may change any key of the config",
-            f"name the keys in {place}",
+            f"write the keys out in {place}",
             severity=Severity.WARNING,
         )
         return
@@ -119,7 +119,7 @@ def _changed(
         KEY_CHANGED,
         f"`{key.code}` in {place} {verb} `{'.'.join(key.keys)}` of the config",
         *((by_option.change_to(planned),) if by_option and isinstance(planned, int | str) else ()),
-        f"remove {place}: the plan rests on `{key.keys[0]}`",
+        f"remove {place}: the plan depends on `{key.keys[0]}`",
         severity=None if surely and key.all_seen else Severity.WARNING,
     )
 
@@ -135,17 +135,17 @@ DEVICE_MAP = Rule(
     code="PF108",
     name="device-map",
     severity=Severity.ERROR,
-    why="DeepSpeed places the model itself, one replica or shard for each rank",
+    why="DeepSpeed places the model itself, one replica or shard per rank",
     when=(
-        'the model is loaded with `device_map=` at stage 3, or with `"auto"` where a rank sees'
-        " several GPUs; a warning where every rank loads it onto GPU 0"
+        'the script loads the model with `device_map=` at stage 3, or with `"auto"` where a rank'
+        " sees several GPUs; a warning if every rank loads it onto GPU 0"
     ),
 )
 FSDP = Rule(
     code="PF109",
     name="fsdp",
     severity=Severity.ERROR,
-    why="the Trainer ends where both are asked for",
+    why="the Trainer fails if both are set",
     when="`fsdp` of TrainingArguments beside DeepSpeed",
 )
 _SHARDED_PARAMETERS = 3
@@ -176,7 +176,8 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
             yield _placed(
                 each,
                 script.path,
-                f"where each rank sees {len(machine.gpus)} GPUs and shares it out to them",
+                f"but each rank sees {len(machine.gpus)} GPUs, and would spread it over all"
+                " of them",
                 None if library else Severity.WARNING,
             )
         elif several and place in _FIRST_GPU:
@@ -203,7 +204,7 @@ def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
             FSDP,
-            f"{setting.source} asks for FSDP, and the job runs under DeepSpeed",
+            f"{setting.source} asks for FSDP, but the job runs with DeepSpeed",
             f"remove {setting.source}",
         )
 
@@ -212,8 +213,8 @@ PIPELINE = Rule(
     code="PF110",
     name="pipeline-sharded",
     severity=Severity.ERROR,
-    why="every rank ends in `deepspeed.initialize`",
-    when="the script trains a `PipelineModule` at stage 2 or 3",
+    why="every rank fails in `deepspeed.initialize`",
+    when="the script trains a `PipelineModule`, and the stage is 2 or 3",
 )
 # deepspeed 0.19.8, runtime/pipe/engine.py, PipelineEngine.__init__: an assertion refuses those.
 _SHARDED_GRADIENTS = 2
@@ -227,9 +228,9 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
         if _holds(run, each.conditions) is True:
             yield found(
                 PIPELINE,
-                f"`{each.code}` in {planned.script.path} line {each.line} makes a pipeline, which"
-                f" DeepSpeed refuses at stage {planned.strategy.stage}",
-                "`$stage 1` shards the optimizer's states alone",
+                f"`{each.code}` in {planned.script.path} line {each.line} builds a pipeline,"
+                f" which DeepSpeed rejects at stage {planned.strategy.stage}",
+                "use ZeRO-1, which works with pipelines: `$stage 1`",
             )
 
 
