@@ -140,7 +140,7 @@ _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
         lambda r: r.get("packing") and not FAMILIES[str(family_of(r))].packable,
     ),
     (_UNKNOWN_OPTIMIZER, lambda r: _engine(r) and not _is_counted(r)),
-    ("there is no such rung", lambda r: _engine(r) and not _has_rung(r)),
+    ("no strategy has this stage and offload", lambda r: _engine(r) and not _has_rung(r)),
     (
         "its config has keys that are not counted",
         lambda r: _engine(r) and own_config_of(r).uncounted,

@@ -203,10 +203,10 @@ def test_a_run_without_a_time_has_its_reason_and_no_table(here: Run) -> None:
     result = here(*ON_FOUR, "--precision", "fp32", "--tokens", "1B")
     tail = result.stdout.partition("\nRun ")[2].strip()
     assert (
-        "1 B tokens: no step time is predicted, as the rates of GPUs in fp32 are not known" == tail
+        "1 B tokens: no step time is predicted, as zerowiz has no speeds for GPUs in fp32" == tail
     )
     listed = here(*ALL, "--precision", "fp32", "--tokens", "1B", "--gpus-per-node", "1")
-    assert "No step time is predicted, as the rates of GPUs in fp32" in listed.stdout
+    assert "No step time is predicted, as zerowiz has no speeds for GPUs in fp32" in listed.stdout
 
 
 def test_what_is_said_is_not_assumed(here: Run) -> None:

@@ -74,7 +74,7 @@ def scripts(folder: Path) -> Path:
         (("plan", "--machine", "cpu"), 3, "an answer is missing", "`--model`"),
         (("launch", "--machine", "cpu", "--dry-run"), 3, "an answer is missing", "`--model`"),
         (("init", "--yes", "--machine", "cpu"), 3, "an answer is missing", "`--model`"),
-        (("plan", "--machine", "cpu", "--model", "broken"), 2, "broken", "fetch the file again"),
+        (("plan", "--machine", "cpu", "--model", "broken"), 2, "broken", "download the file again"),
         (("plan", "--machine", "cpu", "--model", "empty"), 2, "empty", ""),
         (("plan", "--machine", "1xRTX4090", "--model", "70b"), 4, "nothing fits 70b", "--m"),
         (("launch", *CPU, "nope.py"), 5, "there is no script `nope.py`", ""),

@@ -50,7 +50,7 @@ def test_a_time_that_is_unknown_is_a_dash_and_explain_says_why(here: Run) -> Non
     row = next(line for line in shown.splitlines() if line.startswith("ddp "))
     assert row.split()[7] == "-"
     assert "Time  " not in shown
-    assert "unknown: no table has the rates" in shown
+    assert "unknown: zerowiz has no speeds" in shown
 
 
 def test_the_table_with_times_is_not_cut_at_80_columns(

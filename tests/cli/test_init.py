@@ -258,7 +258,7 @@ def test_what_was_said_here_counts_for_configs_that_are_written_elsewhere(
     assert 0 == here("init", "--yes", *CPU, "--stage", "3", "--seq-len", "64").code
     (script.parent / "ds_config_zero3.json").write_text("{}")
     refused = here("launch", "--dry-run")
-    assert "hint: `--output-dir` writes elsewhere" in refused.stderr
+    assert "hint: choose another folder with `--output-dir DIR`" in refused.stderr
     words = ("launch", "--dry-run", "--json", "--output-dir", "other")
     for more in ((), ("train.py",)):
         result = here(*words, *more)

@@ -273,7 +273,7 @@ def test_a_dry_run_stops_where_the_launch_would(here: Run, folder: Path) -> None
     (folder / "ds_config_zero0.json").write_text("{}")
     result = here("launch", "--dry-run", *CPU, "train.py")
     assert 1 == result.code
-    assert "did not write it like this" in result.stderr
+    assert "was not written by zerowiz" in result.stderr
 
 
 def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(

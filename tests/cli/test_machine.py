@@ -170,7 +170,7 @@ def test_a_launch_in_a_job_of_many_nodes_without_srun_says_so(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     result = here("launch", "--dry-run", "--model", "1b", "train.py")
     assert 2 == result.code
-    assert "SLURM gives the job 3 nodes, and zerowiz is started without `srun`" == result.problem
+    assert "SLURM gave the job 3 nodes, but zerowiz runs without `srun`" == result.problem
     assert "srun --nodes=3" in result.hints
     assert "--nodes 1" in result.hints
 
@@ -181,7 +181,7 @@ def test_a_task_that_sees_fewer_gpus_than_its_job_has_is_noted(
     driver(library("h200-x1"))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
-    assert "SLURM gives the job 8 GPUs on a node, this plan is for 1" in here("machine").stderr
+    assert "SLURM gave the job 8 GPUs per node, but this plan is for 1" in here("machine").stderr
 
 
 def test_a_login_node_is_told_how_to_get_into_a_job(

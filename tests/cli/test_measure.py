@@ -94,7 +94,7 @@ def test_what_the_trainer_does_not_step_with_is_refused(here: Run, folder: Path)
     case = {"model": MODEL, "stage": 1, "kind": "trainer", "optimizer": "FusedLion"}
     done = here("measure", *CPU, "--cases", cases_file(folder, case))
     assert 2 == done.code
-    assert "the Trainer does not step with `FusedLion`" in done.problem
+    assert "the Trainer cannot use `FusedLion`" in done.problem
 
 
 def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:

@@ -62,7 +62,7 @@ def test_by_default_no_front_is_shown(here: Run) -> None:
     [
         (
             ("--machine", "cpu", "--model", "10m"),
-            "no step time is predicted, as the rates of a CPU are not known",
+            "no step time is predicted, as zerowiz has no speeds for a CPU",
         ),
         (
             ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB"),

@@ -27,7 +27,7 @@ def notes(result: Result) -> list[str]:
 
 
 NOWHERE = (
-    "neither `pkg/none.py` nor `pkg/none/__main__.py` lies here, in PYTHONPATH or among the"
+    "neither `pkg/none.py` nor `pkg/none/__main__.py` exists here, in PYTHONPATH or in the"
     " installed packages"
 )
 LAUNCHED = {
@@ -230,7 +230,7 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
         (
             ("run.sh",),
             1,
-            "`run.sh` is a shell script; its line 3 starts the training by `torchrun`",
+            "`run.sh` is a shell script that starts the training with `torchrun` in line 3",
             (
                 "`zerowiz launch torchrun --nproc_per_node 2 train.py --seed 1`",
                 "write `zerowiz launch` before `torchrun` in that line, then run `bash run.sh`",
@@ -239,32 +239,32 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
         (
             ("bash", "run.sh"),
             1,
-            "`run.sh` is a shell script; its line 3 starts the training by `torchrun`",
+            "`run.sh` is a shell script that starts the training with `torchrun` in line 3",
             ("`zerowiz launch torchrun --nproc_per_node 2 train.py --seed 1`",),
         ),
         (
             ("other.sh",),
             1,
-            "`other.sh` is a shell script, and none of its lines is seen to start a Python script",
-            ("name the Python script that it starts: `zerowiz launch train.py ...`",),
+            "`other.sh` is a shell script, and zerowiz cannot see which Python script it starts",
+            ("pass the Python script: `zerowiz launch train.py`",),
         ),
         (
             ("train.ipynb",),
             1,
-            "`train.ipynb` is a notebook, and every rank runs a script",
-            ("`jupyter nbconvert --to script train.ipynb` writes `train.py`: launch that",),
+            "`train.ipynb` is a notebook, not a script",
+            ("convert it to `train.py`: `jupyter nbconvert --to script train.ipynb`",),
         ),
         (
             ("-m", "pkg.none"),
             5,
             f"there is no module `pkg.none`: {NOWHERE}",
-            ("start zerowiz in the folder that holds the package",),
+            ("start zerowiz in the folder that contains the package",),
         ),
         (
             ("-m", "train.py"),
             5,
-            "`train.py` is not a name of a module",
-            ("without `--module` it is a script: `zerowiz launch train.py`",),
+            "`train.py` is not a module name",
+            ("to start it as a script: `zerowiz launch train.py`",),
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     assert (
         f"`$global_batch {global_batch}` is not a multiple of 2 x 4 GPUs = 8"
     ) == caught.value.message
-    assert f"the nearest that are: {nearest}" == caught.value.hints[0]
+    assert f"use one of the nearest multiples: {nearest}" == caught.value.hints[0]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_micro_batches_that_divide_it_are_offered_too(
 def test_a_micro_batch_that_nobody_can_change_is_not_offered() -> None:
     with pytest.raises(UsageError) as caught:
         solve_accumulation(100, 3, ranks=4, is_own=False)
-    assert ("the nearest that are: 96 or 108",) == caught.value.hints
+    assert ("use one of the nearest multiples: 96 or 108",) == caught.value.hints
 
 
 @pytest.mark.parametrize("text", ["2", "30", "1048575"])

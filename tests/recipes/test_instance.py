@@ -29,7 +29,7 @@ def test_an_instance_touches_the_table_alone(copied: Copy) -> None:
     recipe = read_recipes()["an instance"]
     asked = ("plan", "--machine", "3xnc32ads_a10_v4", "--model", "100m", "--json")
     refused = copied.zerowiz(*asked)
-    assert "`nc32ads_a10_v4` names no GPU and no instance that zerowiz knows" in refused.stderr
+    assert "`nc32ads_a10_v4` is not a GPU or an instance that zerowiz knows" in refused.stderr
 
     copied.insert(TABLE, row({}), before=NEXT)
     assert set(recipe.tests) == copied.unfinished(recipe)

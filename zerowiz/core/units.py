@@ -26,7 +26,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     if match is None or float(match[1]) == 0:
         raise UsageError(
             f"`$memory_budget {text}` is not an amount of memory",
-            "write `30GiB`, `24GB`, bytes, or a fraction of the GPU such as `0.5`",
+            "use an amount such as `30GiB` or `24GB`, or a fraction of the GPU such as `0.5`",
         )
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
@@ -38,7 +38,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     if total_bytes is None:
         raise UsageError(
             f"`$memory_budget {text}` is a fraction, and the GPU's total memory is unknown",
-            "write an amount such as `30GiB`",
+            "use an amount such as `30GiB`",
         )
     return int(number * total_bytes)
 
@@ -53,7 +53,7 @@ def parse_host_memory(text: str) -> int:
     if match is None or not match[2] or float(match[1]) == 0:
         raise UsageError(
             f"`$host_memory {text}` is not an amount of memory",
-            "write `1TiB`, `512GiB` or `1900GB`",
+            "use an amount such as `1TiB` or `512GiB`",
         )
     return _to_bytes(float(match[1]), match[2])
 
@@ -82,7 +82,8 @@ def parse_count(name: str, text: str) -> int:
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:
         raise UsageError(
-            f"`${name} {text}` is not a number", "write `2B`, `500M`, `52k` or `52000`"
+            f"`${name} {text}` is not a number",
+            "use a number such as `2B`, `500M`, `52k` or `52000`",
         )
     return count
 
@@ -119,7 +120,7 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
     nearest = " or ".join(str(size * unit) for size in (times, times + 1) if size)
     raise UsageError(
         f"`$global_batch {global_batch}` is not a multiple of {words}",
-        f"the nearest that are: {nearest}",
+        f"use one of the nearest multiples: {nearest}",
         *hints,
     )
 
@@ -152,4 +153,4 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
     nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
-    return (f"with {nearest} it divides",)
+    return (f"with {nearest}, it is a multiple",)

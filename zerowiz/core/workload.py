@@ -145,7 +145,7 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
     if not all(names):
         raise UsageError(
             f"`$lora_target_modules {text}` is not a list of names",
-            f"write `{ALL_LINEAR}`, or names with commas between them: `q_proj,v_proj`",
+            f"use `{ALL_LINEAR}`, or names separated by commas: `q_proj,v_proj`",
         )
     return tuple(dict.fromkeys(names))
 
@@ -379,18 +379,19 @@ class Workload(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"`${name}` must be at least 1, not {count}")
         if self.torch_autocast is Precision.FP32:
             raise UsageError(
-                "`$torch_autocast fp32`: autocast computes in 16 bits", "choose bf16 or fp16"
+                "`$torch_autocast fp32` does not exist: autocast computes in 16 bits",
+                "use bf16 or fp16",
             )
         if self.torch_autocast is not None and self.precision is not Precision.FP32:
             raise UsageError(
-                f"`$torch_autocast {self.torch_autocast}` keeps the weights in fp32, and"
+                f"`$torch_autocast {self.torch_autocast}` keeps the weights in fp32, but"
                 f" `$precision {self.precision}` does not",
                 "remove one of the two: `$precision` alone casts the weights too",
             )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
                 f"`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{self.precision}`",
-                "DeepSpeed's switch for it lives in the config's `bf16` section",
+                "DeepSpeed supports bf16 states only with bf16 weights",
             )
         self._check_trainer()
 
@@ -403,26 +404,26 @@ class Workload(Struct, frozen=True, kw_only=True):
             )
         if self.reference is Reference.PRECOMPUTED and self.trainer.generates:
             raise UsageError(
-                f"`$trainer {self.trainer}` trains on what it generates, so nothing of its"
-                " reference can be computed before",
+                f"`$trainer {self.trainer}` trains on completions that it generates, so it cannot"
+                " precompute its reference",
                 f"remove `$reference {self.reference}`",
             )
         fraction = self.vllm_memory_fraction
         if fraction is None:
             if self.vllm_sleeps:
                 raise UsageError(
-                    "`$vllm_sleeps` needs a vLLM in the same GPUs",
-                    "say what it takes of each, such as `$vllm_memory_fraction 0.3`",
+                    "`$vllm_sleeps` needs a vLLM on the same GPUs",
+                    "set its share of each GPU, such as `$vllm_memory_fraction 0.3`",
                 )
             return
         if not 0 <= fraction <= 1:
             raise UsageError(
-                f"`$vllm_memory_fraction {fraction}` is not a part of a GPU's memory",
-                "it is a number from 0 to 1, such as `$vllm_memory_fraction 0.3`",
+                f"`$vllm_memory_fraction {fraction}` is not a fraction of a GPU's memory",
+                "use a number from 0 to 1, such as `$vllm_memory_fraction 0.3`",
             )
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
             raise UsageError(
-                f"`$trainer {self.trainer}` generates nothing with vLLM",
+                f"`$trainer {self.trainer}` does not generate with vLLM",
                 f"remove `$vllm_memory_fraction {fraction}`",
             )
 

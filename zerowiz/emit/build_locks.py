@@ -23,7 +23,7 @@ def remove_lock(lock: Lock) -> bool:
         return False
     except OSError as error:
         raise PreflightError(
-            f"cannot remove `{path}`, which a rank that has died left: {error.strerror}",
+            f"cannot remove `{path}`, which a dead rank left behind: {error.strerror}",
             f"rm {path}",
         ) from error
     return True

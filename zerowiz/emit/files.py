@@ -31,7 +31,7 @@ def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     reason = error.strerror or str(error)
     return ZerowizError(
         f"cannot write `{path}`: {reason.lower()}",
-        "`--output-dir` writes elsewhere, or `--save` where it named the file",
+        "choose another folder with `--output-dir DIR`, or another file with `--save FILE`",
     )
 
 
@@ -165,22 +165,27 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
 def _refusal(losses: Sequence[LostEdit]) -> str:
     names = " and ".join(f"`{loss.path}`" for loss in losses)
     if len(losses) == 1:
-        return f"{names} exists and zerowiz did not write it like this; it is left as it is"
-    return f"{names} exist and zerowiz did not write them like this; they are left as they are"
+        return (
+            f"{names} exists and was not written by zerowiz, or was changed since; it stays"
+            " unchanged"
+        )
+    return (
+        f"{names} exist and were not written by zerowiz, or were changed since; they stay unchanged"
+    )
 
 
 def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
-    yield f"`--force` overwrites {'it' if len(losses) == 1 else 'them'}"
+    yield f"overwrite {'it' if len(losses) == 1 else 'them'} with `--force`"
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:
         if is_plan_path(path):
-            yield f"no run reads `{path}`: once it is moved away, a new one is written"
+            yield f"no run reads `{path}`: move it away, and zerowiz writes a new one"
         else:
-            yield f"`--config {path}` launches with it as it is"
+            yield f"launch with it unchanged: `--config {path}`"
     for own in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
-        yield f"what is to stay belongs into `{own}`, of which it is a copy"
+        yield f"it is a copy of `{own}`: make lasting changes there"
     if configs or any(loss.copy_of is not None for loss in losses):
-        yield "`--output-dir` writes elsewhere"
+        yield "choose another folder with `--output-dir DIR`"
 
 
 def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:

@@ -237,7 +237,7 @@ def explain(decision: Decision, stream: TextIO) -> None:
         return
     say(stream, "", f"A step of {chosen.strategy.name}, in seconds:")
     if chosen.step_time is None:
-        say(stream, "  unknown: no table has the rates of these GPUs in this precision")
+        say(stream, "  unknown: zerowiz has no speeds for these GPUs in this precision")
     else:
         print_table(_time_table(chosen.step_time, stream), stream)
     say(stream, "", f"What a GPU holds under {chosen.strategy.name}, in GiB, by phase:")

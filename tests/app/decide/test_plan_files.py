@@ -327,7 +327,7 @@ def test_a_hand_edit_stops_a_launch_and_is_shown(
     refused = end(spied("launch", *words))
     assert 1 == refused.code
     assert "" == refused.stdout
-    assert f"error: `{CONFIG}` exists and zerowiz did not write it like this" in refused.stderr
+    assert f"error: `{CONFIG}` exists and was not written by zerowiz" in refused.stderr
     found = diff_of(refused.stderr)
     assert ["", f"--- {CONFIG}", f"+++ {CONFIG} (by zerowiz)"] == found[:3]
     changes = [line for line in found[3:] if line.startswith(("-", "+"))]
@@ -373,7 +373,7 @@ def test_notes_in_a_plan_file_are_kept_and_its_config_stays_too(
     assert 1 == refused.code, refused.stderr
     assert f"`{PLAN}`" in refused.stderr
     assert "Ann asked for it" in "\n".join(diff_of(refused.stderr))
-    assert "once it is moved away, a new one is written" in refused.stderr
+    assert "move it away, and zerowiz writes a new one" in refused.stderr
     assert "--config" not in refused.stderr
     assert config_before == config.stat().st_mtime_ns
     plan.rename(script.parent / "notes.json")

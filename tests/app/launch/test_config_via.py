@@ -40,7 +40,9 @@ def test_a_refusal_says_the_way_out(here: Run, hidden: Path) -> None:
     assert hidden.is_dir()
     result = dry(here, "train.py")
     assert 5 == result.code
-    assert "`--config-via flag:NAME`, `env` or `file:PATH`" in result.hints
+    assert (
+        "`--config-via flag:NAME`, `--config-via env` or `--config-via file:PATH`" in result.hints
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_an_option_that_the_script_is_seen_to_lack_is_refused(here: Run, folder:
     shutil.copy(SCRIPTS / "raw_own_flag.py", folder / "train.py")
     result = dry(here, "--config-via", "flag:nope", "train.py")
     assert 2 == result.code
-    assert "train.py takes no option `--nope`" in result.problem
+    assert "train.py has no option `--nope`" in result.problem
 
 
 def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folder: Path) -> None:
@@ -125,7 +127,7 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
 
 
 def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run, hidden: Path) -> None:
-    assert "`--integration hf` where a Trainer" in dry(here, "train.py").hints
+    assert "`--integration hf` if a Trainer" in dry(here, "train.py").hints
     words = ("--config-via", "flag:deepspeed", "--integration", "hf", "train.py")
     assert ["--deepspeed", "ds_config_zero0.json"] == planned(dry(here, *words))[0]
     result = here("launch", "--dry-run", *A100, *words)

@@ -163,11 +163,11 @@ def test_a_global_batch_is_solved_for_an_open_micro_batch(
 @pytest.mark.parametrize(
     ("facts", "said", "hints"),
     [
-        (TRAINER, {"global_batch": 102}, ("the nearest that are: 100 or 104",)),
+        (TRAINER, {"global_batch": 102}, ("use one of the nearest multiples: 100 or 104",)),
         (
             TRAINER,
             {"global_batch": 102, "accumulation_steps": 3},
-            ("the nearest that are: 96 or 108",),
+            ("use one of the nearest multiples: 96 or 108",),
         ),
         (
             TRAINER,

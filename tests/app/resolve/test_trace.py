@@ -84,7 +84,7 @@ def test_an_unknown_family_that_tells_no_sizes_is_refused_with_what_would_help(
     (models / "bloom" / "config.json").write_text('{"model_type": "bloom"}')
     monkeypatch.setattr("zerowiz.app.resolve.trace.can_trace", lambda: False)
     result = here("plan", "--model", "bloom", *ON)
-    missing = "config.json of `bloom`: `bloom` is not known yet, and `hidden_size` is missing"
+    missing = "config.json of `bloom`: `bloom` is not supported yet, and `hidden_size` is missing"
     assert (2, missing) == (result.code, result.problem)
     assert "pip install 'zerowiz[train]'" in result.hints
 

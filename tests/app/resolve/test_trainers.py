@@ -72,8 +72,8 @@ def test_completions_of_a_prompt_that_are_not_generated_at_once_are_noted(
     whole, _ = planned(here, "trl_grpo_parser", folder, "train.py")
     words = ("--micro-batch", "3", "train.py", "--num_generations", "16")
     cut, _ = planned(here, "trl_grpo_parser", folder, *words)
-    assert "trl will refuse" not in whole.stderr
-    said = "24 completions are generated at a time by all GPUs, and `--num_generations 16`"
+    assert "TRL will refuse" not in whole.stderr
+    said = "24 completions are generated at once by all GPUs, but `--num_generations 16`"
     assert said in " ".join(cut.stderr.split())
 
 

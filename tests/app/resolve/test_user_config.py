@@ -126,7 +126,7 @@ def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(
         result.problem.removeprefix("error: "),
     )
     assert "stdin" not in result.hints
-    assert "without `--config` zerowiz decides by itself" in result.hints
+    assert "remove `--config` to let zerowiz write the config" in result.hints
 
 
 def test_the_batch_that_a_config_says_is_not_asked_for(here: Run, folder: Path) -> None:

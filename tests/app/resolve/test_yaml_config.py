@@ -164,7 +164,7 @@ def test_init_writes_the_file_and_leaves_a_changed_one_alone(here: Run, folder: 
     assert 0 == here(*init).code
     path.write_text(path.read_text().replace("4", "8"))
     result = here(*init)
-    assert "`acc.ds_config.json` exists and zerowiz did not write it like this" in result.problem
+    assert "`acc.ds_config.json` exists and was not written by zerowiz" in result.problem
     assert "8" in path.read_text()
 
 

@@ -218,7 +218,7 @@ def test_gpus_are_named_by_index_where_ordinals_differ() -> None:
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="no usable GPU 4") as caught:
         chosen("0,4")
-    assert ("usable here are 0, 1, 2, 3",) == caught.value.hints
+    assert ("use one of 0, 1, 2, 3",) == caught.value.hints
 
 
 def test_a_slice_is_named_by_its_gpu_and_its_place() -> None:
@@ -229,7 +229,7 @@ def test_a_slice_is_named_by_its_gpu_and_its_place() -> None:
 def test_a_split_gpu_cannot_be_asked_for_as_a_whole() -> None:
     with pytest.raises(UsageError, match="no usable GPU 1") as caught:
         chosen("1", gpus=SPLIT)
-    assert ("usable here are 0, 1:0, 1:1, 1:2, 2",) == caught.value.hints
+    assert ("use one of 0, 1:0, 1:1, 1:2, 2",) == caught.value.hints
 
 
 def test_gpus_within_the_visible_ones_is_taken() -> None:

@@ -106,18 +106,18 @@ def test_what_is_no_link_is_refused_with_those_that_are(entry: str) -> None:
 
 @pytest.mark.parametrize("text", ["nvlink,pcie", "pcie,pcie", "roce,efa", "nvlink,roce,pcie"])
 def test_two_links_for_one_place_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="says two links for one place"):
+    with pytest.raises(UsageError, match="gives two links for the same place"):
         with_interconnect(BARE, text)
 
 
 def test_a_lone_gpu_has_no_link_inside_its_node() -> None:
-    with pytest.raises(UsageError, match="a lone GPU has no link inside its node"):
+    with pytest.raises(UsageError, match="a single GPU has no link inside its node"):
         with_interconnect(LONE, "nvlink,infiniband")
     assert NetworkKind.INFINIBAND is with_interconnect(LONE, "infiniband").network.kind
 
 
 def test_cpu_ranks_have_no_link_inside_their_node() -> None:
-    with pytest.raises(UsageError, match="CPU ranks have no link"):
+    with pytest.raises(UsageError, match="CPU ranks on one node have no link"):
         with_interconnect(replace(BARE, accelerator=Accelerator.CPU), "nvlink")
 
 

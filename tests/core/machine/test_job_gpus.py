@@ -61,7 +61,7 @@ def test_gpus_are_taken_in_the_order_asked() -> None:
 def test_no_gpu_left_is_said_with_the_value_that_leaves_none(text: str) -> None:
     with pytest.raises(PreflightError) as caught:
         select_gpus(ALIKE, visible(text), None)
-    expected = f"`CUDA_VISIBLE_DEVICES={text}` leaves no GPU of the 4 that can be used"
+    expected = f"`CUDA_VISIBLE_DEVICES={text}` hides all 4 usable GPUs"
     assert expected == caught.value.message
 
 
@@ -123,9 +123,9 @@ def test_uuids_among_unlike_gpus_need_no_note(text: str, expected: list[str]) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0,9,1", "the list ends at `9`, which is not a GPU here"),
-        ("1,x", "the list ends at `x`"),
-        ("GPU-0,GPU-zz", "the list ends at `GPU-zz`"),
+        ("0,9,1", "CUDA stops at `9`, which is not a GPU here"),
+        ("1,x", "CUDA stops at `x`"),
+        ("GPU-0,GPU-zz", "CUDA stops at `GPU-zz`"),
     ],
 )
 def test_an_entry_that_ends_the_list_is_noted(text: str, said: str) -> None:
@@ -142,7 +142,7 @@ def test_a_list_that_is_taken_whole_needs_no_note(text: str) -> None:
 def test_a_gpu_that_stands_twice_is_the_reason_that_is_given() -> None:
     with pytest.raises(PreflightError) as caught:
         select_gpus(ALIKE, visible("0,0"), None)
-    assert "as CUDA reads it, a GPU that stands twice leaves none" in caught.value.hints
+    assert "CUDA uses no GPU if one is listed twice" in caught.value.hints
 
 
 def test_a_value_of_several_lines_is_quoted_on_one() -> None:
@@ -159,4 +159,4 @@ def test_a_slice_beside_a_whole_gpu_is_refused() -> None:
     with pytest.raises(UsageError, match="MIG slice"):
         select_gpus(split, {}, "0,1:0")
     [note] = select_gpus(split, {}, None).notes
-    assert note.startswith("GPU 1 is split into MIG slices and left out")
+    assert note.startswith("GPU 1 is split into MIG slices and not used")

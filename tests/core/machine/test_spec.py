@@ -116,7 +116,7 @@ def test_the_link_is_what_the_board_always_has(
 @pytest.mark.parametrize("text", ["8xV100-16GB-SXM", "4xV100-32GB-SXM"])
 def test_a_board_whose_pairs_differ_is_named(text: str) -> None:
     [note] = parse(text).notes
-    assert note.endswith("is taken to be that of a DGX-1")
+    assert note.endswith("is assumed to be that of a DGX-1")
 
 
 def test_some_gpus_of_a_board_have_the_rings_between_them() -> None:
@@ -142,12 +142,14 @@ def test_nothing_assumed_is_nothing_noted(text: str) -> None:
 
 
 def test_bridges_that_nobody_mentioned_are_noted_as_not_assumed() -> None:
-    assert ("NVLink bridges between `NVIDIA A40` cards are not assumed",) == parse("2xA40").notes
+    assert ("NVLink bridges between `NVIDIA A40` cards are assumed to be absent",) == parse(
+        "2xA40"
+    ).notes
 
 
 def test_an_unknown_name_is_refused_with_close_ones() -> None:
     with pytest.raises(
-        UsageError, match="`H1000-80GB` names no GPU and no instance that zerowiz knows"
+        UsageError, match="`H1000-80GB` is not a GPU or an instance that zerowiz knows"
     ) as caught:
         parse("8xH1000-80GB")
     assert "H100-80GB" in caught.value.hints[0]
@@ -156,7 +158,7 @@ def test_an_unknown_name_is_refused_with_close_ones() -> None:
 def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError) as caught:
         parse("8xqqqq")
-    assert ("a GPU that is not in the table can be described in a file: `$machine FILE`",) == (
+    assert ("to plan for another GPU, describe it in a file: `$machine node.json`",) == (
         caught.value.hints
     )
 
@@ -171,9 +173,9 @@ def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
 def test_a_name_that_is_too_short_is_refused_with_those_that_settle_it(
     text: str, spellings: list[str]
 ) -> None:
-    with pytest.raises(UsageError, match="could be more than one GPU") as caught:
+    with pytest.raises(UsageError, match="matches more than one GPU") as caught:
         parse(text)
-    assert "say which: " + ", ".join(f"`{s}`" for s in spellings) == caught.value.hints[0]
+    assert "use one of " + ", ".join(f"`{s}`" for s in spellings) == caught.value.hints[0]
     assert all(parse(spelling) for spelling in spellings)
 
 
@@ -296,7 +298,7 @@ def test_every_instance_is_possible(row: Instance) -> None:
     machine = parse_instance(row.name, INSTANCES, TABLE)
     assert machine is not None
     assert machine.is_uniform
-    assert () == tuple(note for note in machine.notes if "is taken as the SXM board" in note)
+    assert () == tuple(note for note in machine.notes if "is taken to be the SXM version" in note)
     assert 2**33 <= row.available_bytes < row.host_bytes < 2**42
 
 

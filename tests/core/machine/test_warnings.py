@@ -70,12 +70,15 @@ def test_a_machine_of_which_little_is_known_has_none() -> None:
 
 def test_a_gpu_that_is_left_out_is_named_with_the_reason() -> None:
     lost = replace(CLEAN, left_out=(LeftOutGpu(index=3, why="the driver has lost it"),))
-    assert ("GPU 3 is left out: the driver has lost it",) == find_warnings(lost)
+    assert ("zerowiz does not use GPU 3: the driver has lost it",) == find_warnings(lost)
 
 
 def test_a_gpu_unlike_most_is_named() -> None:
     odd = with_gpu(replace(gpu(1), name="NVIDIA H100"))
-    expected = "GPU 1 is a `NVIDIA H100`, others are `NVIDIA H200`: the tightest is planned for"
+    expected = (
+        "GPU 1 is a `NVIDIA H100`, the others are `NVIDIA H200`: the plan uses the GPU with the"
+        " least memory"
+    )
     assert (expected,) == find_warnings(odd)
 
 
@@ -89,26 +92,26 @@ def test_a_busy_gpu_is_named_with_who_holds_it() -> None:
 
 def test_memory_shared_with_the_host_is_one_budget() -> None:
     [remark] = find_warnings(machine(replace(gpu(0), shares_host_memory=True)))
-    assert remark.startswith("the GPU shares the host's memory")
+    assert remark.startswith("the GPU and the host share their memory")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_slice_is_one_rank_of_a_node(nodes: int) -> None:
     sliced = replace(machine(replace(gpu(1), mig_slice=0)), nodes=nodes)
-    expected = "GPU 1:0 is a MIG slice: a process gets one, so a node has one rank"
+    expected = "GPU 1:0 is a MIG slice: a process can use only one, so a node has one rank"
     assert expected in find_warnings(sliced)
 
 
 def test_slices_have_no_links() -> None:
     sliced = machine(*(replace(gpu(1), mig_slice=place, nvlinks=None) for place in range(2)))
-    assert ("MIG slices have no links: they exchange through the host",) == find_warnings(
+    assert ("MIG slices have no links, and exchange data through the host",) == find_warnings(
         replace(sliced, links=())
     )
 
 
 def test_switches_that_nobody_trained_are_named_with_what_trains_them() -> None:
     [remark] = find_warnings(with_gpu(replace(gpu(1), fabric_ready=False)))
-    assert remark.startswith("Fabric Manager is not ready for GPU 1: NVSwitch carries nothing")
+    assert remark.startswith("Fabric Manager is not ready for GPU 1: NVSwitch does not work")
 
 
 def test_a_lone_gpu_needs_no_switch() -> None:
@@ -152,18 +155,18 @@ def test_nothing_is_said_of_pairs_that_reach_each_other_or_of_which_nvml_is_sile
 
 def test_lanes_that_were_not_negotiated_are_counted() -> None:
     narrow = with_gpu(replace(gpu(1), pcie=replace(SLOT, current_lanes=8)))
-    assert ("GPU 1 has 8 of its 16 PCIe lanes",) == find_warnings(narrow)
+    assert ("GPU 1 uses 8 of its 16 PCIe lanes",) == find_warnings(narrow)
 
 
 def test_a_bridge_narrower_than_the_slot_is_named() -> None:
     behind = with_gpu(replace(gpu(1), pcie=replace(SLOT, upstream_bytes_per_s=7_880_000_000)))
-    expected = "GPU 1 sits behind a PCIe bridge that is narrower than its slot"
+    expected = "GPU 1 is behind a PCIe bridge that is narrower than its slot"
     assert (expected,) == find_warnings(behind)
 
 
 def test_a_plan_for_fewer_gpus_than_the_scheduler_gave_is_named() -> None:
     bound = replace(CLEAN, allocation=JobAllocation(scheduler="SLURM", gpus_per_node=8))
-    assert ("SLURM gives the job 8 GPUs on a node, this plan is for 3",) == find_warnings(bound)
+    assert ("SLURM gave the job 8 GPUs per node, but this plan is for 3",) == find_warnings(bound)
 
 
 def test_a_scheduler_that_tells_no_gpus_says_nothing() -> None:

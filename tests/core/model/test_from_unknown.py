@@ -157,8 +157,11 @@ def test_experts_are_counted_where_they_are_told() -> None:
     [
         ({}, "`hidden_size` is missing"),
         ({"hidden_size": 8, "num_hidden_layers": 1}, "`num_attention_heads` is missing"),
-        ({**SIZES, "is_encoder_decoder": True}, "an encoder-decoder is not guessed"),
-        ({"hidden_size": 8, "image_size": 224}, "a model of images is not guessed"),
+        (
+            {**SIZES, "is_encoder_decoder": True},
+            "zerowiz does not estimate unknown encoder-decoders",
+        ),
+        ({"hidden_size": 8, "image_size": 224}, "zerowiz does not estimate unknown image models"),
         ({"text_config": {"hidden_size": 8}}, "`num_hidden_layers` is missing"),
     ],
 )
@@ -167,7 +170,9 @@ def test_what_tells_too_little_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UsageError) as refused:
         guess_model("a", {**config, "model_type": "unheard_of"})
-    assert f"config.json of `a`: `unheard_of` is not known yet, and {why}" == refused.value.message
+    assert (
+        f"config.json of `a`: `unheard_of` is not supported yet, and {why}" == refused.value.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -305,9 +305,9 @@ def test_an_unknown_module_is_refused_with_those_that_there_are() -> None:
     model = model_from_config("a", {"model_type": "phi3", **SMALL, "pad_token_id": 0})
     with pytest.raises(UsageError) as refused:
         model.lora_params(8, ("qkv_proj", "q_proj"))
-    said = "`$lora_target_modules q_proj`: `a` has no such linear layer to adapt"
+    said = "`$lora_target_modules q_proj`: `a` has no such linear layer"
     assert said == refused.value.message
-    assert "it has o_proj, qkv_proj, gate_up_proj, down_proj" == refused.value.hints[0]
+    assert "its linear layers: o_proj, qkv_proj, gate_up_proj, down_proj" == refused.value.hints[0]
 
 
 def test_fused_experts_are_adapted_by_all_their_names_or_not_at_all() -> None:
@@ -349,11 +349,17 @@ def test_dropout_is_read_under_the_names_of_gpt2() -> None:
         ({"model_type": "mamba"}, "config.json of `a`: `mamba` is not known yet"),
         (
             {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}},
-            "config.json of `a`: `gemma3` wraps a language model with others, which is not counted yet",
+            (
+                "config.json of `a`: `gemma3` combines a language model with others, which"
+                " zerowiz does not support yet"
+            ),
         ),
         (
             {"model_type": "gpt2", "add_cross_attention": True},
-            "config.json of `a`: `add_cross_attention` adds tensors that are not counted yet",
+            (
+                "config.json of `a`: `add_cross_attention` adds tensors that zerowiz does not"
+                " count yet"
+            ),
         ),
         (
             {"model_type": "llama", "num_hidden_layers": 0},

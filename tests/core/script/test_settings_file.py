@@ -197,7 +197,7 @@ def test_another_config_in_the_file_is_refused_by_its_name(
     words = ("a.yaml",) if is_whole else ("--config", "a.yaml")
     with pytest.raises(UsageError) as caught:
         deliver(facts("a.yaml", {"deepspeed": named}, is_whole=is_whole), words, DS)
-    expected = f"two configs for train.py: `deepspeed` in a.yaml, and `{DS}`"
+    expected = f"train.py would get two configs: `deepspeed` in a.yaml, and `{DS}`"
     assert expected == caught.value.message
     assert hints == len(caught.value.hints)
 

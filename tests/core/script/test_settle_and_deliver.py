@@ -407,7 +407,7 @@ def test_every_obstacle_is_refused_in_one_line_with_a_line_to_change(obstacle: O
     assert obstacle in OBSTACLES
     with pytest.raises(PreflightError) as caught:
         deliver(script(Convention.UNKNOWN, obstacle=obstacle, config_line=7), (), "ds.json")
-    assert caught.value.message.startswith("no config can reach train.py: ")
+    assert caught.value.message.startswith("zerowiz cannot pass a config to train.py: ")
     assert caught.value.hints
     said = (caught.value.message, *caught.value.hints)
     assert not any("\n" in line or "{" in line for line in said)

@@ -268,10 +268,10 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 @pytest.mark.parametrize(
     ("spec", "workload", "why"),
     [
-        ("H200", Workload(precision=Precision.FP32), "the rates of GPUs in fp32 are not known"),
-        ("V100-32GB", Workload(precision=Precision.BF16), "in bf16 is not known"),
-        ("H200", Workload(trainer=Trainer.GRPO), "how long completions take to sample"),
-        ("H200", Workload(), "from a disk"),
+        ("H200", Workload(precision=Precision.FP32), "zerowiz has no speeds for GPUs in fp32"),
+        ("V100-32GB", Workload(precision=Precision.BF16), "zerowiz has no speed for Tesla V100"),
+        ("H200", Workload(trainer=Trainer.GRPO), "the time to generate completions"),
+        ("H200", Workload(), "NVMe offload"),
     ],
 )
 def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
@@ -285,5 +285,5 @@ def test_a_machine_without_rates_has_a_reason() -> None:
     mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
     cpu = replace(H200, accelerator=Accelerator.CPU)
     assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(Workload(), foo, None)
-    assert "the GPUs are of several kinds" == why_untimed(Workload(), mixed, None)
-    assert "the rates of a CPU are not known" == why_untimed(Workload(), cpu, None)
+    assert "the GPUs are of different models" == why_untimed(Workload(), mixed, None)
+    assert "zerowiz has no speeds for a CPU" == why_untimed(Workload(), cpu, None)

@@ -42,11 +42,11 @@ def test_the_values_are_those_that_the_script_gets(tmp_path: Path) -> None:
     [
         ("a.json", b"{", "is not JSON: Expecting property name enclosed in double quotes"),
         ("a.json", b"[" * 100_000, "has too many levels"),
-        ("a.json", b"[1]", "holds no values by their names"),
+        ("a.json", b"[1]", "has no named values"),
         ("a.json", b'{"a": "\xe9"}', "is not UTF-8 text (byte 7)"),
         ("a.yaml", b"a: [", "is not YAML: syntax error"),
         ("a.yaml", b"d: 2024-13-45", "is not YAML: month must be in 1..12"),
-        ("a.yaml", b"", "holds no values by their names"),
+        ("a.yaml", b"", "has no named values"),
     ],
 )
 def test_what_holds_no_values_is_a_mistake_of_usage(

@@ -70,7 +70,7 @@ def test_a_rank_whose_cores_are_of_two_nodes_takes_memory_of_both(
 @pytest.mark.parametrize(
     ("text", "beside", "ranks", "why"),
     [
-        (_REFUSES, {}, 1, "may not bind"),
+        (_REFUSES, {}, 1, "is not allowed to bind"),
         (_ALLOWS, {"KMP_AFFINITY": "compact"}, 1, "`KMP_AFFINITY` is set"),
         (_ALLOWS, {}, 100_000, "fewer cores than ranks"),
     ],

@@ -37,5 +37,5 @@ def test_what_is_missing_is_named_with_its_package(
 
 def test_the_mpirun_of_another_mpi_is_refused(tmp_path: Path) -> None:
     environ = install(tmp_path, "mpirun", "ssh", says="mpirun (Open MPI) 4.1")
-    with pytest.raises(PreflightError, match=f"`{tmp_path}/mpirun` is another MPI's"):
+    with pytest.raises(PreflightError, match=f"`{tmp_path}/mpirun` belongs to another MPI"):
         check_launcher(Launcher.MPICH, environ)

@@ -80,7 +80,7 @@ def test_nodes_answer_in_the_order_they_were_named() -> None:
     expected = [
         NodeAnswer(host="good", machine=MACHINE),
         NodeFailure(host="failing", why="no GPU here"),
-        NodeFailure(host="garbage", why='it printed no machine but `{"a": 1}`'),
+        NodeFailure(host="garbage", why='it printed `{"a": 1}` instead of a machine'),
         NodeAnswer(host="banner", machine=MACHINE),
     ]
     assert expected == ask("good", "failing", "garbage", "banner")
@@ -205,19 +205,19 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         127,
         "",
         "timeout: failed to run command '/opt/v/bin/python': No such file or directory\n",
-        "zerowiz is not installed at `/opt/v/bin/python` there",
+        "zerowiz is not installed at `/opt/v/bin/python` on that node",
     ),
     "no interpreter there, in a UTF-8 locale": (
         127,
         "",
         "timeout: failed to run command \u2018/opt/v/bin/python\u2019: No such file or directory\n",
-        "zerowiz is not installed at `/opt/v/bin/python` there",
+        "zerowiz is not installed at `/opt/v/bin/python` on that node",
     ),
     "no zerowiz there": (
         1,
         "",
         "/opt/v/bin/python: No module named zerowiz\n",
-        "zerowiz is not installed at `/opt/v/bin/python` there",
+        "zerowiz is not installed at `/opt/v/bin/python` on that node",
     ),
     "no timeout there": (
         127,
@@ -243,10 +243,10 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         "srun: error: Unable to create step for job 5: Invalid node name\n",
         "srun: error: Unable to create step for job 5: Invalid node name",
     ),
-    "time ran out": (124, "", "", "zerowiz ran past its time there"),
-    "killed": (-9, "", "", "its command ended with status -9 and said nothing"),
+    "time ran out": (124, "", "", "zerowiz took too long on that node"),
+    "killed": (-9, "", "", "its command ended with status -9 without output"),
     "silence": (0, "", "", "it printed nothing"),
-    "a warning is no reason": (0, "x\n", "Warning: y\n", "it printed no machine but `x`"),
+    "a warning is no reason": (0, "x\n", "Warning: y\n", "it printed `x` instead of a machine"),
     "colours": (1, "", "\x1b[31mno\x1b[0m disk.\n", "[31mno[0m disk"),
     "another version": (
         0,
@@ -258,9 +258,9 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         0,
         '{"schema_version": 1}',
         "",
-        "its answer is not taken: `machine` is None, not an object",
+        "its answer is not valid: `machine` is None, not an object",
     ),
-    "half an answer": (0, TEXT[:40], "", 'it printed no machine but `"machine": {`'),
+    "half an answer": (0, TEXT[:40], "", 'it printed `"machine": {` instead of a machine'),
 }
 
 

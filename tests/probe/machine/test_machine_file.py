@@ -89,13 +89,31 @@ def test_the_variables_of_the_host_that_was_recorded_count() -> None:
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
-        ("[]", "holds no object"),
-        ("2", "holds no object"),
-        ("{}", "has no `schema_version`; this zerowiz reads 1 (described) and 2 (recorded)"),
-        ('{"schema_version": 0, "machine": {}}', "has `schema_version` 0; this zerowiz reads 1"),
-        ('{"schema_version": 3, "nvml": {}}', "has `schema_version` 3; this zerowiz reads 1"),
-        ('{"schema_version": "2", "nvml": {}}', "has `schema_version` '2'; this zerowiz reads"),
-        ('{"schema_version": {"a": [2]}}', "has `schema_version` {'a': [2]}; this zerowiz"),
+        ("[]", "has no JSON object"),
+        ("2", "has no JSON object"),
+        (
+            "{}",
+            (
+                "has no `schema_version`; this version of zerowiz reads 1 (described) and 2"
+                " (recorded)"
+            ),
+        ),
+        (
+            '{"schema_version": 0, "machine": {}}',
+            "has `schema_version` 0; this version of zerowiz reads 1",
+        ),
+        (
+            '{"schema_version": 3, "nvml": {}}',
+            "has `schema_version` 3; this version of zerowiz reads 1",
+        ),
+        (
+            '{"schema_version": "2", "nvml": {}}',
+            "has `schema_version` '2'; this version of zerowiz reads",
+        ),
+        (
+            '{"schema_version": {"a": [2]}}',
+            "has `schema_version` {'a': [2]}; this version of zerowiz",
+        ),
         ('{"schema_version": 1}', "has no `machine`"),
         ('{"schema_version": 1, "machine": []}', "`m.json: machine` is [], not an object"),
         ('{"schema_version": 1, "machine": {}}', "`m.json: machine.gpus` is missing"),
@@ -162,7 +180,7 @@ def test_a_broken_answer_is_refused_by_its_call(call: str, answer: object) -> No
     error = refuse(json.dumps(content))
     said = f"machine file `m.json`: the recorded answer of `{call}` is broken: {answer!r}"
     assert said == error.message
-    assert "zerowiz machine --save FILE" in error.hints[0]
+    assert "zerowiz machine --save node.json" in error.hints[0]
 
 
 def test_a_recording_of_a_driver_that_did_not_start_says_so_again() -> None:

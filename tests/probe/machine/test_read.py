@@ -67,9 +67,12 @@ def test_a_host_without_the_drivers_library_says_so(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("environ", "command"),
     [
-        ({"SLURM_CONF": "/etc/slurm/slurm.conf"}, "SLURM; run it inside a job: `srun --gpus=1"),
-        ({"PBS_SERVER": "head"}, "PBS; run it inside a job: `qsub -I "),
-        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF; run it inside a job: `bsub -Is "),
+        (
+            {"SLURM_CONF": "/etc/slurm/slurm.conf"},
+            "SLURM: run zerowiz inside a job: `srun --gpus=1",
+        ),
+        ({"PBS_SERVER": "head"}, "PBS: run zerowiz inside a job: `qsub -I "),
+        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF: run zerowiz inside a job: `bsub -Is "),
     ],
 )
 def test_on_a_login_node_the_first_hint_is_the_command_of_its_scheduler(
@@ -141,7 +144,7 @@ def test_no_gpu_at_all_is_an_error_that_says_how_to_plan_anyway() -> None:
     table = {**recording("h200-x1")["nvml"], "nvmlDeviceGetCount_v2()": {"ok": 0}}
     with pytest.raises(PreflightError) as caught:
         read_machine(World(files=NO_FILES, environ={}, replay=table))
-    assert "there is no usable GPU on this machine" == caught.value.message
+    assert "this machine has no usable GPU" == caught.value.message
     assert "`$machine 8xH100-80GB`" in caught.value.hints[0]
 
 

@@ -106,7 +106,7 @@ ROWS = {
     "synthetic/a100-mig": Row(
         link_class=NONE,
         notes=(
-            "GPU 1 is split into MIG slices and left out; `$gpus 1:0` plans for one",
+            "GPU 1 is split into MIG slices and not used; to plan for a slice: `$gpus 1:0`",
             "GPU 0 is in use by a process (29185); a process (33724)",
         ),
     ),
@@ -116,7 +116,7 @@ ROWS = {
     ),
     "synthetic/gb10": Row(
         link_class=NONE,
-        notes=("the GPU shares the host's memory",),
+        notes=("the GPU and the host share their memory",),
     ),
     "synthetic/a100-x8-lost-gpu": Row(
         link_class=ALL,
@@ -125,8 +125,8 @@ ROWS = {
         weakest=(0, 1),
         p2p={"OK": 21},
         notes=(
-            "GPU 3 is left out: the driver has lost it (see `dmesg` for `Xid`)",
-            "CUDA counts only GPUs that can be opened: GPU 4 is its 3, GPU 5 is its 4",
+            "zerowiz does not use GPU 3: the driver has lost it (see `dmesg` for `Xid`)",
+            "CUDA numbers only GPUs that it can open: GPU 4 is number 3, GPU 5 is number 4",
         ),
     ),
     "synthetic/a100-x8-switch-down": Row(
@@ -148,7 +148,7 @@ ROWS = {
         p2p={"GNS": 1},
         notes=(
             "1 of 1 pairs of GPUs cannot reach each other's memory (GNS",
-            "GPU 1 has 8 of its 16 PCIe lanes",
+            "GPU 1 uses 8 of its 16 PCIe lanes",
         ),
     ),
     "synthetic/h100-x8-fabric-not-ready": Row(

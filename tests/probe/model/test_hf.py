@@ -194,7 +194,7 @@ def test_an_adapter_names_the_model_it_adapts(
     (folder / "adapter_config.json").write_text(json.dumps(adapter))
     error = refuse(f"{folder}{suffix}", environ)
     assert f"`{folder}{suffix}` is an adapter, not a model" == error.message
-    assert "plan with the model it adapts: `$model Qwen/Qwen3-8B $method lora`" == error.hints[0]
+    assert "plan with its base model: `$model Qwen/Qwen3-8B $method lora`" == error.hints[0]
 
 
 def test_a_path_too_long_to_exist_is_an_error_in_one_line(
@@ -209,8 +209,8 @@ def test_a_path_too_long_to_exist_is_an_error_in_one_line(
     [
         (b'{\n "a": 1,\n}', "`c.json` is not JSON: line 3, column 1: "),
         (b"", "`c.json` is not JSON: line 1, column 1: "),
-        (b"[1]", "`c.json` holds no JSON object"),
-        (b"\x93NUMPY", "`c.json` is no text, but binary"),
+        (b"[1]", "`c.json` is not a JSON object"),
+        (b"\x93NUMPY", "`c.json` is a binary file, not text"),
     ],
 )
 def test_a_broken_config_is_refused_with_its_place(content: bytes, message: str) -> None:
@@ -240,7 +240,7 @@ def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
     text: str, environ: dict[str, str], hub: Hub
 ) -> None:
     error = refuse(text, environ)
-    assert f"`{text}` is not a folder here, no hub id and no size" == error.message
+    assert f"`{text}` is not a folder, a hub id or a size" == error.message
     assert (ExitCode.USAGE, []) == (error.exit_code, hub.asked)
 
 
@@ -278,7 +278,7 @@ def test_a_downloaded_model_is_read_from_the_cache(
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
 def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], hub: Hub) -> None:
     error = refuse("Qwen/Qwen2.5-0.5B", {**environ, switch: value})
-    forbidden = f"`Qwen/Qwen2.5-0.5B` is not in the local cache, and `{switch}` forbids to fetch it"
+    forbidden = f"`Qwen/Qwen2.5-0.5B` is not in the local cache, and `{switch}` forbids a download"
     assert (forbidden, ExitCode.FAILED, []) == (error.message, error.exit_code, hub.asked)
 
 
@@ -331,12 +331,12 @@ def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror:
     [
         (
             Answer(404, "", {"X-Error-Code": ""}),
-            "is neither a folder here nor a model on",
+            "is not a folder here, and not a model on",
             ExitCode.USAGE,
         ),
         (
             Answer(401, "", {"X-Error-Code": "RepoNotFound"}),
-            "is neither a folder here nor a model on",
+            "is not a folder here, and not a model on",
             ExitCode.USAGE,
         ),
         (Answer(404, "", {"X-Error-Code": "EntryNotFound"}), "has no config.json", ExitCode.USAGE),
@@ -363,7 +363,7 @@ def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> No
 def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
     error = refuse("gpt2", {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert error.message.startswith("cannot reach http://127.0.0.1:9 for the config.json of `gpt2`")
-    assert "give a folder with config.json, or a size such as `$model 7b`" == error.hints[-1]
+    assert "use a folder with config.json, or a size such as `$model 7b`" == error.hints[-1]
 
 
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:

@@ -141,7 +141,7 @@ def test_the_number_format_of_most_weights_comes_first(folder: Path) -> None:
     [b"", b"<html>", b"[]", b'{"a": {}}', b'{"a": 1}', b"\x93NUMPY", b'{"a": {"dtype": 1}}'],
 )
 def test_a_header_that_is_none_is_refused_with_its_place(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"`a\.safetensors` has no header of safetensors"):
+    with pytest.raises(UsageError, match=r"`a\.safetensors` is not a safetensors file"):
         parse_header("`a.safetensors`", content)
 
 
@@ -153,5 +153,5 @@ def test_an_index_that_is_none_is_refused_with_its_place(content: bytes) -> None
 
 def test_a_file_that_is_something_else_is_not_read_whole(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(UsageError, match="has no header of safetensors"):
+    with pytest.raises(UsageError, match="is not a safetensors file"):
         read_model(str(folder), environ={})

@@ -174,9 +174,9 @@ def test_a_variable_that_hides_every_gpu_still_does_after_hashing(
 ) -> None:
     build_host(tmp_path, HOST)
     recorder = Recorder({"CUDA_VISIBLE_DEVICES": visible}, tmp_path, tmp_path)
-    with pytest.raises(PreflightError, match=f"leaves no GPU of the {len(four)}"):
+    with pytest.raises(PreflightError, match=f"hides all {len(four)} usable GPUs"):
         read_machine(recorder.world)
-    with pytest.raises(PreflightError, match=f"leaves no GPU of the {len(four)}"):
+    with pytest.raises(PreflightError, match=f"hides all {len(four)} usable GPUs"):
         replayed(recorder.write("1.0"))
 
 

@@ -64,9 +64,9 @@ def test_a_path_through_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
     ("data", "said"),
     [
         (b"x = 1\ndef f(:\n", "line 2 is not Python"),
-        (b"x = 1\ny = 2\nz = 3\nname = '\xe9'\n", "line 4 is not utf-8 text"),
+        (b"x = 1\ny = 2\nz = 3\nname = '\xe9'\n", "line 4 is not valid utf-8"),
         (b"# coding: klingon\n", "line 1 is not Python"),
-        (b"#!/bin/bash\npython train.py \\\n  --x\n", "is a shell script; its line 2 starts"),
+        (b"#!/bin/bash\npython train.py \\\n  --x\n", "is a shell script that starts"),
         (b"x = 1\0", "is not Python"),
     ],
 )

@@ -167,7 +167,7 @@ def _check_options(options: Options) -> None:
     if gpus is not None and gpus > MOST_GPUS_PER_NODE:
         raise UsageError(
             f"`$gpus_per_node {gpus}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs",
-            "several nodes are `$nodes N`",
+            "for several nodes add `$nodes 2`",
         )
 
 

@@ -111,9 +111,9 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
     if text.strip() in ("", "-1", "NoDevFiles") or sliced or len(chosen) == len(entries):
         return None
     if not chosen and visible_gpus(entries[0], gpus):
-        return "a GPU that stands twice leaves none"
+        return "CUDA uses no GPU if one is listed twice"
     bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
-    return f"the list ends at `{bad}`, which is not a GPU here"
+    return f"CUDA stops at `{bad}`, which is not a GPU here"
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     if bad:
         raise UsageError(
             f"`$gpus {text}`: `{bad[0]}` is not a GPU index",
-            "give indices as `nvidia-smi` shows them, such as `$gpus 0,2,3`",
+            "use the indices of `nvidia-smi`, such as `$gpus 0,2,3`",
         )
     labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)
     twice = [label for position, label in enumerate(labels) if label in labels[:position]]
@@ -158,12 +158,12 @@ def choose_gpus(
     if absent:
         raise UsageError(
             f"`$gpus {asked}`: there is no usable GPU {absent[0]}",
-            f"usable here are {', '.join(by_label)}",
+            f"use one of {', '.join(by_label)}",
         )
     hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
     if hidden:
         raise UsageError(
             f"`$gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
-            f"unset `{VARIABLE}`, or choose within it",
+            f"unset `{VARIABLE}`, or choose from its GPUs",
         )
     return tuple(by_label[label] for label in labels)

@@ -33,7 +33,7 @@ _BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
 
 _HINTS = (
     f"inside a node: {' or '.join(_INSIDE)}; between nodes: {', '.join(_BETWEEN)}",
-    f"with the rate one way where it is known: `{FLAG} nvlink,infiniband:400Gb/s`",
+    f"add the rate one way if you know it: `{FLAG} nvlink,infiniband:400Gb/s`",
 )
 
 
@@ -74,7 +74,7 @@ def interconnect_sources(text: str) -> dict[str, str]:
 def _parse(text: str) -> tuple[_StatedLink, ...]:
     links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
     if len({link.word in _INSIDE for link in links}) != len(links):
-        raise UsageError(f"`{FLAG} {text}` says two links for one place", *_HINTS)
+        raise UsageError(f"`{FLAG} {text}` gives two links for the same place", *_HINTS)
     return links
 
 
@@ -108,9 +108,9 @@ def _join_between(machine: Machine, link: _StatedLink) -> Machine:
 
 def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
     if machine.accelerator is Accelerator.CPU:
-        raise UsageError(f"`{FLAG} {link.word}`: CPU ranks have no link inside their node")
+        raise UsageError(f"`{FLAG} {link.word}`: CPU ranks on one node have no link")
     if len(machine.gpus) == 1:
-        raise UsageError(f"`{FLAG} {link.word}`: a lone GPU has no link inside its node", *_HINTS)
+        raise UsageError(f"`{FLAG} {link.word}`: a single GPU has no link inside its node", *_HINTS)
     known, link_class = machine.interconnect, _INSIDE[link.word]
     if known.link_class in _AGREES[link.word] and link.bytes_per_s in (None, known.bytes_per_s):
         return machine

@@ -31,13 +31,12 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
     ended = None if visible is None else why_fewer(visible, machine.gpus)
     if not chosen:
         raise PreflightError(
-            f"`{VARIABLE}={_shown(visible)}` leaves no GPU of the {len(machine.gpus)} that can be"
-            " used",
-            *([] if ended is None else [f"as CUDA reads it, {ended}"]),
+            f"`{VARIABLE}={_shown(visible)}` hides all {len(machine.gpus)} usable GPUs",
+            *([] if ended is None else [f"{ended}"]),
             f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
         )
     if ended is not None:
-        machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: as CUDA reads it, {ended}")
+        machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: {ended}")
     _refuse_mixture(chosen)
     by_default = visible is None and asked is None
     picked = pick_gpus(machine, chosen)
@@ -53,8 +52,8 @@ def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
     slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
     if slices and len(slices) < len(chosen):
         raise UsageError(
-            f"GPU {', '.join(slices)}: beside a MIG slice CUDA shows a process no whole GPU",
-            "choose whole GPUs, or one slice",
+            f"GPU {', '.join(slices)}: CUDA cannot use a MIG slice and a whole GPU in one process",
+            "choose whole GPUs, or a single slice",
         )
 
 
@@ -66,8 +65,8 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
         return picked
     indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
     return picked.with_notes(
-        f"GPU {indices} is split into MIG slices and left out;"
-        f" `$gpus {left_out[0].label}` plans for one"
+        f"GPU {indices} is split into MIG slices and not used; to plan for a slice: `$gpus"
+        f" {left_out[0].label}`"
     )
 
 
@@ -85,8 +84,8 @@ def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None
     if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
         return
     raise UsageError(
-        f"`{ORDER}={order}` numbers unlike GPUs in an order that only CUDA knows",
-        f"`{ORDER}={BUS_ORDER}` numbers them as `nvidia-smi` does",
+        f"`{ORDER}={order}` numbers different GPUs in an order that zerowiz cannot know",
+        f"to number them as `nvidia-smi` does: `export {ORDER}={BUS_ORDER}`",
     )
 
 
@@ -95,5 +94,5 @@ def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
     visible = environ.get(VARIABLE, "")
     if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
         return machine
-    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which a launch sets"
+    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which `zerowiz launch` sets"
     return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")

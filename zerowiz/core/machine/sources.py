@@ -28,7 +28,7 @@ _RATES: Mapping[LinkClass, str] = {
 
 def said_with(setting: str) -> str:
     """The source of a number that a person states, such as `$interconnect`."""
-    return f"said with `{setting}`"
+    return f"set with `{setting}`"
 
 
 def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:

@@ -135,11 +135,11 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
         return models[0]
     if models:
         choices = ", ".join(f"`{own_name(model, table)}`" for model in models)
-        raise UsageError(f"`{name}` could be more than one GPU", f"say which: {choices}")
+        raise UsageError(f"`{name}` matches more than one GPU", f"use one of {choices}")
     raise UsageError(
-        f"`{name}` names no GPU and no instance that zerowiz knows",
+        f"`{name}` is not a GPU or an instance that zerowiz knows",
         *_close_names(name, table),
-        "a GPU that is not in the table can be described in a file: `$machine FILE`",
+        "to plan for another GPU, describe it in a file: `$machine node.json`",
     )
 
 
@@ -153,7 +153,7 @@ def _close_names(name: str, table: Sequence[GpuModel]) -> tuple[str, ...]:
     known |= {normalize_name(model.name): model.name for model in table}
     close = difflib.get_close_matches(normalize_name(name), known, cutoff=0.5)
     names = ", ".join(f"`{known[match]}`" for match in close)
-    return (f"close names are {names}",) if names else ()
+    return (f"similar names: {names}",) if names else ()
 
 
 def parse_instance(
@@ -197,7 +197,7 @@ def close_instances(text: str, instances: Sequence[Instance]) -> tuple[str, ...]
     known = {name.lower(): name for row in instances for name in (row.name, *row.aliases)}
     close = difflib.get_close_matches("" if match is None else match[2].lower(), known, cutoff=0.8)
     names = ", ".join(f"`{known[name]}`" for name in close)
-    return (f"instances with close names are {names}",) if names else ()
+    return (f"similar instances: {names}",) if names else ()
 
 
 def with_count(text: str, count: int) -> str:
@@ -224,12 +224,12 @@ def parse_spec(text: str, table: Sequence[GpuModel]) -> Machine:
         return with_nodes(parse_spec(several[2], table), int(several[1]))
     match = _SPEC.fullmatch(text.strip())
     if match is None:
-        raise UsageError("the machine has no name", "write it as `8xH100-80GB`")
+        raise UsageError("`$machine` has no GPU name", "write it as `8xH100-80GB`")
     count, name = int(match[1] or 1), match[2]
     if not 1 <= count <= MOST_GPUS_PER_NODE:
         raise UsageError(
             f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
-            "several nodes are `$nodes N`, with the GPUs of one node here",
+            "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
     model = find_model(name, table)
     gpus, links = tuple(_idle_gpu(model, index) for index in range(count)), _links(model, count)
@@ -285,15 +285,15 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
 def _note_board(name: str, model: GpuModel) -> tuple[str, ...]:
     if model.pcie_spelling is None or "sxm" in normalize_name(name):
         return ()
-    taken = f"`{name}` is taken as the SXM board `{model.name}`"
-    return (f"{taken}; the PCIe card is `{model.pcie_spelling}`",)
+    taken = f"`{name}` is taken to be the SXM version, `{model.name}`"
+    return (f"{taken}; for the PCIe version use `{model.pcie_spelling}`",)
 
 
 def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
     if _links(model, count):
-        return (f"NVLink between `{model.name}` is taken to be that of a {model.nvlink_mesh}",)
+        return (f"NVLink between `{model.name}` is assumed to be that of a {model.nvlink_mesh}",)
     if count == 1 or count <= model.nvlink_gpus or not model.nvlink_links:
         return ()
     if not model.nvlink_gpus:
-        return (f"NVLink bridges between `{model.name}` cards are not assumed",)
+        return (f"NVLink bridges between `{model.name}` cards are assumed to be absent",)
     return (f"NVLink joins all pairs of up to {model.nvlink_gpus} `{model.name}`, not of {count}",)

@@ -120,7 +120,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a GPU that cannot exist."""
         if self.index < 0:
-            raise UsageError(f"a GPU's index cannot be negative: {self.index}")
+            raise UsageError(f"the index of a GPU cannot be negative: {self.index}")
         for label, size_bytes in (("total", self.total_bytes), ("free", self.free_bytes)):
             if size_bytes is not None and size_bytes < 0:
                 raise UsageError(
@@ -304,7 +304,7 @@ def with_gpus(machine: Machine, count: int) -> Machine:
     if not 1 <= count <= len(machine.gpus):
         raise UsageError(
             f"`$gpus_per_node {count}`: this machine has {len(machine.gpus)}",
-            f"`$machine {count}xNAME` plans for another one",
+            f"to plan for another one: `$machine {count}xH100-80GB`",
         )
     return pick_gpus(machine, machine.gpus[:count])
 

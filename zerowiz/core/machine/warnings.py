@@ -11,7 +11,7 @@ from zerowiz.core.machine.types import Machine
 _P2P_WHY = {
     "CNS": "the chipset does not support it",
     "GNS": "the GPUs do not support it",
-    "TNS": "the way over PCIe does not support it",
+    "TNS": "the PCIe path does not support it",
     "DR": "a registry key disables it",
     "NS": "it is not supported",
     "U": "the reason is unknown",
@@ -28,13 +28,13 @@ def _renumbered(machine: Machine) -> Iterator[str]:
     """CUDA's numbers differ from those of `nvidia-smi`."""
     moved = [gpu for gpu in machine.gpus if gpu.cuda_ordinal != gpu.index]
     if moved and machine.left_out:
-        pairs = ", ".join(f"GPU {gpu.index} is its {gpu.cuda_ordinal}" for gpu in moved)
-        yield f"CUDA counts only GPUs that can be opened: {pairs}"
+        pairs = ", ".join(f"GPU {gpu.index} is number {gpu.cuda_ordinal}" for gpu in moved)
+        yield f"CUDA numbers only GPUs that it can open: {pairs}"
 
 
 def _left_out(machine: Machine) -> Iterator[str]:
     for gpu in machine.left_out:
-        yield f"GPU {gpu.index} is left out: {gpu.why}"
+        yield f"zerowiz does not use GPU {gpu.index}: {gpu.why}"
 
 
 def _unlike(machine: Machine) -> Iterator[str]:
@@ -44,17 +44,20 @@ def _unlike(machine: Machine) -> Iterator[str]:
     [(usual, _), *others] = Counter(gpu.name for gpu in machine.gpus).most_common()
     for name, _ in others:
         labels = ", ".join(gpu.label for gpu in machine.gpus if gpu.name == name)
-        yield f"GPU {labels} is a `{name}`, others are `{usual}`: the tightest is planned for"
+        yield (
+            f"GPU {labels} is a `{name}`, the others are `{usual}`: the plan uses the GPU with"
+            " the least memory"
+        )
 
 
 def _narrow(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         slot = gpu.pcie
         if slot.current_lanes and slot.max_lanes and slot.current_lanes < slot.max_lanes:
-            yield f"GPU {gpu.label} has {slot.current_lanes} of its {slot.max_lanes} PCIe lanes"
+            yield f"GPU {gpu.label} uses {slot.current_lanes} of its {slot.max_lanes} PCIe lanes"
         own, whole = lanes_bytes_per_s(slot), slot_bytes_per_s(slot)
         if own is not None and whole is not None and whole < own:
-            yield f"GPU {gpu.label} sits behind a PCIe bridge that is narrower than its slot"
+            yield f"GPU {gpu.label} is behind a PCIe bridge that is narrower than its slot"
 
 
 def _fabric(machine: Machine) -> Iterator[str]:
@@ -62,9 +65,8 @@ def _fabric(machine: Machine) -> Iterator[str]:
     waiting = [gpu.label for gpu in machine.gpus if not gpu.fabric_ready and gpu.nvlinks]
     if waiting:
         yield (
-            f"Fabric Manager is not ready for GPU {', '.join(waiting)}: NVSwitch carries nothing,"
-            " and CUDA may not start at all (error 802);"
-            " see `systemctl status nvidia-fabricmanager`"
+            f"Fabric Manager is not ready for GPU {', '.join(waiting)}: NVSwitch does not work,"
+            " and CUDA may fail to start (error 802); see `systemctl status nvidia-fabricmanager`"
         )
 
 
@@ -88,7 +90,7 @@ def _no_p2p(machine: Machine) -> Iterator[str]:
         link.p2p for link in machine.links if link.p2p not in (None, P2P_OK) and not link.nvlinks
     )
     around = machine.interconnect.link_class is LinkClass.NVLINK_RING
-    so = "NCCL's rings go around them" if around else "NCCL copies through the host"
+    so = "NCCL's rings avoid these pairs" if around else "NCCL copies through the host"
     for word, count in refused.items():
         why = _P2P_WHY.get(word or "", "the reason is unknown")
         yield (
@@ -99,7 +101,10 @@ def _no_p2p(machine: Machine) -> Iterator[str]:
 
 def _shared_memory(machine: Machine) -> Iterator[str]:
     if any(gpu.shares_host_memory for gpu in machine.gpus):
-        yield "the GPU shares the host's memory: what the host has available is the budget of both"
+        yield (
+            "the GPU and the host share their memory: the budget of both is what the host has"
+            " available"
+        )
 
 
 def _busy(machine: Machine) -> Iterator[str]:
@@ -112,9 +117,12 @@ def _busy(machine: Machine) -> Iterator[str]:
 def _slices(machine: Machine) -> Iterator[str]:
     slices = [gpu for gpu in machine.gpus if gpu.mig_slice is not None]
     if len(slices) == 1:
-        yield f"GPU {slices[0].label} is a MIG slice: a process gets one, so a node has one rank"
+        yield (
+            f"GPU {slices[0].label} is a MIG slice: a process can use only one, so a node has one"
+            " rank"
+        )
     elif slices:
-        yield "MIG slices have no links: they exchange through the host"
+        yield "MIG slices have no links, and exchange data through the host"
 
 
 def _bound_task(machine: Machine) -> Iterator[str]:
@@ -123,10 +131,10 @@ def _bound_task(machine: Machine) -> Iterator[str]:
         return
     given, planned = allocation.gpus_per_node, len(machine.gpus)
     if planned != given:
-        advice = ": choose yours with `$gpus`" if planned > given else ""
+        advice = ": select yours with `$gpus 0,1`" if planned > given else ""
         yield (
-            f"{allocation.scheduler} gives the job {given} GPUs on a node,"
-            f" this plan is for {planned}{advice}"
+            f"{allocation.scheduler} gave the job {given} GPUs per node, but this plan is for"
+            f" {planned}{advice}"
         )
 
 
@@ -134,7 +142,7 @@ def _slow_network(machine: Machine) -> Iterator[str]:
     if machine.nodes > 1:
         for nic in machine.network.nics:
             if nic.unusable is not None:
-                yield f"network adapter `{nic.name}` is left out: {nic.unusable}"
+                yield f"zerowiz does not use network adapter `{nic.name}`: {nic.unusable}"
 
 
 _FINDERS: tuple[Callable[[Machine], Iterator[str]], ...] = (

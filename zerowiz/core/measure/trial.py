@@ -115,10 +115,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     def _check_trainer(self) -> None:
         if self.kernel in NOT_BY_TRAINER:
             raise UsageError(
-                f"the Trainer does not step with `{self.kernel}`", "remove the `kind` of the case"
+                f"the Trainer cannot use `{self.kernel}`", "remove `kind` from the case"
             )
         if self.workload.packing:
-            raise UsageError("`measure` packs no sequences for the Trainer", "remove `$packing`")
+            raise UsageError(
+                "`measure` cannot pack sequences with the Trainer", "remove `$packing`"
+            )
 
 
 class _Adapters(Struct, frozen=True, kw_only=True):
@@ -129,7 +131,7 @@ class _Adapters(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.quantized and self.lora_rank is None:
-            raise UsageError("`quantized` trains adapters: give a `lora_rank`")
+            raise UsageError("`quantized` trains LoRA adapters: add a `lora_rank`")
 
 
 # A row says these in its own way, or not at all.
@@ -181,7 +183,7 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
         UsageError: It is no list, or one of them is no trial.
     """
     if not isinstance(value, list) or not value:
-        raise UsageError("the cases are no JSON list of objects")
+        raise UsageError("the cases must be a JSON list of objects")
     trials = [decode_trial(each, f"cases[{place}]") for place, each in enumerate(value)]
     named = [replace(t, id=t.id or f"case-{place}") for place, t in enumerate(trials)]
     return tuple(sorted(named, key=lambda trial: trial.kernel in OPS))
@@ -327,7 +329,7 @@ def plan_trial(
         ds_config=config,
         job=replace(job, own_buffers=own_config.buffers, state_dtype=own_config.state_dtype),
         strategy=strategy,
-        unpredicted=None if strategy else "there is no such rung",
+        unpredicted=None if strategy else "no strategy has this stage and offload",
     )
 
 

@@ -129,7 +129,7 @@ def model_from_size(name: str, params: int) -> Model:
     """
     if not _SMALLEST_PARAMS <= params <= _LARGEST_PARAMS:
         raise UsageError(
-            f"a model of {params} parameters (`{name}`) cannot be planned from its size",
-            "a size lies between `1m` and `1t`; any other model needs a folder with config.json",
+            f"a size such as `{name}` must be between `1m` and `1t`",
+            "for another size, pass a folder with the model's config.json",
         )
     return replace(_model_of(name, params, _LLAMA), heaviest=_model_of(name, params, _GEMMA))

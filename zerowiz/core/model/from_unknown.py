@@ -39,7 +39,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 # transformers, modeling_{bert,gpt2,clip,opt,nemotron,apertus}.py: an MLP with one of these has two
 # matrices, where Llama's has three.
 _WITHOUT_GATE = frozenset({"gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2", "xielu"})
-_BY_SIZE = "give the size instead, such as `$model 7b`, to plan with a Llama of that size"
+_BY_SIZE = "or plan with a Llama of about the same size: `$model 7b`"
 
 
 def is_unknown(config: Config) -> bool:
@@ -58,10 +58,10 @@ def _text(config: Config) -> Config:
 def _obstacle(text: Config, sizes: Config) -> str | None:
     """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
-        return "an encoder-decoder is not guessed"
+        return "zerowiz does not estimate unknown encoder-decoders"
     missing = [key for key in _NEEDED if key not in sizes]
     if "vocab_size" in missing and "image_size" in text:
-        return "a model of images is not guessed"
+        return "zerowiz does not estimate unknown image models"
     return f"`{missing[0]}` is missing" if missing else None
 
 
@@ -131,9 +131,9 @@ def guess_model(name: str, config: Config) -> Model:
     obstacle = _obstacle(text, sizes)
     if obstacle is not None:
         raise UsageError(
-            f"config.json of `{name}`: `{config.get('model_type')}` is not known yet,"
-            f" and {obstacle}",
-            f"known are {', '.join(sorted(FAMILIES))}",
+            f"config.json of `{name}`: `{config.get('model_type')}` is not supported yet, and"
+            f" {obstacle}",
+            f"supported: {', '.join(sorted(FAMILIES))}",
             _BY_SIZE,
         )
     model = model_from_config(name, _as_llama(text, sizes))

@@ -82,23 +82,23 @@ def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
     Raises:
         UsageError: The family is not in the table, or a switch is on that adds uncounted tensors.
     """
-    by_size = "give the size instead, such as `$model 7b`, to plan with a Llama of that size"
+    by_size = "or plan with a Llama of about the same size: `$model 7b`"
     model_type = config.get("model_type")
     if isinstance(config.get("text_config"), dict):
         raise UsageError(
-            f"config.json of `{name}`: `{model_type}` wraps a language model with others, "
-            "which is not counted yet",
+            f"config.json of `{name}`: `{model_type}` combines a language model with others,"
+            " which zerowiz does not support yet",
             by_size,
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         why = "has no `model_type`" if model_type is None else f"`{model_type}` is not known yet"
         raise UsageError(
-            f"config.json of `{name}`: {why}", f"known are {', '.join(sorted(FAMILIES))}", by_size
+            f"config.json of `{name}`: {why}", f"supported: {', '.join(sorted(FAMILIES))}", by_size
         )
     for switch in FAMILIES[model_type].unsupported:
         if config.get(switch):
             raise UsageError(
-                f"config.json of `{name}`: `{switch}` adds tensors that are not counted yet",
+                f"config.json of `{name}`: `{switch}` adds tensors that zerowiz does not count yet",
                 by_size,
             )
     return model_type, FAMILIES[model_type]

@@ -210,9 +210,9 @@ class Model(Struct, frozen=True, kw_only=True):
             targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
             named = ",".join(unmet) or ALL_LINEAR
             raise UsageError(
-                f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer to adapt",
-                f"it has {', '.join(targets) or 'none'}",
-                f"or `{ALL_LINEAR}`, for all of them",
+                f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer",
+                f"its linear layers: {', '.join(targets) or 'none'}",
+                f"use `{ALL_LINEAR}` for all of them",
             )
         return tensors
 

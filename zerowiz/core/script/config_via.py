@@ -35,8 +35,8 @@ def split_config_via(text: str) -> tuple[str, str]:
     if way not in _WAYS or bool(colon) is not named or (named and is_empty):
         raise UsageError(
             f"`$config_via {text}` is not a way to pass a config",
-            "`flag:NAME` is an option of the script, `env` Accelerate's variables, `file:PATH` a"
-            " file that it reads, `none` no way at all",
+            "use `flag:NAME` (an option of the script), `env` (Accelerate's variables),"
+            " `file:PATH` (a file that it reads) or `none`",
         )
     return way, name
 
@@ -91,9 +91,13 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
         takes = [each for each in parser.options if any(word in each.dest for word in words)]
         names = ", ".join(f"`{each.flag}`" for each in takes)
         raise UsageError(
-            f"`$config_via flag:{name}`: {facts.path} takes no option `{flag}`",
-            *([f"it takes {names}"] if names else []),
-            *([] if obstacle else ["remove `$config_via`: the script shows how it takes a config"]),
+            f"`$config_via flag:{name}`: {facts.path} has no option `{flag}`",
+            *([f"its options: {names}"] if names else []),
+            *(
+                []
+                if obstacle
+                else ["remove `$config_via`: zerowiz can see how the script gets its config"]
+            ),
         )
     option = Option(flags=(flag,), dest=flag.lstrip("-"))
     return replace(facts, own_flag=flag, parser=replace(parser, options=(*parser.options, option)))

@@ -163,9 +163,9 @@ def _is_named(run: _Run, flag: str) -> bool:
     path, named = run.facts.path, isinstance(given.value, str)
     place = f" {given.where}" if given.in_file else ""
     raise UsageError(
-        f"two configs for {path}: `{given.words}` {given.where}, and `{run.config_path}`",
-        *([f"`$config {given.value}` before {path} runs your own file as it is"] if named else []),
-        f"without `{given.words}`{place} the run takes `{run.config_path}`",
+        f"{path} would get two configs: `{given.words}` {given.where}, and `{run.config_path}`",
+        *([f"`$config {given.value}` before {path} uses your own file unchanged"] if named else []),
+        f"remove `{given.words}`{place} to use `{run.config_path}`",
     )
 
 
@@ -187,22 +187,22 @@ def _by_literal(run: _Run) -> Delivery:
     if line is None:
         raise UsageError(
             f"`$config_via file:{literal}` and `$config {run.config_path}` name two configs",
-            f"use `$config_via file:{run.config_path}` where {run.facts.path} reads that one",
-            f"else remove `$config {run.config_path}`",
+            f"use `$config_via file:{run.config_path}` if {run.facts.path} reads that file",
+            f"or remove `$config {run.config_path}`",
         )
     where = f"{run.facts.path} line {line}"
     if run.is_own:
         raise UsageError(
-            f"{where} names `{literal}`, and `$config` is `{run.config_path}`",
+            f"{where} names `{literal}`, but `$config` is `{run.config_path}`",
             f"write `{run.config_path}` in {where}",
             f"or use `$config {literal}`",
         )
     raise ZerowizError(
-        f"{where} names `{literal}`, and the plan is `{run.config_path}`",
+        f"{where} names `{literal}`, but zerowiz writes `{run.config_path}`",
         f"write `{run.config_path}` in {where}",
-        f"`$config_via file:{literal}` writes the plan under that name",
+        f"or write the plan to that file: `$config_via file:{literal}`",
         *_stage_hints(literal),
-        f"`$config {literal}` runs the script's own file as it is",
+        f"or use the script's own file unchanged: `$config {literal}`",
     )
 
 
@@ -211,7 +211,7 @@ def _stage_hints(literal: str) -> tuple[str, ...]:
     for strategy in STRATEGIES:
         if strategy.config_name == posixpath.normpath(literal):
             offload = f" $offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
-            return (f"`$stage {strategy.stage}{offload}` writes `{literal}`",)
+            return (f"or choose the strategy of that file: `$stage {strategy.stage}{offload}`",)
     return ()
 
 
@@ -220,7 +220,7 @@ def _refuse(run: _Run) -> NoReturn:
     reason, *hints = OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
     words = {"path": facts.path, "line": str(facts.config_line), "config": run.config_path}
     raise PreflightError(
-        f"no config can reach {facts.path}: {reason.format(**words)}",
+        f"zerowiz cannot pass a config to {facts.path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
         _SAY_HOW,
         *((_SAY_WHO,) if facts.integration is None else ()),
@@ -228,11 +228,11 @@ def _refuse(run: _Run) -> NoReturn:
 
 
 _SAY_HOW = (
-    "or say how it reaches the script: `$config_via flag:NAME`, `env` or `file:PATH`; with `none`"
-    " the script keeps its own config"
+    "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or"
+    " `$config_via file:PATH`; with `$config_via none` it keeps its own"
 )
 
-_SAY_WHO = "and `$integration hf` where a Trainer that cannot be seen reads it"
+_SAY_WHO = "and add `$integration hf` if a Trainer reads it that zerowiz cannot see"
 
 
 def _by_nothing(run: _Run) -> Delivery:
@@ -255,49 +255,53 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are the run's.
 OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.NO_ENGINE: (
-        "it shows no `deepspeed.initialize`, no TrainingArguments and no `Accelerator()`",
-        "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then hand `args=args` on",
+        "it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`",
+        (
+            "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass `args=args`"
+            " to `deepspeed.initialize`"
+        ),
         'HF Trainer: `TrainingArguments(..., deepspeed="{config}")`',
     ),
     Obstacle.ENGINE_UNSEEN: (
         (
-            "`deepspeed.add_config_arguments` in line {line} adds options, and nothing is seen to"
-            " hand them to `deepspeed.initialize(args=...)`, in it or in a module beside it"
+            "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz cannot see"
+            " a `deepspeed.initialize(args=...)` that gets them, in the script or in a module"
+            " next to it"
         ),
-        "`$config_via flag:deepspeed_config` where an engine gets them all the same",
-        "`$config_via none` where the script builds its config itself",
+        "use `$config_via flag:deepspeed_config` if an engine does get them",
+        "use `$config_via none` if the script builds its config itself",
     ),
     Obstacle.NO_CONFIG: (
-        "`deepspeed.initialize` in line {line} gets no config that can be seen",
-        "call `deepspeed.add_config_arguments(parser)`, and hand `args=args` over in line {line}",
+        "`deepspeed.initialize` in line {line} gets no config that zerowiz can see",
+        "call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}",
     ),
     # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
     Obstacle.TWO_CONFIGS: (
         "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as `config=`",
-        "remove `config=` in {path} line {line}: `args=` already carries it",
+        "remove `config=` in {path} line {line}: `args=` already has it",
     ),
     Obstacle.BUILT: (
         "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
         (
-            "remove `config=` in {path} line {line} and hand `args=args` over there, of a parser"
-            " that `deepspeed.add_config_arguments(parser)` was called for"
+            "remove `config=` in {path} line {line} and pass `args=args` there, from a parser"
+            " with `deepspeed.add_config_arguments(parser)`"
         ),
     ),
     Obstacle.BUILT_HF: (
-        "`deepspeed=` in line {line} is a value that the script builds itself",
-        "remove `deepspeed=` in {path} line {line}: zerowiz then hands its file over",
+        "`deepspeed=` in line {line} is a value that the script computes",
+        "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
         'or write `deepspeed="{config}"` there',
     ),
     Obstacle.BUILT_ACCELERATE: (
-        "the DeepSpeed plugin in line {line} is one that the script builds itself",
-        "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then hands its file over",
+        "the DeepSpeed plugin in line {line} is built by the script",
+        "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file",
     ),
     Obstacle.HIDDEN_HF: (
-        "its TrainingArguments come from where they cannot be seen (line {line})",
+        "zerowiz cannot see where its TrainingArguments come from (line {line})",
         'write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself',
         (
-            "or `$config_via env` where it is called without `deepspeed=`,"
-            " `$config_via flag:deepspeed` where a parser fills it"
+            "or use `$config_via env` if it is called without `deepspeed=`, `$config_via"
+            " flag:deepspeed` if a parser fills it"
         ),
     ),
 }

@@ -164,12 +164,13 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         if joined is not None:
             name = joined.partition("=")[2]
             raise UsageError(
-                f"`{joined}` after the script: TrlParser reads no file that is named so",
+                f"`{joined}` after the script: TrlParser does not read a file that is passed"
+                " like this",
                 f"write two words: `{flag} {name}`",
             )
         after = script_args[script_args.index(flag) + 1 :] if flag in script_args else None
         if after == ():
-            raise UsageError(f"`{flag}` after the script names no file")
+            raise UsageError(f"`{flag}` after the script has no file name")
         return after[0] if after else None
 
 

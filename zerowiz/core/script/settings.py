@@ -232,7 +232,7 @@ def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelera
     use_cpu = settings.use_cpu
     if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
         raise PreflightError(
-            f"on the CPU accelerator {facts.path} would not see its other ranks without `use_cpu`",
+            f"on the CPU accelerator {facts.path} would not find its other ranks without `use_cpu`",
             use_cpu.change_to(value=True),
         )
 
@@ -272,6 +272,6 @@ def _precision(run: Bindings) -> Setting[Precision] | None:
 def _precision_change(facts: ScriptFacts) -> str:
     flags = [f"`{b.flag}`" for b in (facts.bf16, facts.fp16) if b.flag is not None]
     if flags:
-        return f"put {' or '.join(flags)} after {facts.path}, or leave it out for fp32"
+        return f"put {' or '.join(flags)} after {facts.path}, or neither for fp32"
     line = facts.bf16.line or facts.fp16.line
     return f"set `bf16=True` or `fp16=True` in {facts.path} line {line}, or neither for fp32"

@@ -185,8 +185,8 @@ def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
             kind = Trainer.SFT if row is None else row.trainer
             yield NotCounted(
                 what=Uncounted.OWN_LOSS,
-                text=f"{path} line {use.changed_line}: `{use.changed}` makes the loss itself, which"
-                f" is counted as that of {kind} unless you say what it is like (`$trainer`)",
+                text=f"{path} line {use.changed_line}: `{use.changed}` computes its own loss,"
+                f" which is counted as that of {kind} (`$trainer` sets another)",
                 settled_by_name=True,
             )
     kinds = {row.trainer for use in uses if (row := TRAINERS.get(use.name)) is not None}
@@ -194,8 +194,8 @@ def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
         built = ", ".join(f"`{use.code}` in line {use.line}" for use in uses)
         yield NotCounted(
             what=Uncounted.TRAINER,
-            text=f"{path} builds several trainers: {built}; it is counted as sft unless you say"
-            " which one trains (`$trainer`)",
+            text=f"{path} builds several trainers: {built}; it is counted as sft (`$trainer` sets"
+            " the one that trains)",
             settled_by_name=True,
         )
 
@@ -207,8 +207,8 @@ def _models_beside(run: Bindings, kind: Trainer) -> Iterator[NotCounted]:
         if run.may_hold(model):
             yield NotCounted(
                 what=Uncounted.JUDGE,
-                text=f"{run.facts.path} line {model.line}: `{model.code}` is a model on every GPU,"
-                " which is not counted",
+                text=f"{run.facts.path} line {model.line}: `{model.code}` puts another model on"
+                " every GPU, which is not counted",
             )
 
 
@@ -289,7 +289,7 @@ def cut_group(group: Setting[int] | None, workload: Workload, ranks: int) -> str
     if group is None or workload.trainer not in _BETA_TRAINERS or at_once % group.value == 0:
         return None
     return (
-        f"{at_once} completions are generated at a time by all GPUs, and {group.source} wants whole"
-        f" groups of {group.value}: trl will refuse to start; change `$micro_batch` or"
+        f"{at_once} completions are generated at once by all GPUs, but {group.source} needs"
+        f" groups of {group.value}: TRL will refuse to start; change `$micro_batch` or"
         " `$accumulation_steps`"
     )

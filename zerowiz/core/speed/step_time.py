@@ -237,23 +237,23 @@ def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) ->
     """
     precision = workload.torch_autocast or workload.precision
     if machine.accelerator is not Accelerator.CUDA:
-        return f"the rates of a {machine.accelerator.upper()} are not known"
+        return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
     if precision is Precision.FP32:
-        return f"the rates of GPUs in {precision} are not known"
+        return f"zerowiz has no speeds for GPUs in {precision}"
     if rates is None:
         return _why_no_rates(machine)
     if rates.flop_per_s(precision) is None:
-        return f"the rate of {machine.gpus[0].name} in {precision} is not known"
+        return f"zerowiz has no speed for {machine.gpus[0].name} in {precision}"
     if workload.trainer.generates:
-        return "how long completions take to sample is not known"
-    return "how long states take to and from a disk is not known"
+        return "zerowiz cannot predict the time to generate completions"
+    return "zerowiz cannot predict the time of NVMe offload"
 
 
 def _why_no_rates(machine: Machine) -> str:
     if not machine.is_uniform:
-        return "the GPUs are of several kinds"
+        return "the GPUs are of different models"
     if any(gpu.mig_slice is not None for gpu in machine.gpus):
-        return "the rates of a slice of a GPU are not known"
+        return "zerowiz has no speeds for MIG slices"
     return f"{machine.gpus[0].name} is not in the table of GPUs"
 
 

@@ -12,7 +12,7 @@ def read_cases(path: Path) -> object:
     Raises:
         UsageError: The file cannot be read, or is no JSON.
     """
-    hint = 'a cases file is a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
+    hint = 'write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
     try:
         values: object = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:

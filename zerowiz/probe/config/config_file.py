@@ -14,8 +14,8 @@ from zerowiz.probe.config.config_text import decode_config, is_yaml, near_names,
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.model.libraries import read_version
 
-_HINT = "a DeepSpeed config is one JSON object, such as those that `zerowiz init` writes"
-_WITHOUT = "without `$config` zerowiz decides by itself"
+_HINT = "a DeepSpeed config must be one JSON object, like those of `zerowiz init`"
+_WITHOUT = "remove `$config` to let zerowiz write the config"
 
 
 def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
@@ -45,7 +45,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
         raise UsageError(f"`{path}` is a machine, not a config", f"use `$machine {path}`")
     if "distributed_type" in values:
         raise UsageError(
-            f"`{path}` is a config of Accelerate in JSON, which is read as YAML",
+            f"`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
             f"rename it: `mv {path} {path.with_suffix('.yaml')}`",
         )
     own = read_own_config(values)
@@ -65,20 +65,21 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
     if file.refused:
         # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks.
         raise UsageError(
-            f"`{path}` names `{file.config_file}` and says {', '.join(map(_code, file.refused))}"
-            " too, which Accelerate refuses",
+            f"`{path}` names `{file.config_file}` and also sets"
+            f" {', '.join(map(_code, file.refused))}, which Accelerate rejects",
             f"drop them from `{path}`: `{file.config_file}` says it",
             f"or use `$config {file.config_file}`",
         )
     if file.mixed_precision not in _PRECISIONS:
         raise UsageError(
-            f"`{path}` says `mixed_precision: {file.mixed_precision}`, which zerowiz does not plan",
+            f"`{path}` has `mixed_precision: {file.mixed_precision}`, which zerowiz does not"
+            " support",
             "write `bf16`, `fp16` or `'no'`",
         )
     if file.splits_sequences:
         raise UsageError(
-            f"`{path}` says `parallelism_config`: ranks that share a sequence or a tensor are not"
-            " planned",
+            f"`{path}` has `parallelism_config`: zerowiz does not support sequence or tensor"
+            " parallelism",
             f"remove `parallelism_config` from `{path}`",
         )
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:

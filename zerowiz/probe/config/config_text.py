@@ -50,7 +50,7 @@ def read_configs(word: str, known: Collection[str]) -> tuple[ConfigText, ...]:
     path = Path(word)
     if path.is_dir():
         return _read_folder(path, known)
-    return (read_config(path, known, "say a file, a folder of them, or `-` for stdin"),)
+    return (read_config(path, known, "pass a file, a folder, or `-` for stdin"),)
 
 
 def _read_folder(folder: Path, known: Collection[str]) -> tuple[ConfigText, ...]:
@@ -60,7 +60,7 @@ def _read_folder(folder: Path, known: Collection[str]) -> tuple[ConfigText, ...]
     if not found:
         raise UsageError(
             f"there is no DeepSpeed config in the folder `{folder}`",
-            "a file that is named itself is checked whatever it holds",
+            "to check a file whatever it holds, pass it by name",
         )
     return found
 
@@ -146,10 +146,10 @@ def decode_config(path: str, data: bytes) -> ConfigText:
         data: The bytes of the file.
     """
     if len(data) > LARGEST_BYTES:
-        reason = f"the file has more than {LARGEST_BYTES} bytes, which no config has"
+        reason = f"the file has more than {LARGEST_BYTES} bytes, which is too large for a config"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
     if data.startswith(_UTF16_MARKS):
-        reason = "the file is UTF-16, and is read as UTF-8"
+        reason = "the file is UTF-16, not UTF-8"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
     try:
         return ConfigText(path=path, text=data.decode())

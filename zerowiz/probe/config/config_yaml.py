@@ -56,7 +56,8 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         return render(file.path, root, None)
     raise UsageError(
         f"there is no DeepSpeed config in `{file.path}`",
-        "it stands under `deepspeed_config` (Accelerate), under `deepspeed`, or alone",
+        "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
+        " alone",
     )
 
 
@@ -103,7 +104,7 @@ def _import_yaml(path: str) -> Any:  # noqa: ANN401
         return importlib.import_module("yaml")
     except ImportError:
         raise ZerowizError(
-            f"`{path}` is YAML, and reading it takes PyYAML", "`pip install pyyaml`"
+            f"`{path}` is YAML, and PyYAML is not installed", "`pip install pyyaml`"
         ) from None
 
 

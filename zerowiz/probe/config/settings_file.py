@@ -28,9 +28,7 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
     text = _read(named, script)
     content = (_parse_yaml if is_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
-        raise UsageError(
-            f"`{named}` holds no values by their names, which {script} takes its arguments from"
-        )
+        raise UsageError(f"`{named}` has no named values, but {script} reads its arguments from it")
     values = {str(key): value for key, value in content.items()}
     return SettingsFile(path=named, values=values, is_whole=is_whole)
 
@@ -40,12 +38,12 @@ def _read(name: str, script: str) -> str:
     try:
         if path.exists() and not path.is_file():
             raise PreflightError(
-                f"`{name}` is not a file, and {script} takes its arguments from it"
+                f"`{name}` is not a file, but {script} reads its arguments from it"
             )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise PreflightError(
-            f"there is no file `{name}`, which {script} is to take its arguments from"
+            f"there is no file `{name}`, from which {script} reads its arguments"
         ) from None
     except OSError as error:
         raise PreflightError(f"`{name}` cannot be read: {error.strerror}") from None

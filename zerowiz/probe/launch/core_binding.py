@@ -26,7 +26,9 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
         return CoreBinding(cores=None, why_not="`numactl` is not installed")
     # deepspeed/utils/numa.py, get_numactl_cmd.
     if "KMP_AFFINITY" in environ:
-        return CoreBinding(cores=None, why_not="DeepSpeed binds none where `KMP_AFFINITY` is set")
+        return CoreBinding(
+            cores=None, why_not="DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
+        )
     cores = sorted(_physical(os.sched_getaffinity(0), system))
     each = len(cores) // ranks
     if not each:
@@ -35,7 +37,7 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     of_ranks = [cores[each * rank : each * (rank + 1)] for rank in range(ranks)]
     if all(_binds([numactl, *_words(own, nodes)], environ) for own in of_ranks):
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(cores=None, why_not="`numactl` may not bind cores or memory here")
+    return CoreBinding(cores=None, why_not="`numactl` is not allowed to bind cores or memory here")
 
 
 def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:

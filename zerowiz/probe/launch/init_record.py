@@ -52,8 +52,8 @@ def parse_record(text: str, name: str) -> Record:
             options=content["options"],
         )
     raise ZerowizError(
-        f"`{name}` is not a record of this version's `zerowiz init`",
-        "run `zerowiz init` again, or name the script: `zerowiz launch train.py`",
+        f"`{name}` was not written by `zerowiz init` of this version",
+        "run `zerowiz init` again, or pass the script: `zerowiz launch train.py`",
     )
 
 

@@ -48,14 +48,16 @@ def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
             package = "openssh-client" if program == "ssh" else needs.package
             raise PreflightError(
                 f"`--launcher {launcher}` needs `{program}`, which is not on PATH",
-                f"install it: `apt-get install {package}`, or your system's package of that name",
+                f"install it: `apt-get install {package}`, or the package of that name on"
+                " your system",
             )
     version = _version(environ) if "mpirun" in needs.programs else ""
     if not any(words in version for words in needs.version_words):
         raise PreflightError(
-            f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` is another MPI's",
+            f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` belongs to"
+            " another MPI",
             f"put the `mpirun` of {needs.package} first on PATH",
-            "on Debian, `update-alternatives --config mpirun` chooses",
+            "on Debian: `update-alternatives --config mpirun`",
         )
 
 

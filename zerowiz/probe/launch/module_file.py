@@ -19,8 +19,8 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     if name.endswith(".py") or "/" in name:
         raise PreflightError(
-            f"`{name}` is not a name of a module",
-            f"without `$module` it is a script: `zerowiz launch {name}`",
+            f"`{name}` is not a module name",
+            f"to start it as a script: `zerowiz launch {name}`",
         )
     relative = Path(*name.split("."))
     for folder in _list_folders(environ):
@@ -28,9 +28,9 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
             if path.is_file():
                 return path
     raise PreflightError(
-        f"there is no module `{name}`: neither `{relative}.py` nor `{relative}/__main__.py` lies"
-        " here, in PYTHONPATH or among the installed packages",
-        "start zerowiz in the folder that holds the package, or name the folder in PYTHONPATH",
+        f"there is no module `{name}`: neither `{relative}.py` nor `{relative}/__main__.py`"
+        " exists here, in PYTHONPATH or in the installed packages",
+        "start zerowiz in the folder that contains the package, or add that folder to PYTHONPATH",
     )
 
 

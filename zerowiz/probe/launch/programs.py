@@ -26,8 +26,8 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     deepspeed = found or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
         raise PreflightError(
-            f"no `deepspeed` beside {sys.executable} nor on PATH",
-            'install it in this environment: pip install "zerowiz[train]"',
+            f"no `deepspeed` in the environment of {sys.executable} or on PATH",
+            '`pip install "zerowiz[train]"`',
         )
     virtual = sys.prefix != sys.base_prefix
     return Programs(

@@ -198,7 +198,7 @@ def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer
             return NodeFailure(host=host, why=why)
         return NodeAnswer(host=host, machine=decode_machine(content.get("machine"), "machine"))
     except UsageError as error:
-        return NodeFailure(host=host, why=f"its answer is not taken: {error.message}")
+        return NodeFailure(host=host, why=f"its answer is not valid: {error.message}")
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
@@ -211,17 +211,17 @@ def _reason(status: int, stdout: str, stderr: str) -> str:
     """One line about what went wrong on the node."""
     missing = _MISSING.findall(stderr)
     if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
-        return f"zerowiz is not installed at `{missing[-1]}` there"
+        return f"zerowiz is not installed at `{missing[-1]}` on that node"
     lines = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and status != 0):
         return (errors or lines)[-1]
     if status in _TIMED_OUT:
-        return "zerowiz ran past its time there"
+        return "zerowiz took too long on that node"
     if status != 0:
-        return f"its command ended with status {status} and said nothing"
+        return f"its command ended with status {status} without output"
     printed = _lines(stdout)
-    return f"it printed no machine but `{printed[-1]}`" if printed else "it printed nothing"
+    return f"it printed `{printed[-1]}` instead of a machine" if printed else "it printed nothing"
 
 
 def _lines(text: str) -> list[str]:

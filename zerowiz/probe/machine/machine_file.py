@@ -17,7 +17,7 @@ from zerowiz.probe.recording.tape import BrokenAnswerError
 DESCRIPTION = 1
 """The `schema_version` of a file that describes a machine: `plan --json`, or a person's own."""
 
-_HOW = "`zerowiz machine --save FILE` writes one on the host it runs on"
+_HOW = "to write one, run on that host: `zerowiz machine --save node.json`"
 
 
 def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
@@ -57,7 +57,7 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     except (ValueError, RecursionError) as error:
         raise UsageError(f"machine file `{name}` is not JSON: {error}", _HOW) from None
     if not isinstance(content, dict):
-        raise UsageError(f"machine file `{name}` holds no object", _HOW)
+        raise UsageError(f"machine file `{name}` has no JSON object", _HOW)
     version = content.get("schema_version")
     if version == RECORDING:
         machine = _replayed(content, name, gpus)
@@ -66,7 +66,9 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     else:
         said = "no `schema_version`" if version is None else f"`schema_version` {version!r:.40}"
         known = f"{DESCRIPTION} (described) and {RECORDING} (recorded)"
-        raise UsageError(f"machine file `{name}` has {said}; this zerowiz reads {known}", _HOW)
+        raise UsageError(
+            f"machine file `{name}` has {said}; this version of zerowiz reads {known}", _HOW
+        )
     return replace(machine, source=MachineSource.FILE)
 
 

@@ -19,7 +19,7 @@ from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.recording.world import World
 
 _PLAN_WITHOUT = (
-    "`$machine 8xH100-80GB` plans without a GPU, `$machine node.json` for a recorded node",
+    "plan without a GPU: `$machine 8xH100-80GB`, or for a saved node: `$machine node.json`",
     "plan for the CPU: `$accelerator cpu`",
 )
 
@@ -51,8 +51,8 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
         raised = NoGpuHereError if error.is_not_installed else PreflightError
         raise raised(error.message, *hints) from None
     if not reading.gpus:
-        why = [f"GPU {gpu.index} is left out: {gpu.why}" for gpu in reading.left_out]
-        raise PreflightError("there is no usable GPU on this machine", *why, *_PLAN_WITHOUT)
+        why = [f"zerowiz does not use GPU {gpu.index}: {gpu.why}" for gpu in reading.left_out]
+        raise PreflightError("this machine has no usable GPU", *why, *_PLAN_WITHOUT)
     return select_gpus(_join(reading, world), world.environ, gpus)
 
 
@@ -63,7 +63,7 @@ def _inside_a_job(world: World) -> tuple[str, ...]:
         return ()
     command = _INSIDE.get(scheduler)
     run = f": `{command}`" if command else ""
-    return (f"this looks like a login node of {scheduler}; run it inside a job{run}",)
+    return (f"this looks like a login node of {scheduler}: run zerowiz inside a job{run}",)
 
 
 def read_here(world: World) -> Host:
@@ -88,7 +88,7 @@ def _join(reading: GpuReading, world: World) -> Machine:
     off = _p2p_off(world.environ)
     if off is not None and any(link.nvlinks for link in links):
         links = tuple(without_nvlink(link, reading.gpus) for link in links)
-        notes.append(f"`{off}`: NCCL uses no NVLink here, and copies through the host")
+        notes.append(f"`{off}` is set: NCCL does not use NVLink, and copies through the host")
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
         source=MachineSource.NVML,

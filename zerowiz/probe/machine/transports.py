@@ -71,8 +71,8 @@ def pick_transport(
         if takes and which(transport.value) is not None:
             return transport
     raise PreflightError(
-        "no `ssh` on PATH to ask the nodes with",
-        "install an SSH client, or plan with `$nodes N` for nodes like this one",
+        "no `ssh` on PATH, which zerowiz needs to reach the nodes",
+        "install an SSH client, or plan for nodes like this one: `$nodes 2`",
     )
 
 

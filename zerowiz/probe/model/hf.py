@@ -47,14 +47,14 @@ def parse_config(where: str, content: bytes) -> Mapping[str, object]:
     try:
         config = json.loads(content.decode())
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is no text, but binary", _WANTED) from error
+        raise UsageError(f"{where} is a binary file, not text", _WANTED) from error
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
-            "fetch the file again if it was cut short, or plan with a size: `$model 7b`",
+            "download the file again if it is incomplete, or plan with a size: `$model 7b`",
         ) from error
     if not isinstance(config, dict):
-        raise UsageError(f"{where} holds no JSON object", _WANTED)
+        raise UsageError(f"{where} is not a JSON object", _WANTED)
     return config
 
 
@@ -74,7 +74,7 @@ def _name(config_path: Path) -> str:
 
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
-    hint = f"plan with the model it adapts: `$model {base} $method lora`" if base else _WANTED
+    hint = f"plan with its base model: `$model {base} $method lora`" if base else _WANTED
     return UsageError(f"`{path}` is an adapter, not a model", hint)
 
 
@@ -89,7 +89,7 @@ def _refuse_folder(folder: Path) -> UsageError:
     nested = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     return UsageError(
         f"`{folder}` has no config.json",
-        f"it holds {listed}{more}" if names else "it is empty",
+        f"it contains {listed}{more}" if names else "it is empty",
         f"did you mean `$model {nested[-1]}`?" if nested else _WANTED,
     )
 
@@ -160,8 +160,8 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     switch = next((s for s in _OFFLINE_SWITCHES if environ.get(s, "").upper() in _TRUE), None)
     if switch is not None:
         raise ZerowizError(
-            f"`{model_id}` is not in the local cache, and `{switch}` forbids to fetch it",
-            f"where there is a network: `hf download {model_id} config.json`",
+            f"`{model_id}` is not in the local cache, and `{switch}` forbids a download",
+            f"download it where there is a network: `hf download {model_id} config.json`",
             _WANTED,
         )
     # Imported here: urllib takes longer to load than all else that a plan needs.
@@ -177,7 +177,7 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     if path is None and parse_size(text) is not None:
         return None
     if path is None and not _HUB_ID.fullmatch(text):
-        raise UsageError(f"`{text}` is not a folder here, no hub id and no size", _WANTED)
+        raise UsageError(f"`{text}` is not a folder, a hub id or a size", _WANTED)
     path = path or _find_cached(text, environ)
     return _read_file(path) if path else _fetch(text, environ)
 

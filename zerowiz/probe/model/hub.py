@@ -17,7 +17,7 @@ _TIMEOUT_S = 10
 # The largest config.json on the Hub are some 100 kB (long `id2label` tables).
 _LARGEST_CONFIG_BYTES = 1 << 22
 
-ELSEWHERE = "give a folder with config.json, or a size such as `$model 7b`"
+ELSEWHERE = "use a folder with config.json, or a size such as `$model 7b`"
 
 
 class _Refusal(NamedTuple):
@@ -30,18 +30,18 @@ class _Refusal(NamedTuple):
 
 _GATED = _Refusal(
     ZerowizError,
-    "`{model_id}` is gated or private, and {endpoint} did not let you in",
+    "`{model_id}` is gated or private, and {endpoint} denied access",
     ("accept its terms at {endpoint}/{model_id}, then set `HF_TOKEN` to your token", ELSEWHERE),
 )
 _ABSENT = _Refusal(
     UsageError,
-    "`{model_id}` is neither a folder here nor a model on {endpoint}",
+    "`{model_id}` is not a folder here, and not a model on {endpoint}",
     ("check the spelling; if it is private, set `HF_TOKEN` to your token", ELSEWHERE),
 )
 _NO_CONFIG = _Refusal(
     UsageError,
     "`{model_id}` on {endpoint} has no config.json",
-    ("an adapter or GGUF repository has none: give the model that it was made from", ELSEWHERE),
+    ("an adapter or GGUF repository has none: use its base model", ELSEWHERE),
 )
 # The `X-Error-Code` header where the Hub sends one (huggingface_hub, utils/_http.py,
 # hf_raise_for_status), else the status.

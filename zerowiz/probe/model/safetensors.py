@@ -11,7 +11,7 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 100_000_000
-_CUT_SHORT = "fetch the file again if it was cut short"
+_CUT_SHORT = "download the file again if it is incomplete"
 
 
 def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
@@ -32,7 +32,9 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
             if name != "__metadata__"
         )
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{where} has no header of safetensors", _CUT_SHORT) from error
+        raise UsageError(
+            f"{where} is not a safetensors file: its header is invalid", _CUT_SHORT
+        ) from error
 
 
 def parse_index(where: str, content: bytes) -> Sequence[str]:

@@ -26,12 +26,12 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         match = _LINE.match(line.strip())
         if match is None or match[1] in slots or int(match[2]) < 1:
             raise UsageError(
-                f"hostfile `{name}` line {number}: `{line.strip()}` is not taken",
-                "each host stands once, as `host slots=N`",
+                f"hostfile `{name}` line {number}: `{line.strip()}` is not valid",
+                "list each host once, as `host slots=N`",
             )
         slots[match[1]] = int(match[2])
     if not slots:
-        raise UsageError(f"hostfile `{name}` names no host", "one `host slots=N` a line")
+        raise UsageError(f"hostfile `{name}` names no host", "write one `host slots=N` per line")
     return slots
 
 

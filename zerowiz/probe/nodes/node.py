@@ -46,7 +46,7 @@ def require_address(node_rank: NodeRank) -> None:
         raise PreflightError(
             f"`{node_rank.master_addr}`, the first of the job's {node_rank.nodes} nodes, has no"
             f" address on `{node_rank.hosts[node_rank.node_rank]}`",
-            "set MASTER_ADDR in the job script to an address of that node",
+            "in the job script, set MASTER_ADDR to an address of that node",
         ) from None
 
 
@@ -82,17 +82,18 @@ def _refuse_tasks(environ: _Environ, nodes: int) -> None:
     tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
         raise UsageError(
-            "SLURM starts zerowiz more than once on a node; one starts the ranks of all its GPUs",
-            f"start it once on each: `{_srun_line(nodes)}`",
+            "SLURM started zerowiz more than once on a node; one zerowiz starts all ranks of"
+            " the node",
+            f"start it once per node: `{_srun_line(nodes)}`",
         )
 
 
 def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
     if in_step:
-        message = f"SLURM gives the job {nodes} nodes, and zerowiz is started on one of them"
+        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only"
     else:
-        message = f"SLURM gives the job {nodes} nodes, and zerowiz is started without `srun`"
-    return UsageError(message, f"start one on each: `{_srun_line(nodes)}`", _ALONE)
+        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`"
+    return UsageError(message, f"start one per node: `{_srun_line(nodes)}`", _ALONE)
 
 
 def _srun_line(nodes: int) -> str:
@@ -157,17 +158,17 @@ def _refuse_copies_of_torchrun(environ: _Environ) -> None:
     copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
     if copies is not None and copies > 1:
         raise UsageError(
-            f"a launcher started {copies} copies of zerowiz on this node; one starts the ranks of"
-            " all its GPUs",
-            "on one node: `zerowiz launch ...` by itself",
-            "on many: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
+            f"a launcher started zerowiz {copies} times on this node; one zerowiz starts all"
+            " ranks of the node",
+            "on one node, start it without the launcher: `zerowiz launch train.py`",
+            "on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
         )
 
 
 def _rank(environ: _Environ, name: str) -> int:
     text = environ.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"`{name}={text}` is not the number of a node")
+        raise UsageError(f"`{name}={text}` is not a node number")
     return int(text)
 
 

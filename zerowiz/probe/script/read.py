@@ -106,7 +106,7 @@ def _parse(text: str, path_name: str) -> ast.Module:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ZerowizError(
             f"{path_name}{line} is not Python: {reason}",
-            "SCRIPT is the training script itself, not a shell script or a notebook that starts it",
+            "pass the Python training script, not a shell script or a notebook",
         ) from None
 
 
@@ -160,7 +160,8 @@ def read_script(
         words = Path(facts.args_file).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         raise PreflightError(
-            f"`{facts.args_file}`, whose words {facts.path} reads too, cannot be read: {error}",
+            f"`{facts.args_file}`, from which {facts.path} reads arguments, cannot be read:"
+            f" {error}",
             "save it as UTF-8 text, or move it away",
         ) from None
     return replace(facts, args_file_words=tuple(words))
@@ -171,7 +172,7 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         scripts = sorted(child.name for child in path.glob("*.py"))
         raise PreflightError(
             f"`{path}` is a folder, not a script",
-            *(f"it holds `{path / name}`" for name in scripts[:3]),
+            *(f"did you mean `{path / name}`?" for name in scripts[:3]),
         )
     try:
         data = path.read_bytes()
@@ -207,22 +208,22 @@ def _refuse_other_languages(text: str, path: Path) -> None:
     """Say of a notebook, and of a shell script, how its training is launched."""
     if path.suffix == ".ipynb":
         raise ZerowizError(
-            f"`{path}` is a notebook, and every rank runs a script",
-            f"`jupyter nbconvert --to script {shlex.quote(str(path))}` writes"
-            f" `{path.with_suffix('.py')}`: launch that",
+            f"`{path}` is a notebook, not a script",
+            f"convert it to `{path.with_suffix('.py')}`: `jupyter nbconvert --to script"
+            f" {shlex.quote(str(path))}`",
         )
     if not is_shell_script(str(path), text):
         return
     command = find_training_command(text)
     if command is None:
         raise ZerowizError(
-            f"`{path}` is a shell script, and none of its lines is seen to start a Python script",
-            "name the Python script that it starts: `zerowiz launch train.py ...`",
+            f"`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
+            "pass the Python script: `zerowiz launch train.py`",
         )
     as_typed = [] if command.expands else [f"`zerowiz launch {shlex.join(command.words)}`"]
     raise ZerowizError(
-        f"`{path}` is a shell script; its line {command.line} starts the training by"
-        f" `{command.launcher}`",
+        f"`{path}` is a shell script that starts the training with `{command.launcher}` in line"
+        f" {command.line}",
         *as_typed,
         f"write `zerowiz launch` before `{command.launcher}` in that line, then run `bash {path}`",
     )
@@ -232,7 +233,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     """Hints that name a module, the folder's scripts with a similar name, or its first scripts."""
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (f"a module is launched by `zerowiz launch -m {path}`",)
+        return (f"to launch a module: `zerowiz launch -m {path}`",)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
@@ -249,8 +250,8 @@ def _decode(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ZerowizError(
-            f"{path} line {line} is not {error.encoding} text",
-            "save it as UTF-8, or name its encoding in line 1: `# -*- coding: latin-1 -*-`",
+            f"{path} line {line} is not valid {error.encoding}",
+            "save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`",
         ) from None
     except SyntaxError as error:
         raise ZerowizError(f"{path} line 1 is not Python: {error.msg}") from None

@@ -20,7 +20,7 @@ _EXPLANATIONS: Mapping[int, str] = {
     Code.RESET_REQUIRED: "it has to be reset",
 }
 
-_NO_SLICES = "it is in MIG mode and has no slices: `nvidia-smi mig -cgi ... -C` makes some"
+_NO_SLICES = "it is in MIG mode without slices: see `nvidia-smi mig --help` to create some"
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ def list_devices(
 
 
 def _explain(why: Unavailable) -> str:
-    answer = f"NVML answers `{why.name}`"
+    answer = f"NVML returned `{why.name}`"
     return answer if why.code is None else _EXPLANATIONS.get(why.code, answer)
 
 

@@ -38,19 +38,19 @@ _INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
     ),
     Code.DRIVER_NOT_LOADED: (
         "the NVIDIA driver is installed, but its kernel module is not loaded",
-        ("`sudo modprobe nvidia` loads it",),
+        ("load it: `sudo modprobe nvidia`",),
     ),
     Code.LIB_RM_VERSION_MISMATCH: (
         "the NVIDIA driver library and its kernel module have different versions",
-        ("the driver was upgraded: reboot, or restart the container",),
+        ("reboot, or restart the container: the driver was upgraded",),
     ),
     Code.NO_PERMISSION: (
         "no permission to use the NVIDIA driver",
-        ("see who may read and write `/dev/nvidia*`",),
+        ("check the permissions: `ls -l /dev/nvidia*`",),
     ),
     Code.UNKNOWN: (
-        "the NVIDIA driver answers only `unknown error`",
-        ("restart the container: a `systemctl daemon-reload` on the host takes its GPUs away",),
+        "the NVIDIA driver returns `unknown error`",
+        ("restart the container: `systemctl daemon-reload` on the host removes its GPUs",),
     ),
 }
 

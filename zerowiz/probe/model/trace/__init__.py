@@ -91,7 +91,7 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
             f"`{content.get('model_type')}` cannot be traced: {reason}",
-            "give a size instead, such as `$model 7b`, to plan with a Llama of that size",
+            "or plan with a Llama of about the same size: `$model 7b`",
         ) from error
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 

@@ -194,7 +194,9 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
     elif main == "input_ids":
         inputs = {main: torch.zeros(tokens, dtype=torch.int64)}
     else:
-        raise UsageError(f"`{type(model).__name__}` reads `{main}`, which cannot be made up here")
+        raise UsageError(
+            f"`{type(model).__name__}` reads `{main}`, for which zerowiz cannot make an input"
+        )
     one = any(word in type(model).__name__ for word in _ONE_LABEL)
     labels = {
         "labels": (batch,) if one else tokens,
