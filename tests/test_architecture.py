@@ -131,7 +131,7 @@ COUNTS = {
         "steps_per_generation",
         "whole_generation",
     ),
-    *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status"),
+    *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
     *("transformers_version", "trl_version", "eager_since", "fused_bias_since"),

@@ -423,10 +423,11 @@ def test_the_interpreters_own_folder_is_on_the_jobs_path(
 def test_a_dry_run_writes_nothing_and_shows_the_file(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     result = here("launch", "--dry-run", *CPU, "train.py")
-    plan, first, *rest = result.stdout.splitlines()
+    plan, first, *config, why_rank_program, _ = result.stdout.splitlines()
     assert "# writes ds_config_zero0.plan.json" == plan
     assert "# writes ds_config_zero0.json" == first
-    assert 0 == json.loads("\n".join(rest[:-1]))["zero_optimization"]["stage"]
+    assert 0 == json.loads("\n".join(config))["zero_optimization"]["stage"]
+    assert why_rank_program.startswith("# worker/rank.py starts your script in each rank")
     assert ["train.py"] == os.listdir(folder)  # noqa: PTH208 - names are enough
 
 
@@ -566,7 +567,7 @@ def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) ->
     words = (*CPU, "--stage", "2", "train.py", "--x")
     dry_run = spied("launch", "--dry-run", *words)
     assert 7 == spied("launch", *words).code
-    _, _, *config, _ = dry_run.stdout.splitlines()
+    _, _, *config, _, _ = dry_run.stdout.splitlines()
     assert "\n".join(config) + "\n" == (folder / "ds_config_zero2.json").read_text()
     expected = shown(dry_run)
     argv = (folder / "argv.txt").read_text().splitlines()

@@ -53,7 +53,9 @@ def test_there_are_plans_in_the_documents() -> None:
 def test_every_option_in_the_documents_exists() -> None:
     known = {
         option
-        for command in ("init", "plan", "launch", "machine", "measure", "check", "doctor")
+        for command in (
+            *("init", "plan", "launch", "machine", "measure", "report", "check", "doctor"),
+        )
         for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
     }
     # Another launcher's options stand behind its name, the script's behind the script.

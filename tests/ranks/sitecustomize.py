@@ -48,11 +48,12 @@ def watch_after_load(loader: Loader) -> None:
 def watch(engine_class: Any) -> None:
     """Write one report after the first call of `step` that updated the weights."""
     step = engine_class.step
+    reported = []
 
     def observed_step(engine: Any, *args: Any, **kwargs: Any) -> Any:
         result = step(engine, *args, **kwargs)
-        if engine.global_steps > 0 and engine_class.step is observed_step:
-            engine_class.step = step
+        if engine.global_steps > 0 and not reported:
+            reported.append(engine)
             write_report(describe(engine))
         return result
 

@@ -7,7 +7,7 @@ import pytest
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
-from zerowiz.ui.ended import failure
+from zerowiz.ui.outcome.ended import failure
 
 FIRST = RankEnd(rank=1, host="n1", status=139, ended_at=0.0, log="rank-1.log", tail=("a", "b"))
 

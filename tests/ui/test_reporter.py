@@ -14,6 +14,8 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
+from zerowiz.core.outcome.record import AttemptRecord
 from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.script import Convention, ScriptFacts
@@ -37,6 +39,20 @@ LAUNCH_PLAN = LaunchPlan(
 )
 FACTS = ScriptFacts(path="train.py", convention=Convention.HF_PARSER, integration=Integration.HF)
 LOST = LostEdit(path="ds_config.json", there=b"theirs\n", wanted="ours\n")
+MEASURED = AttemptRecord(
+    strategy="zero2",
+    why="it fits",
+    config_path="ds_config_zero2.json",
+    plan_path=None,
+    command=("deepspeed", "train.py"),
+    env={},
+    logs="/out/.zerowiz/runs/1/attempt-1",
+    resume_from=ResumeFrom.START,
+    resume_path=None,
+    started_at="2026-11-22T04:30:00Z",
+    predicted=PredictedFigures(memory=CountedMemory.ALLOCATED, peak_bytes=9),
+    measured=MeasuredFigures(ranks=2, peak_bytes=8, step_seconds=None),
+)
 RESUME = Resume(resume_from=ResumeFrom.START, script_args=())
 
 # What a person who wants results alone does not see.
@@ -46,6 +62,7 @@ COMMENTS: dict[str, Callable[[LaunchReporter], None]] = {
     "decision": lambda r: r.decision(DECISION, ()),
     "losses": lambda r: r.losses((LOST,)),
     "start": lambda r: r.start(LAUNCH_PLAN),
+    "attempt_measured": lambda r: r.attempt_measured(MEASURED, "out"),
 }
 EVENTS: dict[str, Callable[[LaunchReporter], None]] = {
     "event": lambda r: r.event("it went on"),

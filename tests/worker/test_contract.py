@@ -54,9 +54,15 @@ SAME = {
     "how a traceback begins": (rank.TRACEBACK.decode(), oom_text.TRACEBACK),
     "what a shell adds to a signal": (rank.SIGNALLED, verdict.SIGNALLED),
     "what an Accelerator is told on the CPU": (sees_one_rank(rank.ACCELERATE_ON_CPU), True),
-    "the variable of measured steps": (rank.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
-    "the same, where they are counted": (measured_script.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
-    "the variable of their folder": (measured_script.FOLDER_VARIABLE, own_script.FOLDER_VARIABLE),
+    "the variable of measured steps": (measured_script.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
+    "the folder of measured steps": (
+        measured_script.MEASURED_FOLDER,
+        attempt_folder.MEASURED_FOLDER,
+    ),
+    "the same folder's variable": (
+        measured_script.ATTEMPT_VARIABLE,
+        attempt_folder.ATTEMPT_VARIABLE,
+    ),
     "the folder's variable": (rank.ATTEMPT_VARIABLE, attempt_folder.ATTEMPT_VARIABLE),
     "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, attempt_folder.SUPERVISOR_VARIABLE),
     "the grace's variable": (rank.GRACE_VARIABLE, attempt_folder.GRACE_VARIABLE),

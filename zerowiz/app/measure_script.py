@@ -14,7 +14,8 @@ from zerowiz.app.reporter import LaunchReporter
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.values import replace
-from zerowiz.emit.own_script import read_rank_reports, run_own_script
+from zerowiz.emit.attempt_folder import read_measured
+from zerowiz.emit.own_script import run_own_script
 from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
 
 # For ranks to save and end at a deadline, or on Ctrl-C.
@@ -59,23 +60,22 @@ def measure_script(
     reporter.start(start.launch_plan)
     ranks = start.plan.request.job.machine.world_size
     with tempfile.TemporaryDirectory(prefix="zerowiz-measure-") as name:
-        folder = Path(name)
-        run = replace(start.run, folder=folder)
+        watch = replace(start.run, folder=Path(name)).watch(1, ranks)
         end = run_own_script(
             start.launch_plan,
-            run.watch(1, ranks),
+            watch,
             steps,
-            folder / "measured",
             deadline_s,
             os.environ,
             force=start.plan.options.force,
         )
         if end.status != 0:
             reporter.attempt_ended(end, start.strategy, 1)
+        measured = read_measured(watch.folder)
         return ScriptRun(
             planned=start.plan.decision.of(start.strategy),
             end=end,
-            ranks=read_rank_reports(folder / "measured", ranks),
+            ranks=[measured.get(rank, {}) for rank in range(ranks)],
             wanted_steps=steps,
         )
 

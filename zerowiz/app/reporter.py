@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from zerowiz.core.decision.flowchart import Decision
     from zerowiz.core.decision.remedies import Remedy
     from zerowiz.core.launch.plan import LaunchPlan
+    from zerowiz.core.outcome.record import AttemptRecord
     from zerowiz.core.outcome.resume import Resume
     from zerowiz.core.outcome.verdict import JobEnd
     from zerowiz.core.script import ScriptFacts
@@ -59,6 +60,9 @@ class LaunchReporter(Reporter, Protocol):
 
     def attempt_ended(self, end: "JobEnd", strategy: "Strategy", number: int) -> None:
         """How an attempt failed."""
+
+    def attempt_measured(self, attempt: "AttemptRecord", folder: str) -> None:
+        """What its memory and its steps were, beside the plan; the record is in the folder."""
 
     def next_attempt(self, strategy: "Strategy", resume: "Resume", number: int) -> None:
         """What is tried next."""

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "launch": "Plan, write the config, and run the script with deepspeed",
     "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",
     "measure": "Run real steps on this machine, and compare them with the prediction",
+    "report": "Compare the memory and step time of the last launch with its plan",
     "check": "Find mistakes in DeepSpeed configs, and fix them",
     "doctor": "Check, before a job starts, for what would make it fail here",
 }

@@ -7,6 +7,7 @@ together). On several nodes the folder is shared, or each node has its own.
 import json
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
 """Environment variable: the PID namespace of the supervisor, of `read_pid_namespace`."""
 GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
 """Environment variable: seconds from a request to end until a rank is killed."""
+
+MEASURED_FOLDER = "measured"
+"""What the ranks have measured of their steps, a file for each (`worker/measured_script.py`)."""
 
 ORDERS_FILE = "orders"
 """One order to a line: the number of a signal, or END_ORDER."""
@@ -53,6 +57,16 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content
+
+
+def read_measured(folder: Path) -> dict[int, Mapping[str, object]]:
+    """What each rank of an attempt has measured of its steps; ranks without a step are left out.
+
+    Args:
+        folder: Of the attempt.
+    """
+    read = {path: _read(path) for path in (folder / MEASURED_FOLDER).glob("rank-*.json")}
+    return {int(path.stem.removeprefix("rank-")): each for path, each in read.items() if each}
 
 
 class AttemptFolder:

@@ -1,29 +1,26 @@
-"""Run a person's own script for some optimizer steps, and read what its ranks measured."""
+"""Run a person's own script for some optimizer steps."""
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import cast
 
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.files import write_files
 from zerowiz.emit.supervise import Watch, supervise
 
-# `worker/measured_script.py` reads both.
-STEPS_VARIABLE, FOLDER_VARIABLE = "ZEROWIZ_MEASURED_STEPS", "ZEROWIZ_MEASURED_FOLDER"
+# `worker/measured_script.py` reads it.
+STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 
 
 def run_own_script(
     plan: LaunchPlan,
     watch: Watch,
     steps: int,
-    folder: Path,
     deadline_s: int,
     environ: Mapping[str, str],
     *,
@@ -35,9 +32,8 @@ def run_own_script(
 
     Args:
         plan: The launch.
-        watch: What is supervised.
+        watch: What is supervised; in its folder the ranks report.
         steps: After which the ranks end.
-        folder: Where they report.
         deadline_s: After it, the job is asked to end.
         environ: The caller's environment.
         force: Whether files that somebody changed are overwritten.
@@ -45,9 +41,8 @@ def run_own_script(
     Raises:
         ZerowizError: It could not be started.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     write_files(plan.files, force=force)
-    measured = {STEPS_VARIABLE: str(steps), FOLDER_VARIABLE: str(folder)}
+    measured = {STEPS_VARIABLE: str(steps)}
     try:
         with _stdout_to_stderr(), _deadline(deadline_s):
             return supervise(plan.argv, {**plan.environ(environ), **measured}, watch)
@@ -60,17 +55,6 @@ def _drop_shared_memory(port: int | None) -> None:
     pattern = f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_*"
     for buffer in Path("/dev/shm").glob(pattern):  # noqa: S108 - DeepSpeed's own place
         buffer.unlink(missing_ok=True)
-
-
-def read_rank_reports(folder: Path, ranks: int) -> tuple[Mapping[str, object], ...]:
-    """What each rank measured; empty for one that said nothing."""
-    return tuple(_read(folder / f"rank-{rank}.json") for rank in range(ranks))
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    with suppress(OSError, ValueError):
-        return cast("Mapping[str, object]", json.loads(path.read_text(encoding="utf-8")))
-    return {}
 
 
 def _ask_to_end(_number: int, _frame: FrameType | None) -> None:

@@ -4,10 +4,12 @@ import sys
 from contextlib import suppress
 
 from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.outcome.record import AttemptRecord
 from zerowiz.core.outcome.resume import Resume
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.core.strategy import Strategy
-from zerowiz.ui import ended, show
+from zerowiz.ui import show
+from zerowiz.ui.outcome import ended, report
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -27,6 +29,12 @@ class TerminalLaunchReporter(TerminalReporter):
         """Which rank failed first, and why."""
         with suppress(OSError):
             ended.failure(end, strategy, number, sys.stderr)
+
+    def attempt_measured(self, attempt: AttemptRecord, folder: str) -> None:
+        """What its memory and its steps were, beside the plan; the record is in the folder."""
+        if not self.quiet:
+            with suppress(OSError):
+                report.last_lines(attempt, folder, sys.stderr)
 
     def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
         """What is tried next, and from where the script goes on."""

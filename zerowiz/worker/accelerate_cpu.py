@@ -10,6 +10,9 @@ that is made here finds one, and an Accelerator that comes after it takes both.
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
+
+_KEPT: dict[str, Any] = {}
 
 
 def main() -> None:
@@ -29,7 +32,9 @@ def run_words(words: list[str]) -> None:
     else:
         sys.path[0] = str(Path(words[0]).resolve().parent)
         sys.argv = words
-        runpy.run_path(words[0], run_name="__main__")
+        # As Python does it for a script on its command line: `__file__` is absolute, and what the
+        # script has made lives until the interpreter ends.
+        _KEPT.update(runpy.run_path(str(Path(words[0]).absolute()), run_name="__main__"))
 
 
 if __name__ == "__main__":

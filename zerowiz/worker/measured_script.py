@@ -1,55 +1,77 @@
-"""Time the optimizer steps of a person's own script, and end it after so many; then it is training.
+"""Time the optimizer steps of a person's own script, and read its peak memory, while it trains.
 
-`rank.py` starts this file by its path, with the training's own words after it, where an environment
-variable says how many steps. The script stays as it is: the engine's `step` is wrapped once
-DeepSpeed has been imported, whoever imports it.
+`rank.py` starts this file by its path, with the training's own words after it, in every supervised
+job. The script stays as it is: the engine's `step` is wrapped once DeepSpeed has been imported,
+whoever imports it. `zerowiz measure` also ends the training after so many steps; otherwise nothing
+that fails here may end it, and nothing waits for the GPU.
 """
 
+import atexit
 import json
 import os
 import resource
 import runpy
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-# emit/own_script.py says both.
-STEPS_VARIABLE, FOLDER_VARIABLE = "ZEROWIZ_MEASURED_STEPS", "ZEROWIZ_MEASURED_FOLDER"
+# emit/own_script.py: after how many optimizer steps the training is ended, if it is.
+STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
+# emit/attempt_folder.py: the folder of the attempt, and in it that of these reports.
+ATTEMPT_VARIABLE, MEASURED_FOLDER = "ZEROWIZ_ATTEMPT", "measured"
 _ENGINE = "deepspeed.runtime.engine"
+# Of a long job the last ones count.
+_KEPT_STEPS = 100
+# Every one of the first steps is reported, later ones so often.
+_FIRST_STEPS, _REPORT_S = 16, 1.0
 
 
 class StepCounter:
     """Counts the optimizer steps of the first engine that takes one, and notes when each ended.
 
     Args:
-        steps: After so many the training is ended.
-        path: Where the report is written, after each step: a script may end by itself, in any way.
+        path: Where the report is written, while the script trains: it may end in any way.
+        steps: After so many the training is ended; None where it ends by itself.
     """
 
-    def __init__(self, steps: int, path: Path) -> None:
+    def __init__(self, path: Path, steps: int | None) -> None:
         self._steps = steps
         self._path = path
         self._engine: Any = None
         self._count = 0
-        self._moments: list[Any] = []
-        self._seconds: list[float] = []
+        self._report_at = 0.0
+        self._moments: deque[Any] = deque(maxlen=_KEPT_STEPS)
+        self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
 
     def count(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
         """An optimizer step of this engine has been queued."""
-        self._engine = engine if self._engine is None else self._engine
+        if self._engine is None:
+            self._engine = engine
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            atexit.register(self._report_last)
         if engine is not self._engine:
             return
         self._count += 1
         self._moments.append(self._now())
-        if self._count >= self._steps:
+        if self._steps is not None and self._count >= self._steps:
             self._end()
-        self._report()
+        if self._count <= _FIRST_STEPS or time.monotonic() >= self._report_at:
+            self._report()
+            self._report_at = time.monotonic() + _REPORT_S
+
+    def _report_last(self) -> None:
+        """Report once more when Python ends."""
+        with suppress(Exception):
+            self._report()
 
     @property
     def _on_gpu(self) -> bool:
@@ -67,12 +89,12 @@ class StepCounter:
     def _read_moments(self) -> None:
         """Read what has come so far, without waiting for the GPU."""
         while len(self._moments) > 1:
-            one, other, *_ = self._moments
+            one, other = self._moments[0], self._moments[1]
             if self._on_gpu and not other.query():
                 return
             seconds = one.elapsed_time(other) / 1000 if self._on_gpu else other - one
             self._seconds.append(round(seconds, 6))
-            del self._moments[0]
+            self._moments.popleft()
 
     def _report(self) -> None:
         """Write what was measured, in one step."""
@@ -82,7 +104,7 @@ class StepCounter:
         engine = self._engine
         content = {
             "steps": self._count,
-            "timed_step_seconds": self._seconds,
+            "timed_step_seconds": list(self._seconds),
             "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None,
             "host_peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "stage": engine.zero_optimization_stage(),
@@ -100,7 +122,7 @@ class StepCounter:
 
         if self._on_gpu:
             torch.cuda.synchronize()
-        self._report()
+        self._report_last()
         with suppress(Exception):
             # No rank breaks the connections of one that still writes.
             comm.barrier()
@@ -109,44 +131,50 @@ class StepCounter:
         os._exit(0)
 
 
-class EngineHook(MetaPathFinder, Loader):
-    """Wraps the engine's `step` when its module is imported."""
+class EngineHook(MetaPathFinder):
+    """Wraps the engine's `step` when its module is imported, whoever finds the module.
+
+    Args:
+        counter: Counts the steps.
+    """
 
     def __init__(self, counter: StepCounter) -> None:
         self._counter = counter
-        self._loader: Any = None
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the engine's module, loaded by this hook; None for all others."""
+        """The spec of the engine's module, as the other finders have it; None for all others."""
         if fullname != _ENGINE:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None:
-            self._loader, spec.loader = spec.loader, self
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._wrap_after_load(spec.loader)
         return spec
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader does."""
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
+    def _wrap_after_load(self, loader: Any) -> None:  # noqa: ANN401 - any loader
+        load = loader.exec_module
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then wrap the method."""
-        self._loader.exec_module(module)
-        engine: Any = module.DeepSpeedEngine
-        engine.step = counted(engine.step, self._counter)
+        def exec_module(module: Any) -> None:  # noqa: ANN401 - untyped library
+            load(module)
+            engine = module.DeepSpeedEngine
+            engine.step = counted(engine.step, self._counter)
+
+        loader.exec_module = exec_module
 
 
 def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:
     """The engine's `step`, which also counts; micro-steps that accumulate are none."""
 
+    @wraps(step)
     def counting(engine: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - untyped library
         before = engine.global_steps
         result = step(engine, *args, **named)
         if engine.global_steps != before:
-            counter.count(engine)
+            # A full disk, say, is no reason to end a training.
+            with suppress(Exception):
+                counter.count(engine)
         return result
 
     return counting
@@ -154,8 +182,10 @@ def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any
 
 def main() -> None:
     """Place the hook, then run the script, or `-m` and a module."""
-    path = Path(os.environ[FOLDER_VARIABLE]) / f"rank-{os.environ.get('RANK', '0')}.json"
-    counter = StepCounter(int(os.environ[STEPS_VARIABLE]), path)
+    folder = Path(os.environ[ATTEMPT_VARIABLE]) / MEASURED_FOLDER
+    steps = os.environ.get(STEPS_VARIABLE)
+    path = folder / f"rank-{os.environ.get('RANK', '0')}.json"
+    counter = StepCounter(path, None if steps is None else int(steps))
     sys.meta_path.insert(0, EngineHook(counter))
     # By its path, as this file is: zerowiz need not be installed where the ranks run.
     beside = runpy.run_path(str(Path(__file__).with_name("accelerate_cpu.py")))

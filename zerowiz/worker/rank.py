@@ -89,8 +89,6 @@ OPENMPI_VARIABLES = {
 # Of an Accelerator that is configured from outside (core/script/delivery.py); on DeepSpeed's CPU
 # accelerator it needs a state of its own first (accelerate_cpu.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
-# measured_script.py: after how many optimizer steps it ends the training.
-STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 # Signals that this process ignores: launchers and terminals signal the process group or the tree,
 # so the rank gets them as well, and this process has to outlive it.
 IGNORED_SIGNALS = (
@@ -110,7 +108,7 @@ def rank_command(words: list[str]) -> list[str]:
     words = words[len(local) :]
     program = words[: 2 if words[0] == "-m" else 1]
     on_cpu = ACCELERATE_ON_CPU.items() <= os.environ.items()
-    before = {"accelerate_cpu.py": on_cpu, "measured_script.py": STEPS_VARIABLE in os.environ}
+    before = {"accelerate_cpu.py": on_cpu, "measured_script.py": ATTEMPT_VARIABLE in os.environ}
     first = [str(Path(__file__).with_name(name)) for name, needed in before.items() if needed]
     return [sys.executable, "-u", *first, *program, *local, *words[len(program) :]]
 

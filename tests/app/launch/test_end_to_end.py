@@ -109,6 +109,14 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
         assert held == whole if stage == 0 else whole / 2 <= held < 0.52 * whole
     config = json.loads((tmp_path / f"ds_config_zero{stage}.json").read_text())
     assert stage == config["zero_optimization"]["stage"]
+    [attempt] = json.loads((tmp_path / "zerowiz-run.json").read_text())["attempts"]
+    measured = attempt["measured"]
+    assert 2 == measured["ranks"]
+    assert 0 < measured["step_seconds"] < 60
+    # On this accelerator all of a process counts, and torch and DeepSpeed alone are 300 MiB of it.
+    assert "resident" == attempt["predicted"]["memory"]
+    assert 300 * 2**20 < measured["peak_bytes"] < 3 * attempt["predicted"]["peak_bytes"]
+    assert done.stderr.rstrip().endswith("`zerowiz report` shows this again")
     assert "Traceback" not in done.stderr
     assert () == done.shared_memory_left or script.path.parent != TEMPLATES
 

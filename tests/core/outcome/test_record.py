@@ -2,10 +2,14 @@
 
 import json
 
-from zerowiz.core.outcome.record import AttemptRecord, RunRecord, render_record
+import pytest
+
+from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
+from zerowiz.core.outcome.record import AttemptRecord, RunRecord, parse_record, render_record
 from zerowiz.core.outcome.resume import ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
 from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
 
 RUNS = AttemptRecord(
     strategy="zero2",
@@ -18,6 +22,7 @@ RUNS = AttemptRecord(
     resume_from=ResumeFrom.START,
     resume_path=None,
     started_at="2026-11-22T04:30:00Z",
+    predicted=PredictedFigures(memory=CountedMemory.ALLOCATED, peak_bytes=9),
 )
 FIRST = RankEnd(
     rank=3, host="n2", status=1, ended_at=7.0, cuda_oom=True, tail=("no",), log="rank-3.log"
@@ -59,3 +64,20 @@ def test_a_run_lasts_from_its_first_attempt_to_its_last() -> None:
     assert 0 == content["exit"]
     assert RUNS.started_at == content["started_at"]
     assert WELL.ended_at == content["ended_at"]
+
+
+def test_what_was_predicted_and_measured_is_read_again() -> None:
+    measured = MeasuredFigures(ranks=2, peak_bytes=7, step_seconds=0.5)
+    text = render_record(replace(RECORD, attempts=(replace(DIED, measured=measured), RUNS)))
+    died, runs = parse_record(json.loads(text), "zerowiz-run.json").attempts
+    assert (RUNS.predicted, measured) == (died.predicted, died.measured)
+    assert died.end is not None
+    assert (1, Cause.CUDA_OOM) == (died.end.status, died.end.cause)
+    assert (2, None, None) == (runs.number, runs.end, runs.measured)
+
+
+def test_a_record_without_predictions_is_refused_by_name() -> None:
+    content = json.loads(render_record(RECORD))
+    del content["attempts"][0]["predicted"]
+    with pytest.raises(UsageError, match=r"`zerowiz-run\.json"):
+        parse_record(content, "zerowiz-run.json")

@@ -15,10 +15,12 @@ from zerowiz.app.launch.start import Start
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
+from zerowiz.core.measure.run_figures import measure_run, predict_run
 from zerowiz.core.outcome.next_strategy import memory_of
 from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, render_record
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.core.values import replace
+from zerowiz.emit.attempt_folder import read_measured
 from zerowiz.emit.files import replace_file, write_files
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise
@@ -75,10 +77,14 @@ def run_attempts(
             end = supervise(
                 start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, signals
             )
-            attempt = replace(attempt, ended_at=_now(), end=end)
+            reports = read_measured(watch.folder).values()
+            measured = measure_run(reports, attempt.predicted.memory)
+            attempt = replace(attempt, ended_at=_now(), end=end, measured=measured)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
             if end.status != 0:
                 reporter.attempt_ended(end, start.strategy, number)
+            if measured is not None:
+                reporter.attempt_measured(attempt, str(start.plan.options.output_dir or ""))
             next_start = _next_start(start, end, policy, number, began_at, reporter)
             if next_start is None or signals:
                 return _finish(record, start.plan, end.status, reporter)
@@ -131,18 +137,21 @@ def _update(record: RunRecord, plan: Plan, reporter: LaunchReporter) -> None:
 
 
 def _attempt(start: Start, logs: Path) -> AttemptRecord:
-    path = config_file(start.plan.options, start.strategy)
+    plan = start.plan
+    path = config_file(plan.options, start.strategy)
+    accelerator = plan.request.job.machine.accelerator
     return AttemptRecord(
         strategy=start.strategy.name,
         why=start.why,
         config_path=path,
-        plan_path=plan_path(path) if start.plan.options.config is None else None,
+        plan_path=plan_path(path) if plan.options.config is None else None,
         command=hide_secrets(start.launch_plan.argv),
         env=start.launch_plan.env,
         logs=str(logs),
         resume_from=start.resume.resume_from,
         resume_path=start.resume.path,
         started_at=_now(),
+        predicted=predict_run(plan.decision.of(start.strategy), accelerator),
     )
 
 

@@ -215,4 +215,5 @@ def make_launch_plan(
         notes=command.notes,
         master_port=port,
         supervised=supervised,
+        by_rank_program=by_rank_program,
     )

@@ -46,6 +46,8 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
     """The port of torch's rendezvous."""
     supervised: bool = False
     """Whether zerowiz supervises the job, instead of being replaced by it."""
+    by_rank_program: bool = False
+    """Whether DeepSpeed starts `worker/rank.py` in each rank, which starts the script."""
 
     def environ(self, callers: Mapping[str, str]) -> dict[str, str]:
         """The whole environment of the job."""

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from zerowiz.core.codec import decode, encode
+from zerowiz.core.outcome.figures import MeasuredFigures, PredictedFigures
 from zerowiz.core.outcome.resume import ResumeFrom
-from zerowiz.core.outcome.verdict import JobEnd
+from zerowiz.core.outcome.verdict import Cause, JobEnd
 
 SCHEMA_VERSION = 1
 FILE_NAME = "zerowiz-run.json"
@@ -29,8 +31,11 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
     resume_path: str | None
     started_at: str
     """In UTC, such as 2026-11-22T04:30:00Z."""
+    predicted: PredictedFigures
     ended_at: str | None = None
     end: JobEnd | None = None
+    measured: MeasuredFigures | None = None
+    """None as long as it runs, and where no rank took a step that DeepSpeed's engine counts."""
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -91,8 +96,56 @@ def render_record(record: RunRecord) -> str:
                 "started_at": attempt.started_at,
                 "ended_at": attempt.ended_at,
                 "end": _encode_end(attempt.end),
+                "predicted": encode(attempt.predicted),
+                "measured": encode(attempt.measured),
             }
             for number, attempt in enumerate(record.attempts, start=1)
         ],
     }
     return json.dumps(content, indent=2) + "\n"
+
+
+class EndSummary(Struct, frozen=True, kw_only=True):
+    """How an attempt ended."""
+
+    status: int
+    cause: Cause
+
+
+class AttemptSummary(Struct, frozen=True, kw_only=True):
+    """What the record says of one attempt, for a person."""
+
+    number: int
+    strategy: str
+    started_at: str
+    logs: str
+    predicted: PredictedFigures
+    end: EndSummary | None = None
+    """None as long as it runs."""
+    measured: MeasuredFigures | None = None
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """What the record says of a run, for a person."""
+
+    script: str
+    attempts: tuple[AttemptSummary, ...]
+
+
+def parse_record(content: object, path: str) -> RunSummary:
+    """The record of a run, as `render_record` wrote it.
+
+    Args:
+        content: Its JSON.
+        path: What errors call it.
+
+    Raises:
+        UsageError: It is no record, or that of a release that kept no predictions.
+    """
+    return decode(RunSummary, content, path)
+
+
+def encode_summary(summary: RunSummary) -> dict[str, object]:
+    """The summary as `report --json` prints it."""
+    attempts = [encode(attempt) for attempt in summary.attempts]
+    return {"schema_version": SCHEMA_VERSION, "script": summary.script, "attempts": attempts}

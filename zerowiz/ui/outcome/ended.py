@@ -11,7 +11,7 @@ from zerowiz.core.script import LOCAL_RANK_FLAG
 from zerowiz.core.strategy import Strategy
 from zerowiz.ui.text.table import say
 
-_CAUSES: Mapping[Cause, str] = {
+CAUSES: Mapping[Cause, str] = {
     Cause.FINISHED: "it finished",
     Cause.CUDA_OOM: "it ran out of GPU memory",
     Cause.HOST_OOM: "the host ran out of memory",
@@ -59,7 +59,7 @@ def _why(end: JobEnd) -> str:
     """Its cause; a signal by name, as SIGSEGV is a bug and SIGKILL somebody's will."""
     names = {128 + number: number.name for number in signal.Signals}
     killed_by = names.get(end.status) if end.cause is Cause.KILLED else None
-    return _CAUSES[end.cause] if killed_by is None else f"{_CAUSES[end.cause]} by {killed_by}"
+    return CAUSES[end.cause] if killed_by is None else f"{CAUSES[end.cause]} by {killed_by}"
 
 
 def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -> None:

@@ -1,0 +1,89 @@
+"""`zerowiz report`: the last launch beside its plan."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.harness import Run
+
+from zerowiz.core.outcome.record import FILE_NAME
+
+ENDED = {"status": 0, "cause": "finished", "rank": None, "last_lines": []}
+DIED = {"status": 1, "cause": "cuda_oom", "rank": 1, "last_lines": ["no"]}
+PREDICTED = {
+    "memory": "allocated",
+    "peak_bytes": 30 * 2**30,
+    "step_seconds": 0.171,
+    "low_step_seconds": 0.128,
+    "high_step_seconds": 0.228,
+}
+MEASURED = {"ranks": 2, "peak_bytes": 32 * 2**30, "step_seconds": 0.2}
+
+
+def write(folder: Path, *attempts: dict[str, object]) -> None:
+    """A record of these attempts, each said where it differs."""
+    common = {"strategy": "zero2", "started_at": "2026-11-22T04:30:00Z", "predicted": PREDICTED}
+    logs = str(folder / "logs")
+    told = [
+        {"number": number, **common, "logs": logs, "end": None, "measured": None, **attempt}
+        for number, attempt in enumerate(attempts, start=1)
+    ]
+    content = {"schema_version": 1, "script": "train.py", "attempts": told}
+    (folder / FILE_NAME).write_text(json.dumps(content))
+
+
+def test_each_attempt_stands_with_its_figures_and_its_end(here: Run, folder: Path) -> None:
+    write(folder, {"end": DIED}, {"strategy": "zero3", "end": ENDED, "measured": MEASURED})
+    shown = here("report")
+    assert 0 == shown.code, shown.stderr
+    assert [
+        "train.py, attempt 1 (zero2), 2026-11-22T04:30:00Z: it ran out of GPU memory, status 1",
+        "Nothing was measured: DeepSpeed's engine took no optimizer step",
+        f"Logs: {folder}/logs",
+        "",
+        "train.py, attempt 2 (zero3), 2026-11-22T04:30:00Z: it finished, status 0",
+        "                 predicted   measured    error",
+        "peak GPU memory  30.00 GiB  32.00 GiB   -6.2 %",
+        "time of a step     0.171 s    0.200 s  -14.5 %",
+        "The predicted interval of a step is 0.128 to 0.228 s",
+        f"Logs: {folder}/logs",
+    ] == shown.stdout.splitlines()
+
+
+def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder: Path) -> None:
+    write(folder, {})
+    assert "Nothing is measured yet" in here("report").stdout
+    reports = folder / "logs" / "measured"
+    reports.mkdir(parents=True)
+    report = {"timed_step_seconds": [9, 0.2, 0.2, 0.2], "peak_bytes": 2**30}
+    (reports / "rank-0.json").write_text(json.dumps(report))
+    shown = here("report").stdout
+    assert "it is running" in shown
+    assert "0.200 s" in shown
+
+
+def test_programs_get_one_object(here: Run, folder: Path) -> None:
+    (folder / "out").mkdir()
+    write(folder / "out", {"end": ENDED, "measured": MEASURED})
+    [attempt] = json.loads(here("report", "out", "--json").stdout)["attempts"]
+    assert (PREDICTED, MEASURED) == (attempt["predicted"], attempt["measured"])
+    assert {"status": 0, "cause": "finished"} == attempt["end"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, f"`{FILE_NAME}` cannot be read: no such file or directory"),
+        ("{", f"`{FILE_NAME}` is not JSON"),
+        ("{}", f"`{FILE_NAME}"),
+    ],
+)
+def test_what_is_no_record_is_an_error(
+    here: Run, folder: Path, content: str | None, expected: str
+) -> None:
+    if content is not None:
+        (folder / FILE_NAME).write_text(content)
+    failed = here("report")
+    assert failed.code in {1, 2}
+    assert failed.problem.startswith(expected)
+    assert content is not None or "zerowiz launch --supervise" in failed.hints

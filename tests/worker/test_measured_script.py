@@ -1,0 +1,119 @@
+"""A supervised script is what it would be alone, and its steps are counted beside it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kills.harness import SHIM
+
+from zerowiz.emit.attempt_folder import ATTEMPT_VARIABLE, read_measured
+
+AS_ALONE = """\
+import atexit, json, multiprocessing, sys
+
+class Mine:
+    pass
+
+def child(queue):
+    queue.put(Mine())
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.Queue()
+    process = spawn.Process(target=child, args=(queue,))
+    process.start()
+    mine = queue.get()
+    process.join()
+    facts = [__file__, __name__, type(mine) is Mine, sys.argv[1:], sys.path[0]]
+    atexit.register(lambda: print(json.dumps([*facts, Mine is not None]), flush=True))
+    sys.exit(3)
+"""
+# What of DeepSpeed's engine is counted.
+ENGINE = """\
+class DeepSpeedEngine:
+    device = __import__("torch").device("cpu")
+    global_steps = micro_steps = 0
+    zero_optimization_stage = lambda self: 2
+    train_micro_batch_size_per_gpu = lambda self: 4
+    gradient_accumulation_steps = lambda self: 2
+
+    def step(self, lr_kwargs=None):
+        "Take one."
+        self.micro_steps += 1
+        self.global_steps = self.micro_steps // 2
+"""
+TRAINING = """\
+import os
+from deepspeed.runtime.engine import DeepSpeedEngine
+
+engine, other = DeepSpeedEngine(), DeepSpeedEngine()
+assert "Take one." == DeepSpeedEngine.step.__doc__
+for _ in range(10):
+    engine.step()
+    other.step()
+"""
+
+
+def supervised(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "train.py").write_text(script)
+    environ = {
+        **os.environ,
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "CROSS_RANK": "0",
+        ATTEMPT_VARIABLE: str(folder / "attempt"),
+        "PYTHONPATH": str(folder),
+    }
+    words = [sys.executable, str(SHIM), "train.py", "--lr", "1"]
+    return subprocess.run(
+        words, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_supervised_script_sees_what_it_sees_alone(tmp_path: Path) -> None:
+    done = supervised(tmp_path, AS_ALONE)
+    assert 3 == done.returncode, done.stderr
+    path = tmp_path / "train.py"
+    expected = [str(path), "__main__", True, ["--lr", "1"], str(tmp_path), True]
+    assert expected == json.loads(done.stdout)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    package = tmp_path / "deepspeed" / "runtime"
+    package.mkdir(parents=True)
+    (package / "engine.py").write_text(ENGINE)
+    (package / "__init__.py").touch()
+    (package.parent / "__init__.py").touch()
+    return tmp_path
+
+
+def test_the_optimizer_steps_of_one_engine_are_counted_to_the_end(engine: Path) -> None:
+    done = supervised(engine, TRAINING)
+    assert 0 == done.returncode, done.stderr
+    measured = read_measured(engine / "attempt")
+    assert [1] == [*measured]
+    assert 5 == measured[1]["steps"]
+    assert isinstance(measured[1]["timed_step_seconds"], list)
+    assert 4 == len(measured[1]["timed_step_seconds"])
+
+
+def test_a_script_that_leaves_at_once_is_counted_too(engine: Path) -> None:
+    done = supervised(engine, TRAINING + "os._exit(0)\n")
+    assert 0 == done.returncode, done.stderr
+    assert 5 == read_measured(engine / "attempt")[1]["steps"]
+
+
+def test_what_cannot_be_counted_ends_no_training(engine: Path) -> None:
+    (engine / "attempt").mkdir()
+    (engine / "attempt" / "measured").write_text("no folder")
+    done = supervised(engine, TRAINING + "print('trained')\n")
+    assert (0, "trained\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_a_script_without_an_engine_leaves_nothing(tmp_path: Path) -> None:
+    assert 0 == supervised(tmp_path, "").returncode
+    assert {} == read_measured(tmp_path / "attempt")

@@ -1,0 +1,1 @@
+"""How a launched job ended, and what it took beside its plan."""
