@@ -48,7 +48,7 @@ def watch_after_load(loader: Loader) -> None:
 def watch(engine_class: Any) -> None:
     """Write one report after the first call of `step` that updated the weights."""
     step = engine_class.step
-    reported = []
+    reported: list[Any] = []
 
     def observed_step(engine: Any, *args: Any, **kwargs: Any) -> Any:
         result = step(engine, *args, **kwargs)
