@@ -93,7 +93,7 @@ host's part longer. Steps of stage 3 are left out, as most were not steady yet; 
 steps differ by more than 15 %, and those beside which other jobs ran. The same setting measured twice differs by 1 to 35 %.
 Constants were fitted on the fitted side, but for the two of stage 3's hooks, which are from two published times (qwen, at stage
 3 with 256 tokens: 1.8B on one GPU, 7B on two). No other published time fitted anything. With the optimizer on the host the published ones take twice as long as
-predicted: how many cores each of those ranks had is not known.
+predicted: how many cores each of those ranks had is not known. No step in fp32 fitted anything: its time came after the constants.
 """
 
 _HOST_STARTS_INTRO = """\

@@ -200,13 +200,12 @@ def test_the_price_of_a_machine_in_a_file_is_by_its_name(here: Run, folder: Path
 
 
 def test_a_run_without_a_time_has_its_reason_and_no_table(here: Run) -> None:
-    result = here(*ON_FOUR, "--precision", "fp32", "--tokens", "1B")
+    result = here(*ON_FOUR, "--trainer", "grpo", "--tokens", "1B")
     tail = result.stdout.partition("\nRun ")[2].strip()
-    assert (
-        "1 B tokens: no step time is predicted, as zerowiz has no speeds for GPUs in fp32" == tail
-    )
-    listed = here(*ALL, "--precision", "fp32", "--tokens", "1B", "--gpus-per-node", "1")
-    assert "No step time is predicted, as zerowiz has no speeds for GPUs in fp32" in listed.stdout
+    why = "zerowiz cannot predict the time to generate completions"
+    assert f"1 B tokens: no step time is predicted, as {why}" == tail
+    listed = here(*ALL, "--trainer", "grpo", "--tokens", "1B", "--gpus-per-node", "1")
+    assert f"No step time is predicted, as {why}" in listed.stdout
 
 
 def test_what_is_said_is_not_assumed(here: Run) -> None:

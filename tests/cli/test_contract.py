@@ -165,9 +165,9 @@ def test_the_plan_says_how_long_a_step_takes_and_what_for(here: Run) -> None:
     "words",
     [
         ("--machine", "cpu", "--model", "10m"),
-        ("--machine", "1xH200", "--model", "1b", "--precision", "fp32"),
+        ("--machine", "1xH200", "--model", "1b", "--trainer", "grpo"),
     ],
-    ids=["cpu", "a precision without a rate"],
+    ids=["cpu", "sampled completions"],
 )
 def test_a_time_that_is_unknown_is_null(here: Run, words: tuple[str, ...]) -> None:
     names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")

@@ -20,6 +20,7 @@ ROW = {
     "pcie_generation": 4,
     "bf16_flop_per_s": 119500000000000,
     "fp16_flop_per_s": 119500000000000,
+    "fp32_flop_per_s": 59800000000000,
     "memory_bytes_per_s": 864000000000,
     "pcie_spelling": None,
 }
@@ -30,6 +31,7 @@ SOURCE = {
     "nvlink": "none between 8 x L20 in `nvidia-smi topo -m`: https://github.com/NVIDIA/nccl/issues/1817",
     "pcie": "https://technical.city/pl/video/L20",
     "flops": VERL,
+    "fp32": "[?] 59.8 TFLOPS",
     "bandwidth": "https://technical.city/pl/video/L20",
 }
 NEXT = """  {

@@ -57,6 +57,9 @@ GROUPS: Mapping[str, Callable[[Sample], str]] = {
     "link": lambda each: "no peer-to-peer" if each.row.get("nccl_p2p") is False else "NVLink",
     "checkpointing": lambda each: "with" if each.row["gradient_checkpointing"] else "without",
     "method": lambda each: each.rank.workload.method.value,
+    "precision": lambda each: (
+        (each.rank.workload.torch_autocast or each.rank.workload.precision).value
+    ),
     "file": lambda each: each.row["file"].removesuffix(".jsonl"),
     "steps": lambda each: "free-running" if each.free_running else "synchronised",
 }

@@ -60,8 +60,7 @@ _SELDOM = frozenset({("precision", "fp32"), ("loss", "chunked")})
 _LORA_WORTH = 0.6
 _LORA_RANK = 16
 
-# Where no rate is known: FP32 products on a GPU, and a CPU rank.
-_FP32_FLOP_PER_S = 40e12
+# Where no time is predicted: a CPU rank.
 _CPU_FLOP_PER_S = 10e9
 
 # How many of all combinations are looked at, in an order that is no order; so many of one engine.
@@ -167,8 +166,7 @@ def _step_seconds(planned: PlannedTrial, evaluated: StrategyEstimate, model: Mod
     if predicted is not None:
         return predicted.expected_seconds
     tokens = workload.micro_batch * workload.sequence_tokens * workload.accumulation_steps
-    on_cpu = planned.job is None or planned.job.machine.accelerator is Accelerator.CPU
-    return 6 * model.params * tokens / (_CPU_FLOP_PER_S if on_cpu else _FP32_FLOP_PER_S)
+    return 6 * model.params * tokens / _CPU_FLOP_PER_S
 
 
 def _points(models: Sequence[str], gpus: int, count: int, *, on_cuda: bool) -> list[Point]:

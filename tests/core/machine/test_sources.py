@@ -37,6 +37,7 @@ MODEL = GpuModel(
     pcie_generation=5,
     bf16_flop_per_s=None,
     fp16_flop_per_s=1,
+    fp32_flop_per_s=1,
     memory_bytes_per_s=1,
     pcie_spelling=None,
     source={"total": "a test"},

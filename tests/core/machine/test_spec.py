@@ -32,6 +32,7 @@ SOURCE_GROUPS = {
     "nvlink",
     "pcie",
     "flops",
+    "fp32",
     "bandwidth",
 }
 # Too short to tell which GPU: these are refused with a list, and no other name is.

@@ -17,7 +17,15 @@ def test_an_h200_is_as_fast_as_its_datasheet_says() -> None:
     rates = find_rates(_machine("NVIDIA H200"), read_gpu_table())
     assert rates is not None
     assert 989_000_000_000_000 == pytest.approx(rates.flop_per_s(Precision.BF16), rel=0.01)
+    assert 67_000_000_000_000 == rates.flop_per_s(Precision.FP32)
     assert 4_800_000_000_000 == rates.memory_bytes_per_s
+
+
+def test_fp32_is_no_rate_of_the_tensor_cores() -> None:
+    """TF32 has half the rate of bf16 or a quarter, and is not what torch takes by itself."""
+    for gpu in read_gpu_table():
+        assert gpu.fp32_flop_per_s < 0.65 * gpu.fp16_flop_per_s, gpu.name
+        assert "fp32" in gpu.source
 
 
 def test_no_rate_is_known_of_a_slice() -> None:

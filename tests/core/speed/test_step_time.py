@@ -238,12 +238,8 @@ def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
     assert alone * 2 < together
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [Workload(precision=Precision.FP32), Workload(trainer=Trainer.GRPO)],
-    ids=["a precision without a rate", "sampled completions"],
-)
-def test_what_nothing_counts_has_no_time(workload: Workload) -> None:
+def test_what_nothing_counts_has_no_time() -> None:
+    workload = Workload(trainer=Trainer.GRPO)
     rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
     assert predict_step_time(LARGE, rank, H200, RATES) is None
 
@@ -268,7 +264,6 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 @pytest.mark.parametrize(
     ("spec", "workload", "why"),
     [
-        ("H200", Workload(precision=Precision.FP32), "zerowiz has no speeds for GPUs in fp32"),
         ("V100-32GB", Workload(precision=Precision.BF16), "zerowiz has no speed for Tesla V100"),
         ("H200", Workload(trainer=Trainer.GRPO), "the time to generate completions"),
         ("H200", Workload(), "NVMe offload"),
@@ -277,6 +272,21 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
     machine = parse_spec(spec, TABLE)
     assert why in why_untimed(workload, machine, find_rates(machine, TABLE))
+
+
+def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
+    """Outside the tensor cores; what a kernel moves is twice as large, but for the loss."""
+    times = {}
+    for precision in (Precision.BF16, Precision.FP32):
+        workload = Workload(precision=precision)
+        rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+        found = predict_step_time(LARGE, rank, H200, RATES)
+        assert found is not None
+        times[precision] = {term.kind: term.exposed_seconds for term in found.terms}
+    bf16, fp32 = times[Precision.BF16], times[Precision.FP32]
+    slower = fp32[TermKind.MATRIX_PRODUCTS] / bf16[TermKind.MATRIX_PRODUCTS]
+    assert 8 < slower < 989 / 67
+    assert 1.5 < fp32[TermKind.ELEMENTWISE] / bf16[TermKind.ELEMENTWISE] < 2
 
 
 def test_a_machine_without_rates_has_a_reason() -> None:

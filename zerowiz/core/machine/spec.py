@@ -49,6 +49,8 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     bf16_flop_per_s: Count | None = None
     """Dense; `None` where the GPU has no bf16 arithmetic."""
     fp16_flop_per_s: Count
+    fp32_flop_per_s: Count
+    """Outside the tensor cores: torch takes no TF32 for products of matrices by itself."""
     memory_bytes_per_s: Count
     pcie_spelling: str | None = None
     """The name of the PCIe card, where a short name means the SXM board."""

@@ -15,15 +15,19 @@ class GpuRates(Struct, frozen=True, kw_only=True):
     bf16_flop_per_s: int | None
     """Dense; None where the GPU has no bf16 arithmetic."""
     fp16_flop_per_s: int
+    fp32_flop_per_s: int
+    """Outside the tensor cores, as torch computes unless a script allows TF32."""
     memory_bytes_per_s: int
     pcie_bytes_per_s: int
     """In one direction."""
 
     def flop_per_s(self, precision: Precision) -> int | None:
         """Of products of matrices in this precision; None where it is not known."""
-        if precision is Precision.BF16:
-            return self.bf16_flop_per_s
-        return self.fp16_flop_per_s if precision is Precision.FP16 else None
+        return {
+            Precision.BF16: self.bf16_flop_per_s,
+            Precision.FP16: self.fp16_flop_per_s,
+            Precision.FP32: self.fp32_flop_per_s,
+        }[precision]
 
 
 def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
@@ -41,6 +45,7 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
     return GpuRates(
         bf16_flop_per_s=found.bf16_flop_per_s,
         fp16_flop_per_s=found.fp16_flop_per_s,
+        fp32_flop_per_s=found.fp32_flop_per_s,
         memory_bytes_per_s=found.memory_bytes_per_s,
         pcie_bytes_per_s=found.pcie_bytes_per_s,
     )

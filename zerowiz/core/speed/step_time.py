@@ -29,7 +29,7 @@ from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import Precision, Reference, Workload
+from zerowiz.core.workload import Reference, Workload
 
 _FORMULAS: Mapping[TermKind, str] = {
     TermKind.MATRIX_PRODUCTS: "2 t x weights forward, 4 t backward, 2 t again where checkpointed",
@@ -238,8 +238,6 @@ def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) ->
     precision = workload.torch_autocast or workload.precision
     if machine.accelerator is not Accelerator.CUDA:
         return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
-    if precision is Precision.FP32:
-        return f"zerowiz has no speeds for GPUs in {precision}"
     if rates is None:
         return _why_no_rates(machine)
     if rates.flop_per_s(precision) is None:
