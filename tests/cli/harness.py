@@ -160,6 +160,8 @@ class Terminal:
             dimensions=(lines, columns),
             timeout=_PATIENCE_SECONDS,
         )
+        # People's keys need no pause before them.
+        self.child.delaybeforesend = None
         self.quiet = False
 
     def resize(self, columns: int, lines: int) -> None:

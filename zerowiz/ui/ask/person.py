@@ -86,11 +86,12 @@ class TerminalPerson:
         *,
         can_go_back: bool,
     ) -> str | Back:
+        plain.show(question)
         while True:
-            answer = plain.ask_plainly(question, can_go_back=can_go_back)
+            answer = plain.read_answer(question, can_go_back=can_go_back)
             if isinstance(answer, Back):
                 return answer
-            problem = question.problem(answer) or _refused(answer, check)
+            problem = plain.problem(question, answer) or _refused(answer, check)
             if problem is None:
                 plain.show_consequence(answer, consequence)
                 return answer

@@ -12,7 +12,19 @@ from zerowiz.ui.text.fold import fold
 _BACK, _MORE = "<", "?"
 
 
-def ask_plainly(question: Question, *, can_go_back: bool) -> str | Back:
+def show(question: Question) -> None:
+    """The question, and its choices with their numbers."""
+    sys.stderr.write("\n")
+    if question.why:
+        say(question.why)
+    say(f"? {question.text}")
+    if question.kind is AnswerKind.CHOICE:
+        for number, choice in enumerate(question.choices, 1):
+            detail = f" - {choice.detail}" if choice.detail else ""
+            say(f"{number}) {choice.title}{detail}", indent=2)
+
+
+def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
     """One line of a person; a number means the choice before which it stands.
 
     Raises:
@@ -20,13 +32,19 @@ def ask_plainly(question: Question, *, can_go_back: bool) -> str | Back:
         EOFError: The input ended.
     """
     while True:
-        _show(question)
         line = _read(_prompt(question, can_go_back=can_go_back))
         if line == _BACK and can_go_back:
             return Back.BACK
         if line != _MORE or not question.more:
             return _answer(question, line)
         say(question.more, indent=2)
+
+
+def problem(question: Question, answer: str) -> str | None:
+    """Why this answer cannot be taken, in the words of what is seen: numbers."""
+    if question.kind is AnswerKind.CHOICE and question.problem(answer):
+        return f"a number from 1 to {len(question.choices)}"
+    return question.problem(answer)
 
 
 def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
@@ -40,17 +58,6 @@ def say(text: str, *, indent: int = 0) -> None:
     for line in spell(text).splitlines():
         plain = "".join(c if c.isprintable() else "?" for c in line)
         sys.stderr.write(fold(" " * indent + plain, sys.stderr, hang=indent + 2) + "\n")
-
-
-def _show(question: Question) -> None:
-    sys.stderr.write("\n")
-    if question.why:
-        say(question.why)
-    say(f"? {question.text}")
-    if question.kind is AnswerKind.CHOICE:
-        for number, choice in enumerate(question.choices, 1):
-            detail = f" - {choice.detail}" if choice.detail else ""
-            say(f"{number}) {choice.title}{detail}", indent=2)
 
 
 def _prompt(question: Question, *, can_go_back: bool) -> str:

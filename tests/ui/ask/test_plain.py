@@ -1,0 +1,167 @@
+"""Questions at a terminal that can only print: numbers, lines, and no escape sequence at all."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from cli.harness import CTRL_C, CTRL_D, Terminal
+
+PROGRAM = (str(Path(__file__).with_name("asking.py")),)
+MENU = {
+    "key": "menu",
+    "flag": "$menu",
+    "text": "Which goal?",
+    "why": "This is why.",
+    "kind": "choice",
+    "default": "own",
+    "more": "The first line of it.\nThe second line of it.",
+    "choices": [
+        {"value": "fast", "title": "the fastest", "detail": "at the same batch"},
+        {"value": "own", "title": "my own micro-batch"},
+        {"value": "other", "title": "my other goal"},
+    ],
+}
+TEXT = {"key": "text", "flag": "$text", "text": "Which one?"}
+COUNT = {"key": "count", "flag": "$count", "text": "How many?", "kind": "count", "default": "8"}
+PATH = {"key": "path", "flag": "PATH", "text": "Where?", "kind": "path"}
+CONFIRM = {"key": "go", "flag": "$yes", "text": "Go on?", "kind": "confirm", "default": "yes"}
+
+Ask = Callable[..., Terminal]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """Ask these questions at a dumb terminal."""
+    opened: list[Terminal] = []
+
+    def run(*questions: Mapping[str, object], columns: int = 80, term: str = "dumb") -> Terminal:
+        listed = tmp_path / "questions.json"
+        listed.write_text(json.dumps(questions))
+        words, env = [str(listed)], {"TERM": term, "HOME": "/home/somebody"}
+        opened.append(Terminal(tmp_path, words, env, program=PROGRAM, columns=columns))
+        return opened[-1]
+
+    yield run
+    for one in opened:
+        one.child.close(force=True)
+
+
+def answers(person: Terminal) -> list[str]:
+    """What was answered, once all is; no byte steered the terminal."""
+    assert 0 == person.end(), person.text
+    assert b"\x1b" not in person.received
+    got: list[str] = json.loads(person.text.splitlines()[-1])
+    return got
+
+
+def test_a_question_is_lines_and_choices_have_numbers(ask: Ask) -> None:
+    person = ask(TEXT, MENU)
+    person.reply("answer:", "x\n")
+    person.reply("number (Enter: 2, ?: more, <: back):", "1\n")
+    assert ["x", "fast"] == answers(person)
+    assert [
+        "a line before",
+        "",
+        "? Which one?",
+        "  answer: x",
+        "  -> leads to <x>",
+        "told after text",
+        "",
+        "This is why.",
+        "? Which goal?",
+        "  1) the fastest - at the same batch",
+        "  2) my own micro-batch",
+        "  3) my other goal",
+        "  number (Enter: 2, ?: more, <: back): 1",
+        "  -> leads to <fast>",
+        "told after menu",
+    ] == person.text.splitlines()[:-1]
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown", ""])
+def test_what_terminal_can_only_print(ask: Ask, term: str) -> None:
+    person = ask(COUNT, term=term)
+    person.reply("answer (Enter: 8):", "\n")
+    assert ["8"] == answers(person)
+
+
+@pytest.mark.parametrize(
+    ("question", "typed", "answer"),
+    [
+        (MENU, "", "own"),
+        (MENU, "3", "other"),
+        (MENU, "the", "fast"),
+        (MENU, "MY OWN", "own"),
+        (MENU, "other", "other"),
+        (CONFIRM, "", "yes"),
+        (CONFIRM, "n", "no"),
+        (CONFIRM, "YES", "yes"),
+        (PATH, "~/a/", "/home/somebody/a"),
+        (TEXT, " x ", "x"),
+    ],
+)
+def test_what_a_line_means(
+    ask: Ask, question: Mapping[str, object], typed: str, answer: str
+) -> None:
+    person = ask(question)
+    person.reply("):" if question in (MENU, CONFIRM) else "answer:", typed + "\n")
+    assert [answer] == answers(person)
+
+
+@pytest.mark.parametrize(
+    ("question", "typed", "problem", "good"),
+    [
+        (MENU, "0", "a number from 1 to 3", "1"),
+        (MENU, "4", "a number from 1 to 3", "1"),
+        (MENU, "my", "a number from 1 to 3", "1"),
+        (COUNT, "many", "a whole number from 1 on", "8"),
+        (CONFIRM, "maybe", "yes or no", "yes"),
+        (TEXT, "", "an answer is needed", "x"),
+        (TEXT, "bad", "`bad` is bad\n  say `good`", "x"),
+    ],
+)
+def test_an_answer_that_is_none_is_asked_again(
+    ask: Ask, question: Mapping[str, object], typed: str, problem: str, good: str
+) -> None:
+    person = ask(question)
+    person.reply(":", typed + "\n")
+    person.reply(f"  ! {problem}\n  ", good + "\n")
+    assert 1 == len(answers(person))
+    # The question itself stands above, as it does on paper.
+    assert 1 == person.text.count(str(question["text"]))
+
+
+def test_a_question_mark_tells_more(ask: Ask) -> None:
+    person = ask(MENU)
+    person.reply("):", "?\n")
+    person.reply("  The first line of it.\n  The second line of it.\n  number", "\n")
+    assert ["own"] == answers(person)
+
+
+def test_less_than_goes_back_but_not_from_the_first(ask: Ask) -> None:
+    person = ask(TEXT, COUNT)
+    person.reply("answer:", "<\n")
+    person.reply("(Enter: 8, <: back):", "<\n")
+    person.reply("? Which one?\n  answer:", "again\n")
+    person.reply("told after text\n\n? How many?\n  answer (Enter: 8, <: back):", "9\n")
+    assert ["again", "9"] == answers(person)
+
+
+def test_lines_are_folded_between_words(ask: Ask) -> None:
+    person = ask({**MENU, "why": "word " * 30}, columns=50)
+    person.reply("):", "\n")
+    assert ["own"] == answers(person)
+    assert 30 == person.text.count("word")
+
+
+@pytest.mark.parametrize("key", [CTRL_C, CTRL_D], ids=["ctrl-c", "ctrl-d"])
+@pytest.mark.parametrize("question", [TEXT, MENU, CONFIRM], ids=lambda question: question["key"])
+def test_the_end_is_130_and_on_a_line_of_its_own(
+    ask: Ask, question: Mapping[str, object], key: str
+) -> None:
+    person = ask(question)
+    person.reply(":", key)
+    assert 130 == person.end()
+    assert "error: interrupted; nothing was written" == person.text.splitlines()[-1]
+    assert b"\x1b" not in person.received
