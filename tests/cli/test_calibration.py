@@ -52,7 +52,7 @@ def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(
 ) -> None:
     calibrated, notes = planned(tmp_path, measured, "--machine", "2xH200")
     bare, silent = planned(tmp_path, measured, "--machine", "2xH200", "--no-calibration")
-    assert "times are calibrated by 1 setting that was measured on this machine" in notes
+    assert "step times are scaled by 1 setting measured on this machine" in notes
     assert "calibrated" not in silent
     times = [each["zero2"]["step_seconds"] for each in (calibrated, bare)]
     assert times[0] > 1.05 * times[1]

@@ -144,9 +144,9 @@ def test_every_machine_is_asked_where_all_are(here: Run) -> None:
     head, *rows = result.stdout.partition("machine ")[2].splitlines()
     assert ["strategy", "verdict", "peak", "room", "step", "(step)", "tokens/s"] == head.split()
     assert [row for row in rows if row.startswith("2xH100-80GB ")]
-    assert "more machines fit: `--json` lists them all." in result.stdout
+    assert "more machines fit: list them all with `--json`." in result.stdout
     assert re.search(
-        r"\nThe model does not fit \d+ of the \d+ GPUs of the table in any number", result.stdout
+        r"\nThe model does not fit \d+ of the \d+ GPUs of the table in any count", result.stdout
     )
     assert "assumed micro-batch 1" in result.stderr
 
@@ -182,8 +182,8 @@ def test_what_the_batch_leaves_out_is_not_said_to_be_too_large(here: Run) -> Non
     assert found["gpus_tried"] == len(shown) + left_out
     assert found["gpus_without_a_plan"] > 20
     said = " ".join(here(*words).stdout.split())
-    assert f"Left out, {found['gpus_without_a_plan']} of the 34 GPUs" in said
-    assert "`--global-batch 7` is not a multiple of 2 GPUs" in said
+    assert f"Not listed, {found['gpus_without_a_plan']} of the 34 GPUs" in said
+    assert "`--global-batch 7` is not a multiple of 2 ranks" in said
 
 
 def test_the_price_of_a_machine_in_a_file_is_by_its_name(here: Run, folder: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_run_without_a_time_has_its_reason_and_no_table(here: Run) -> None:
     why = "zerowiz cannot predict the time to generate completions"
     assert f"1 B tokens: no step time is predicted, as {why}" == tail
     listed = here(*ALL, "--trainer", "grpo", "--tokens", "1B", "--gpus-per-node", "1")
-    assert f"No step time is predicted, as {why}" in listed.stdout
+    assert f"zerowiz predicts no step time: {why}" in listed.stdout
 
 
 def test_what_is_said_is_not_assumed(here: Run) -> None:
@@ -245,7 +245,7 @@ def test_prices_put_the_cheapest_machine_first(here: Run) -> None:
     assert sorted(priced) == costs[:6]
     table = here(*ALL, *words).stdout
     assert "cheapest first" in table
-    assert "Time and cost are of 1 B tokens" in table
+    assert "Time and cost are for 1 B tokens" in table
 
 
 def test_a_global_batch_is_the_same_on_every_machine(here: Run) -> None:
@@ -255,8 +255,8 @@ def test_a_global_batch_is_the_same_on_every_machine(here: Run) -> None:
     for one in found:
         ranks = one["nodes"] * one["gpus_per_node"]
         assert 16 == one["micro_batch"] * one["accumulation_steps"] * ranks
-    assert "Batch is the sequences" in here(*ALL, *words).stdout
-    assert "Batch is the sequences" not in here(*ALL, "--gpus-per-node", "8").stdout
+    assert "Batch is the micro-batch" in here(*ALL, *words).stdout
+    assert "Batch is the micro-batch" not in here(*ALL, "--gpus-per-node", "8").stdout
 
 
 def test_a_price_of_a_nameless_node_means_nothing_among_many(here: Run) -> None:

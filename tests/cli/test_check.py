@@ -241,7 +241,7 @@ def test_fix_leaves_yaml_as_it_is(here: Run, configs: Path) -> None:
     (configs / "axolotl.yml").write_text(INLINE)
     result = here("check", "--fix", "axolotl.yml")
     assert 6 == result.code
-    assert "note: `--fix` changes JSON alone: mend axolotl.yml by hand" in result.stderr
+    assert "note: `--fix` changes JSON only: fix axolotl.yml by hand" in result.stderr
     assert INLINE == (configs / "axolotl.yml").read_text()
     assert "" == here("check", "--fix", "--quiet", "axolotl.yml").stderr
 

@@ -27,11 +27,11 @@ def test_a_plan_shows_the_time_of_each_strategy_and_the_tokens_of_the_chosen_one
         shown,
         re.MULTILINE,
     )
-    assert "A step of zero3" not in shown
+    assert "Time of a step with zero3" not in shown
 
 
 def test_explain_shows_parts_of_the_time_that_add_up(here: Run) -> None:
-    rows = table_of(here(*JOB, "--explain").stdout, "A step of zero3, in seconds:")
+    rows = table_of(here(*JOB, "--explain").stdout, "Time of a step with zero3, in seconds:")
     *parts, total = rows
     assert total[0] == "sum"
     assert float(total[1]) == pytest.approx(sum(float(part[1]) for part in parts), abs=0.01)
@@ -40,7 +40,7 @@ def test_explain_shows_parts_of_the_time_that_add_up(here: Run) -> None:
 
 
 def test_explain_shows_what_each_phase_holds_with_its_formula(here: Run) -> None:
-    rows = table_of(here(*JOB, "--explain").stdout, "What a GPU holds under zero3")
+    rows = table_of(here(*JOB, "--explain").stdout, "Memory of each GPU with zero3")
     assert {row[0] for row in rows} == {"model", "init", "forward", "backward", "step"}
     assert ["init", "master weights", "13.0", "4 P"] in rows
 

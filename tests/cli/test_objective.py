@@ -24,8 +24,8 @@ def table_below(text: str, words: str) -> list[list[str]]:
 def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
     text = here(*JOB, "--objective", "fastest").stdout
     content = json.loads(here(*JOB, "--objective", "fastest", "--json").stdout)
-    assert f"{content['candidates']['count']} candidates were covered" in text
-    rows = table_below(text, "candidates were covered")
+    assert f"{content['candidates']['count']} candidates compared" in text
+    rows = table_below(text, "candidates compared")
     chosen = [row for row in rows if row[-1] == "chosen"]
     choice = content["choice"]
     assert 1 == len(chosen)
@@ -45,16 +45,16 @@ def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
 
 def test_the_smallest_says_what_it_takes(here: Run) -> None:
     text = here(*JOB, "--objective", "smallest").stdout
-    rows = table_below(text, "candidates were covered")
+    rows = table_below(text, "candidates compared")
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
     assert "chosen" in rows[-1]
     assert re.search(
-        r"^Why {6}nothing takes less than [\d.]+ GiB of each device", text, re.MULTILINE
+        r"^Why {6}no candidate needs less than [\d.]+ GiB per device", text, re.MULTILINE
     )
 
 
 def test_by_default_no_front_is_shown(here: Run) -> None:
-    assert "candidates were covered" not in here(*JOB).stdout
+    assert "candidates compared" not in here(*JOB).stdout
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_by_default_no_front_is_shown(here: Run) -> None:
     [
         (
             ("--machine", "cpu", "--model", "10m"),
-            "no step time is predicted, as zerowiz has no speeds for a CPU",
+            "zerowiz predicts no step time, as zerowiz has no speeds for a CPU",
         ),
         (
             ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB"),
-            "nothing surely fits",
+            "no candidate is certain to fit",
         ),
     ],
 )

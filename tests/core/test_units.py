@@ -86,7 +86,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     with pytest.raises(UsageError) as caught:
         solve_accumulation(global_batch, micro_batch=2, ranks=4)
     assert (
-        f"`$global_batch {global_batch}` is not a multiple of 2 x 4 GPUs = 8"
+        f"`$global_batch {global_batch}` is not a multiple of 2 x 4 ranks = 8"
     ) == caught.value.message
     assert f"use one of the nearest multiples: {nearest}" == caught.value.hints[0]
 
@@ -106,7 +106,7 @@ def test_the_micro_batches_that_divide_it_are_offered_too(
     with pytest.raises(UsageError) as caught:
         solve_accumulation(global_batch, micro_batch, ranks=4)
     _, *offered = caught.value.hints
-    assert [f"with {' or '.join(nearest)} it divides"] * bool(nearest) == offered
+    assert [f"or use {' or '.join(nearest)}"] * bool(nearest) == offered
 
 
 def test_a_micro_batch_that_nobody_can_change_is_not_offered() -> None:

@@ -81,7 +81,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, Verdict.TIGHT),
             candidate(split(4, 2), 1.0),
             (
-                "micro-batch 4 x 2 micro-steps, as the script's 8 x 1 comes near the limit of memory"
+                "micro-batch 4 x 2 micro-steps, as the script's 8 x 1 comes near the memory limit"
                 " with zero2; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -97,7 +97,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, takes_gib=23),
             candidate(split(1, 8), 1.5),
             (
-                "micro-batch 1 x 8 micro-steps, which takes 3.0 GiB less on each GPU than the script's"
+                "micro-batch 1 x 8 micro-steps, which needs 3.0 GiB less on each GPU than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -113,7 +113,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, None, takes_gib=21),
             candidate(split(1, 8), None),
             (
-                "micro-batch 1 x 8 micro-steps, which takes 1.0 GiB less on each GPU than the script's"
+                "micro-batch 1 x 8 micro-steps, which needs 1.0 GiB less on each GPU than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -142,7 +142,7 @@ def test_a_choice_is_said_in_one_line(own: Candidate, chosen: Candidate, said: s
 def test_where_the_script_has_no_batch_of_its_own_any_can_be_said() -> None:
     said = choice.chosen_step(candidate(split(1, 8), 2.0), candidate(OWN, 1.0), by_script=False)
     assert (
-        "micro-batch 8 x 1 micro-step, 2.0 times faster than 1 x 8; `$micro_batch N` says your own"
+        "micro-batch 8 x 1 micro-step, 2.0 times faster than 1 x 8; `$micro_batch N` sets your own"
     ) == said
 
 

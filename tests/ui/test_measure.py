@@ -63,9 +63,7 @@ def test_steps_that_the_deadline_left_out_are_said_to_be() -> None:
 
 def test_a_run_that_dies_in_a_free_step_says_where() -> None:
     died = compared(ok=False, oom_phase="timing")
-    assert "ran out of memory in a free-running step, after those that were measured" == outcome(
-        died
-    )
+    assert "ran out of memory in a timed step, after the measured ones" == outcome(died)
     assert not any(line.startswith("Step     not") for line in shown(died))
 
 

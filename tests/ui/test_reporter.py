@@ -120,7 +120,7 @@ def test_a_launch_shows_the_flowchart_without_the_table(
     TerminalReporter().decision(DECISION, ())
     whole = capsys.readouterr().err
     assert whole.startswith(flowchart)
-    assert "In GiB" in whole.removeprefix(flowchart)
+    assert "Sizes in GiB" in whole.removeprefix(flowchart)
 
 
 def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:

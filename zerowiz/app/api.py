@@ -142,7 +142,7 @@ def _takes_settings(
             **settings: P.kwargs,
         ) -> R:
             if args:
-                raise TypeError("settings are keywords")
+                raise TypeError("pass settings as keyword arguments")
             return function(machine, _settings(settings))
 
         called.__name__ = called.__qualname__ = function.__name__

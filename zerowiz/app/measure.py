@@ -228,9 +228,11 @@ def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) ->
     few = tuple(trial for trial in trials if trial.gpus <= machine.world_size)
     left_out = [str(trial.id) for trial in trials if trial not in few]
     if not few:
-        raise UsageError(f"every case takes more than the {machine.world_size} GPUs here")
+        raise UsageError(
+            f"every case needs more than the {machine.world_size} ranks of this machine"
+        )
     if left_out:
-        reporter.event(f"not enough GPUs here for {', '.join(left_out)}")
+        reporter.event(f"this machine has too few ranks for {', '.join(left_out)}")
     return few
 
 

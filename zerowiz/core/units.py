@@ -141,7 +141,7 @@ def solve_accumulation(
     """
     unit = micro_batch * ranks
     others = _nearest_micro_batches(global_batch, micro_batch, ranks) if is_own else ()
-    return divide_batch(global_batch, unit, f"{micro_batch} x {ranks} GPUs = {unit}", *others)
+    return divide_batch(global_batch, unit, f"{micro_batch} x {ranks} ranks = {unit}", *others)
 
 
 def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> tuple[str, ...]:
@@ -153,4 +153,4 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
     nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
-    return (f"with {nearest}, it is a multiple",)
+    return (f"or use {nearest}",)

@@ -170,7 +170,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--seq-len",
             help="Tokens per sequence",
             panel=Panel.JOB,
-            assumed="{value} tokens a sequence",
+            assumed="{value} tokens per sequence",
             assumed_always=True,
         ),
     ] = 2048

@@ -38,13 +38,13 @@ def errors(found: Sequence[FileReport], stream: TextIO) -> None:
 
 def not_fixed(path: str, stream: TextIO) -> None:
     """Why a file with findings stays as it is."""
-    note(f"`--fix` changes JSON alone: mend {path} by hand, at the lines that follow", stream)
+    note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", stream)
 
 
 def fixed(path: str, count: int, stream: TextIO) -> None:
     """How many findings of a file were fixed."""
-    said = "one finding" if count == 1 else f"{count} findings"
-    note(f"{said} mended in {path}", stream)
+    said = "1 finding" if count == 1 else f"{count} findings"
+    note(f"fixed {said} in {path}", stream)
 
 
 def in_short(path: str, finding: ConfigFinding) -> str:

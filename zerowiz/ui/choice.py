@@ -31,7 +31,7 @@ def chosen_step(
     if not can_keep:
         return f"{what}, {why}"
     says = _is_split(step, before) and not by_script
-    return f"{what}, {why}; `{words}` {'says your own' if says else 'keeps yours'}"
+    return f"{what}, {why}; `{words}` {'sets your own' if says else 'keeps yours'}"
 
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
@@ -83,7 +83,7 @@ def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str
 _UNFIT = {
     Verdict.DOES_NOT_FIT: "does not fit",
     Verdict.UNCERTAIN: "may not fit",
-    Verdict.TIGHT: "comes near the limit of memory",
+    Verdict.TIGHT: "comes near the memory limit",
 }
 
 
@@ -102,12 +102,12 @@ def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
     joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
         fewest = f"the fewest micro-steps that fit, instead of {whose}"
-        return fewest if joins else f"which takes {less} than {whose}"
+        return fewest if joins else f"which needs {less} than {whose}"
     if choice.seconds * (1 + SAME_FRACTION) < own.seconds:
         return f"{_times(own, choice)} faster than {whose}"
     if choice.seconds <= own.seconds * (1 + SAME_FRACTION):
         return f"as fast as {whose} with {less}"
-    return f"which takes {less} than {whose}"
+    return f"which needs {less} than {whose}"
 
 
 # Below, one decimal says too little.
@@ -123,9 +123,9 @@ def _times(slow: Candidate, fast: Candidate) -> str:
 def search(found: Search, asked: Objective, stream: TextIO) -> None:
     """The candidates that are fastest for their room, and why the choice wins."""
     if found.objective is not asked:
-        why = "nothing surely fits"
+        why = "no candidate is certain to fit"
         if found.candidates:
-            why = f"no step time is predicted, as {found.decision.job.why_untimed}"
+            why = f"zerowiz predicts no step time, as {found.decision.job.why_untimed}"
         so = "" if found.choice is None else ", so the flowchart chooses"
         say(stream, "", f"Search   {why}{so}", hang=_LABEL_COLUMNS)
         return
@@ -135,9 +135,9 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
     say(
         stream,
         "",
-        f"{found.count} candidates were covered: strategy, split of the batch, checkpointing,"
-        " buffers and kernels, as far as they are open. Of those that surely fit, the fastest for"
-        " their room, and the choice:",
+        f"{found.count} candidates compared: strategy, batch split, checkpointing, buffers and"
+        " kernels, where you set none. Of those that fit, the fastest for their memory, and the"
+        " choice:",
     )
     front = found.pareto or (choice,)
     # Without a column that tells them apart, two rows could look the same.
@@ -173,26 +173,29 @@ def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple
 def _why_taken(found: Search, choice: Candidate) -> str:
     """Why nothing faster was taken, or nothing smaller."""
     if found.objective is Objective.SMALLEST:
-        return f"nothing takes less than {small(choice.evaluated.device_bytes)} of each device"
+        return f"no candidate needs less than {small(choice.evaluated.device_bytes)} per device"
     fastest = found.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
-        return "nothing that surely fits is faster"
+        return "no candidate that fits is faster"
     faster = (
         f"{fastest.strategy.name} {split_of(fastest.workload)} is"
         f" {100 * (choice.seconds / fastest.seconds - 1):.1f} % faster"
     )
     if fastest.evaluated.verdict is not choice.evaluated.verdict:
-        return f"{faster}, but comes near the limit of memory: {_WORTH}"
+        return f"{faster}, but comes near the memory limit: {_WORTH}"
     if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
         return f"{faster}, but recomputes activations: {_WORTH}"
     if found.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
-        return f"{faster}, but one GPU divides nothing: {_SAME} the simplest strategy is taken"
+        return (
+            f"{faster}, but sharding gains nothing on one GPU: {_SAME} zerowiz takes the simplest"
+            " strategy"
+        )
     less = small(choice.headroom_bytes - fastest.headroom_bytes)
-    return f"{faster} and leaves {less} less room: {_SAME} the one with the most room is taken"
+    return f"{faster} and leaves {less} less room: {_SAME} zerowiz takes the one with the most room"
 
 
 _SAME = f"within {100 * SAME_FRACTION:.0f} %"
-_WORTH = f"that must be {100 * WORTH_FRACTION:.0f} % faster"
+_WORTH = f"zerowiz takes that only if it is {100 * WORTH_FRACTION:.0f} % faster"
 
 
 def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
@@ -201,8 +204,8 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
     say(
         stream,
         "",
-        f"The largest micro-batch of {step.sequence_tokens} tokens a sequence, and the longest"
-        f" sequence with micro-batch {step.micro_batch}, that surely fit, without and with gradient"
+        f"The largest micro-batch of {step.sequence_tokens} tokens per sequence, and the longest"
+        f" sequence with micro-batch {step.micro_batch}, that fit, without and with gradient"
         " checkpointing:",
     )
     table = grid(stream, "strategy", "batch", "with", "tokens", "with")
@@ -215,4 +218,7 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         )
     print_table(table, stream)
     if any(each.by_positions for each in found):
-        say(stream, f"* the model has {job.model.architecture.positions} positions")
+        say(
+            stream,
+            f"* the most that the model's {job.model.architecture.positions} positions allow",
+        )

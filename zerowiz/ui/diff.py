@@ -14,9 +14,9 @@ _MOST_LINES = 60
 _MOST_COLUMNS = 200
 
 _SENTENCES: Mapping[Incomparable, str] = {
-    Incomparable.NO_TEXT: "it is not UTF-8 text, so nothing of it is shown",
-    Incomparable.TOO_LARGE: "it is too large to be compared line by line",
-    Incomparable.LINE_ENDS: "only its line ends are others (CRLF)",
+    Incomparable.NO_TEXT: "it is not UTF-8 text, so zerowiz shows no diff",
+    Incomparable.TOO_LARGE: "it is too large to compare",
+    Incomparable.LINE_ENDS: "only its line endings differ (CRLF)",
 }
 
 # As `diff --color` and git have it, by a line's first letters; the first that fits.

@@ -24,17 +24,20 @@ def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
         if rule.code not in said:
             say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))
         for index, fix in enumerate(finding.fixes):
-            say(stream, f"{_HANG}{'or' if index else 'mend'}: {fix}", hang=len(_HANG))
+            say(stream, f"{_HANG}{'or' if index else 'fix'}: {fix}", hang=len(_HANG))
         said.add(rule.code)
 
 
 def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
     """How many there are, and what that means for a launch."""
     if not found:
-        say(stream, "nothing stands in the way")
+        say(stream, "no problems found")
         return
     counts = severities((finding.severity for finding in found), ("remark", "remarks"))
-    say(stream, counts if errors_of(found) else f"{counts}: nothing that surely ends the job")
+    say(
+        stream,
+        counts if errors_of(found) else f"{counts}: nothing that is certain to make the job fail",
+    )
 
 
 def in_short(finding: PreflightFinding) -> str:

@@ -98,7 +98,7 @@ def _word(by_pair: dict[tuple[int, int], PairLink], row: int, column: int) -> st
 def _facts(value: Machine) -> Iterator[tuple[str, str]]:
     """A label and a sentence for everything that is no table."""
     if value.nodes > 1:
-        yield "Nodes", f"{value.nodes}, planned for as if each were this one"
+        yield "Nodes", f"{value.nodes}, the plan takes all of them to be like this one"
     yield "Link", _link(value)
     if value.driver_version is not None:
         cuda = value.cuda_version
@@ -132,7 +132,7 @@ def _allocation(job: JobAllocation) -> str:
         None if job.gpus_per_node is None else f"{_many(job.gpus_per_node, 'GPU')} on each",
         None if job.memory_bytes is None else f"{gib(job.memory_bytes)} of memory on each",
     )
-    return f"{job.scheduler}: {', '.join(filter(None, parts)) or 'says nothing of nodes or GPUs'}"
+    return f"{job.scheduler}: {', '.join(filter(None, parts)) or 'no nodes or GPUs given'}"
 
 
 def _host(host: Host) -> str:

@@ -22,7 +22,7 @@ _VERDICTS = {
 
 # What a row calls otherwise.
 _PLACES: Mapping[object, str] = {
-    "timing": "a free-running step, after those that were measured",
+    "timing": "a timed step, after the measured ones",
     HOST_MEMORY: "the host: the kernel killed a rank",
 }
 

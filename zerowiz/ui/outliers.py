@@ -12,9 +12,9 @@ from zerowiz.ui.text.units import gib
 _SENTENCES: Mapping[OutlierKind, str] = {
     OutlierKind.FEWER_GPUS: "has fewer GPUs",
     OutlierKind.FEWER_THAN_SLOTS: "has fewer GPUs than its slots",
-    OutlierKind.GPU_MODEL: "has another GPU",
+    OutlierKind.GPU_MODEL: "has a different GPU model",
     OutlierKind.BUSY_GPU: "is busy, with little memory free",
-    OutlierKind.DRIVER: "has another driver",
+    OutlierKind.DRIVER: "has a different driver",
     OutlierKind.SLOWER_LINK: "has a slower link",
     OutlierKind.SLOWER_NETWORK: "has a slower network",
     OutlierKind.LESS_HOST_MEMORY: "has less host memory available",

@@ -34,56 +34,56 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
 
 _LINKS: Mapping[LinkClass, str] = {
     LinkClass.NVLINK_ALL: "NVLink between every pair",
-    LinkClass.NVLINK_RING: "NCCL rings over NVLink, though not between every pair",
+    LinkClass.NVLINK_RING: "NVLink in NCCL's rings, but not between every pair",
     LinkClass.NVLINK_PARTIAL: "NVLink between some pairs only, so NCCL's ring crosses PCIe",
     LinkClass.PCIE: "PCIe between the GPUs",
     LinkClass.NONE: "one GPU, no link",
-    LinkClass.UNKNOWN: "an unknown link, taken as slow",
+    LinkClass.UNKNOWN: "unknown link, treated as slow",
 }
 
-_ASKED_FOR = "it was asked for"
+_ASKED_FOR = "you asked for it"
 _REASONS: Mapping[Reason, str] = {
     Reason.REPLICATED_FITS: "a full replica fits each GPU, so nothing needs to be sharded",
     Reason.SLOW_LINK_ZERO1: (
-        "only the optimizer states were in the way, and over a slow link ZeRO-1 reduces once per"
-        " optimizer step where ZeRO-2 reduces at every micro-step"
+        "sharding the optimizer states is enough, and over a slow link ZeRO-1 is faster: it"
+        " reduces once per optimizer step, ZeRO-2 at every micro-step"
     ),
-    Reason.MIDDLE_FITS: "gradients and optimizer states sharded is enough",
-    Reason.FAST_LINK_ZERO3: "only sharded parameters fit, and the link can gather them",
-    Reason.SLOW_ALLOWED: "ZeRO-3 over a slow link, which `--allow-slow` accepts",
-    Reason.ONLY_OFFLOAD_FITS: "the GPUs alone are too small; the host has the memory",
-    Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers the host to ZeRO-3 over a slow link",
+    Reason.MIDDLE_FITS: "sharding gradients and optimizer states is enough",
+    Reason.FAST_LINK_ZERO3: "it fits only with sharded parameters, and the link is fast enough",
+    Reason.SLOW_ALLOWED: "ZeRO-3 runs over a slow link, which `--allow-slow` allows",
+    Reason.ONLY_OFFLOAD_FITS: "the GPUs have too little memory, and the host has enough",
+    Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers host memory to ZeRO-3 on a slow link",
     Reason.SLOW_LINK_REFUSES_ZERO3: (
-        "only ZeRO-3 fits, and over this link every layer would be gathered at each micro-step"
+        "only ZeRO-3 fits, and over this slow link it would gather every layer at each micro-step"
     ),
     Reason.ASKED_FOR: f"{_ASKED_FOR}, and it fits",
-    Reason.FORCED: "it was asked for with `--force`, and it does not fit",
-    Reason.TIGHT: "it is tight: expect slower steps near the limit, or an out-of-memory",
+    Reason.FORCED: "you asked for it with `--force`, and it does not fit",
+    Reason.TIGHT: "it is tight: near the memory limit, steps may be slower or run out of memory",
     Reason.UNCERTAIN: "it is uncertain, and may run out of memory",
-    Reason.UNCERTAIN_PASSED_OVER: "what is uncertain was passed over",
-    Reason.NOTHING_FITS: "no strategy that may be chosen fits",
-    Reason.BUDGET_UNKNOWN: "free GPU memory is unknown, so nothing can be promised",
+    Reason.UNCERTAIN_PASSED_OVER: "zerowiz skipped strategies that are uncertain",
+    Reason.NOTHING_FITS: "no strategy that your options allow fits",
+    Reason.BUDGET_UNKNOWN: "the free GPU memory is unknown, so it may not fit",
     Reason.FASTEST: "its step is predicted to be the fastest of all that fit",
     Reason.AS_GOOD_AS_FASTEST: "its step is predicted to be within 3 % of the fastest that fits",
     Reason.FASTER_NOT_WORTH: (
-        "what is predicted to be faster recomputes activations, or comes near the limit of memory,"
-        " and is not 5 % faster"
+        "the faster ones recompute activations or come near the memory limit, and gain less than"
+        " 5 %"
     ),
-    Reason.SMALLEST: "it takes least of each device of all that fit",
+    Reason.SMALLEST: "it needs the least memory of all that fit",
 }
 
 
 _CONVENTIONS: Mapping[Convention, str] = {
-    Convention.HF_PARSER: "HF Trainer with parsed arguments, config by `--deepspeed`",
-    Convention.HF_IN_CODE: "HF Trainer with arguments in code, config by the environment",
-    Convention.HF_LITERAL: "HF Trainer that names its config",
-    Convention.ADD_CONFIG_ARGUMENTS: "DeepSpeed loop, config by `--deepspeed_config`",
-    Convention.OWN_FLAG: "config by an option of its own",
-    Convention.CONFIG_LITERAL: "names its config itself",
+    Convention.HF_PARSER: "HF Trainer that parses its arguments, gets the config by `--deepspeed`",
+    Convention.HF_IN_CODE: "HF Trainer with arguments in code, gets the config by environment",
+    Convention.HF_LITERAL: "HF Trainer with the config's file name in the code",
+    Convention.ADD_CONFIG_ARGUMENTS: "DeepSpeed loop, gets the config by `--deepspeed_config`",
+    Convention.OWN_FLAG: "gets the config by its own option",
+    Convention.CONFIG_LITERAL: "has the config's file name in the code",
     Convention.CONFIG_DICT: "builds its config itself",
-    Convention.ACCELERATOR: "Accelerate, config by the environment",
-    Convention.NONE: "no config is passed: it keeps its own, and the plan is what you say of it",
-    Convention.UNKNOWN: "no way for a config was found",
+    Convention.ACCELERATOR: "Accelerate, gets the config by environment",
+    Convention.NONE: "keeps its own config: zerowiz passes none, and plans with your options",
+    Convention.UNKNOWN: "zerowiz cannot see how it gets a config",
 }
 
 
@@ -91,7 +91,7 @@ def convention(facts: ScriptFacts) -> str:
     """How a config reaches a script."""
     file = facts.settings_file
     if facts.convention is Convention.HF_PARSER and file is not None and file.is_whole:
-        return f"HF Trainer with arguments in `{file.path}`, config by a copy of it"
+        return f"HF Trainer with its arguments in `{file.path}`, gets the config by a copy of it"
     return _CONVENTIONS[facts.convention]
 
 
@@ -106,10 +106,10 @@ def reason(value: Reason) -> str:
 
 
 _SETTLED_BY: Mapping[SettledBy, str] = {
-    SettledBy.CONFIG: "the config.json of your model settles it (`--model FOLDER`)",
-    SettledBy.TRACE: "`--trace` settles it, where torch is installed",
-    SettledBy.MEASURE: "`zerowiz measure` on these GPUs settles it",
-    SettledBy.RUN: "some steps of the job itself settle it",
+    SettledBy.CONFIG: "to be sure, pass your model's config.json (`--model FOLDER`)",
+    SettledBy.TRACE: "to be sure, add `--trace` (it needs torch)",
+    SettledBy.MEASURE: "to be sure, run `zerowiz measure` on these GPUs",
+    SettledBy.RUN: "only a few steps of the job itself can show it",
 }
 
 
@@ -160,7 +160,7 @@ def _limits(evaluated: StrategyEstimate) -> str:
         said += f", or up to {gib(high_bytes)}"
     if evaluated.interval is not None and evaluated.interval.uncounted:
         besides = " and ".join(map(uncounted, evaluated.interval.uncounted))
-        said += f", without {besides}"
+        said += f", not counting {besides}"
     return f"{said}, and the host lacks memory to save" if evaluated.lacks_to_save else said
 
 
@@ -311,12 +311,12 @@ def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
     said = f"{evaluated.strategy.name}: {gib(need.peak_bytes)} on each node"
     said += f", most of it {_WHEN[need.peak_phase]}"
     if not job.host_use.is_seen:
-        said += " (taken to be the Trainer's)" if need.peak_phase is HostPhase.SAVING else ""
+        said += " (as the Trainer saves it)" if need.peak_phase is HostPhase.SAVING else ""
     if room_bytes is None:
-        return f"{said}; how much there is is unknown, `--host-memory` says it"
+        return f"{said}; the available memory is unknown (set it with `--host-memory`)"
     if evaluated.lacks_to_save:
-        return f"{said}; there is {gib(room_bytes)}, so the job may be killed then"
-    return f"{said}; there is {gib(room_bytes)}"
+        return f"{said}; {gib(room_bytes)} is available, so the kernel may kill the job then"
+    return f"{said}; {gib(room_bytes)} is available"
 
 
 def lack(evaluated: StrategyEstimate) -> str:
@@ -325,12 +325,12 @@ def lack(evaluated: StrategyEstimate) -> str:
     if evaluated.ran_out is not None:
         return f"ran out of memory here on {evaluated.ran_out.seen_on} (`--ignore-oom` tries again)"
     if room is None:
-        return "cannot be judged: free GPU memory is unknown, say it with `--memory-budget`"
+        return "cannot be checked: the free GPU memory is unknown (set it with `--memory-budget`)"
     lacks = [f"lacks {small(-room)} on each GPU"] if room < 0 else []
     when = _WHEN[evaluated.host.running_phase]
     if host_room is None and evaluated.needs_known_host:
         needs = f"needs {gib(evaluated.host.running_bytes)} of host memory"
-        lacks.append(f"{needs}, and how much is free is unknown (`--host-memory` says it)")
+        lacks.append(f"{needs}, and the free host memory is unknown (set it with `--host-memory`)")
     elif host_room is not None and host_room < 0:
         lacks.append(f"lacks {small(-host_room)} of host memory {when}")
     return ", and ".join(lacks) or "fits"
@@ -355,32 +355,35 @@ def nothing_fits(decision: Decision) -> str:
 
 # acts-050 of tests/measured/h200.jsonl: 29.7 GB where a fused AdamW takes 24.8 GB.
 UNFUSED_ADAM = (
-    "this Adam holds up to 4 bytes per trainable parameter more while it steps, which is counted;"
-    " `fused=True` saves them"
+    "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
+    " which the plan counts; `fused=True` avoids that"
 )
 
 
 def falls_back(family: str, release: str) -> str:
     """What runs in place of the attention that was asked for."""
-    return f"transformers {release} runs `{family}` with eager attention, which keeps all scores"
+    return (
+        f"transformers {release} runs `{family}` with eager attention, which stores all attention"
+        " scores"
+    )
 
 
 def size_untraced(text: str) -> str:
     """Why `--trace` did nothing."""
-    return f"`{text}` is a size, which is counted by formulas and not traced"
+    return f"`--trace` has no effect: `{text}` is a size, and only a real model can be traced"
 
 
 def traced(family: str | None, built: str, took_milliseconds: int) -> str:
     """What was traced; a family is named where it has no formulas."""
-    said = "" if family is None else f"`{family}` has no formulas yet: "
+    said = "" if family is None else f"zerowiz does not know `{family}` yet: "
     took = f"{took_milliseconds / 1000:.1f} s"
-    return f"{said}`{built}` was traced without memory ({took}, kept for next time)"
+    return f"{said}traced `{built}` on the meta device ({took}; the result is cached)"
 
 
 def guess(family: str, exact: str, *, wraps: bool) -> str:
     """What a guess rests on, and how to do without."""
-    counted = "the language model that it wraps, alone" if wraps else "a Llama of its sizes"
-    return f"`{family}` has no formulas yet, so this is a guess: {counted}; {exact}"
+    counted = "its language model only" if wraps else "a Llama of the same sizes"
+    return f"zerowiz does not know `{family}` yet, and estimates it as {counted}; {exact}"
 
 
 VERDICTS: Mapping[Verdict, str] = {
@@ -392,14 +395,14 @@ VERDICTS: Mapping[Verdict, str] = {
 
 
 _ASSUMPTIONS: Mapping[Assumption, str] = {
-    Assumption.STAND_IN: "the Llama that stands for that size",
+    Assumption.STAND_IN: "a Llama of that size",
     Assumption.GUESSED: "a Llama of the config's sizes",
     Assumption.TRACED: "the model as it was traced",
     Assumption.NEW_FAMILY: "a family that was never measured",
     Assumption.NEW_STRATEGY: "a strategy that was never measured",
     Assumption.MIXTURE: "experts that share the tokens evenly",
     Assumption.ENCODER_DECODER: "an encoder-decoder (measured a few times)",
-    Assumption.NEVER_TOGETHER: "settings that were measured apart",
+    Assumption.NEVER_TOGETHER: "settings that were never measured together",
     Assumption.SEPARATE: "gradients that are not contiguous, measured twice",
     Assumption.IMAGES: "an image encoder (measured a few times)",
     Assumption.QUANTIZED: "4-bit weights (measured a few times)",
@@ -410,11 +413,11 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.EAGER: "eager attention (measured a few times)",
     Assumption.OTHER_LOSS: "a loss that was measured a few times",
     Assumption.OTHER_TRAINER: "another trainer than SFT (measured a few times)",
-    Assumption.NEW_TRAINER: "a trainer that was never measured so",
+    Assumption.NEW_TRAINER: "a trainer that was never measured with these settings",
     Assumption.OFFLOADED: "offload (measured a few times)",
     Assumption.GATHERED: "as much gathered as on the measured machines",
     Assumption.ON_CPU: "the CPU (never measured)",
-    Assumption.CUT: "shares cut through tensors",
+    Assumption.CUT: "shards that split tensors",
     Assumption.FUSED_OPTIMIZER: "a fused Adam",
     Assumption.FUSED_ATTENTION: "a fused attention kernel",
     Assumption.UNPADDED: "a batch without padding",
@@ -422,10 +425,10 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
 
 
 _UNCOUNTED: Mapping[Uncounted, str] = {
-    Uncounted.WRAPPED_MODEL: "what the model has beside its language model",
+    Uncounted.WRAPPED_MODEL: "the parts of the model besides its language model",
     Uncounted.TRAINER_OF_ANOTHER_MODEL: "what this trainer adds to this model",
     Uncounted.PPO_ROLLOUT: "the logits that PPO keeps while it generates",
-    Uncounted.TRAINER: "what its trainer holds besides",
+    Uncounted.TRAINER: "what its trainer adds",
     Uncounted.OWN_LOSS: "the loss that the script computes itself",
     Uncounted.JUDGE: "the model that judges completions",
     Uncounted.ENGINE: "what generates completions",
@@ -440,7 +443,7 @@ _RUNS: Mapping[Trainer, str] = {
     Trainer.GRPO: "completions generated by {engine}, {count} at a time on each GPU",
     Trainer.RLOO: "completions generated by {engine}, {count} at a time on each GPU",
     Trainer.PPO: "completions generated by {engine}, {count} at a time on each GPU; a value model"
-    " trains beside it, and a reward model judges",
+    " trains too, and a reward model scores",
 }
 _FROZEN = (
     AllocationKind.REFERENCE,
@@ -464,7 +467,7 @@ def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
     if not workload.trainer.compares:
         return ""
     if workload.resolved_reference is Reference.PRECOMPUTED:
-        return "its reference was run before training"
+        return "the reference was computed before training"
     on_gpu = evaluated.estimate.moments[Phase.FORWARD][0]
     on_host = evaluated.estimate.host[Phase.FORWARD][0]
     held = {e.kind: e.size_bytes for e in (*on_gpu, *on_host) if e.kind in _FROZEN}
@@ -482,11 +485,11 @@ def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
 def calibrated(calibration: Calibration) -> str:
     """What the predicted times were learned from."""
     count = calibration.measured_steps
-    settings = "1 setting that was" if count == 1 else f"{count} settings that were"
-    return f"times are calibrated by {settings} measured on this machine"
+    settings = "1 setting" if count == 1 else f"{count} settings"
+    return f"step times are scaled by {settings} measured on this machine"
 
 
-VLLM_ELSEWHERE = "vLLM is a server, on GPUs that do not train; they are not among these"
+VLLM_ELSEWHERE = "vLLM runs as a server on other GPUs, which this plan does not include"
 
 
 def vllm(workload: Workload, share: VllmShare) -> str:
@@ -495,10 +498,10 @@ def vllm(workload: Workload, share: VllmShare) -> str:
     if share.sleeps:
         resting = gib(share.resting_bytes)
         return (
-            f"{taken} while it generates, beside {resting} that training keeps; asleep while the"
-            " step trains; never measured"
+            f"{taken} while it generates, on top of {resting} of training; it frees that memory"
+            " while the step trains (never measured)"
         )
-    return f"{taken}, beside the peak all the time; never measured"
+    return f"{taken} at all times, on top of the peak (never measured)"
 
 
 def uncounted(value: Uncounted) -> str:
@@ -562,7 +565,7 @@ def interval(strategy: Strategy, value: Interval, of: Model) -> str:
 
 
 def _heaviest(size_bytes: int, of: Model) -> str:
-    return f"another model of that size takes up to {gib(size_bytes)}, such as {_shape(of)}"
+    return f"another model of that size may need up to {gib(size_bytes)}, such as {_shape(of)}"
 
 
 def verdict(evaluated: StrategyEstimate) -> str:
@@ -580,9 +583,9 @@ def settled(values: Sequence[Settled], copied: str | None) -> str:
     """The words that are added after a script, or to a copy of its settings file."""
     words = shlex.join(word for each in values for word in each.words)
     where = "after the script" if copied is None else f"to a copy of `{copied}`"
-    return f"added {where}, which leaves it open: `{words}`"
+    return f"zerowiz adds arguments {where}, which does not set them: `{words}`"
 
 
 def size_only(size: str | None, script_model: str | None) -> str:
     """That a size says how large a model is, and that the script loads its own."""
-    return f"`$model {size}` is a size alone; the script loads {script_model}"
+    return f"`$model {size}` is only a size; the script loads {script_model}"

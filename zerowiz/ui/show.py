@@ -53,15 +53,15 @@ _LABEL_COLUMNS = 9
 
 _LEGEND = (
     "peak is what torch allocates; device adds CUDA, NCCL and allocator slack; room is what is"
-    " left of the budget; host is the most that a node's ranks hold of its memory, saving included"
-    " (host?: how much it has is unknown); sent is by each GPU in one optimizer step; time is of"
-    " one optimizer step, in seconds"
+    " left of the budget; host is the most that a node's ranks hold of its memory, saving"
+    ' included ("host?" means that it is unknown); sent is what each GPU sends in one optimizer'
+    " step; time is the seconds of one optimizer step"
 )
 
 
 _RULE_OF_THUMB_LEGEND = (
-    "As it is usually told; DeepSpeed with its defaults holds more: leave `--accounting textbook`"
-    " out for what it allocates"
+    "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
+    " textbook` to count what it allocates"
 )
 
 
@@ -133,7 +133,7 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
     say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
     if facts.unfollowed:
         ends = sentences.places(facts.unfollowed)
-        say(stream, f"Unseen   {ends}: not followed", hang=_LABEL_COLUMNS)
+        say(stream, f"Unseen   zerowiz did not follow {ends}", hang=_LABEL_COLUMNS)
 
 
 def flowchart(decision: Decision, stream: TextIO) -> None:
@@ -156,7 +156,7 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
 def _time(value: StepTime) -> str:
     low, high = seconds(value.low_seconds), seconds(value.high_seconds)
     steps = value.measured_steps
-    scaled = f", scaled by {steps} that were measured here" if value.calibrated else ""
+    scaled = f", scaled by {steps} measured here" if value.calibrated else ""
     return (
         f"{seconds(value.expected_seconds)} s per optimizer step expected, {low} to {high}{scaled};"
         f" {value.tokens_per_s:,.0f} tokens/s on all GPUs together"
@@ -216,7 +216,7 @@ def strategies(decision: Decision, stream: TextIO) -> None:
     stream.write("\n")
     if not by_rule_of_thumb:
         budget = gib(decision.job.gpu_budget_bytes)
-        say(stream, f"In GiB; each GPU may take {budget}")
+        say(stream, f"Sizes in GiB; the budget of each GPU is {budget}")
     table = _rule_of_thumb_table if by_rule_of_thumb else _strategy_table
     print_table(table(decision, stream), stream)
     say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
@@ -235,12 +235,12 @@ def explain(decision: Decision, stream: TextIO) -> None:
     chosen = decision.chosen
     if chosen is None:
         return
-    say(stream, "", f"A step of {chosen.strategy.name}, in seconds:")
+    say(stream, "", f"Time of a step with {chosen.strategy.name}, in seconds:")
     if chosen.step_time is None:
         say(stream, "  unknown: zerowiz has no speeds for these GPUs in this precision")
     else:
         print_table(_time_table(chosen.step_time, stream), stream)
-    say(stream, "", f"What a GPU holds under {chosen.strategy.name}, in GiB, by phase:")
+    say(stream, "", f"Memory of each GPU with {chosen.strategy.name}, in GiB, by phase:")
     table = grid(stream, "phase", "part", "GiB", "formula")
     for phase, moment in chosen.estimate.peaks().items():
         for allocation in moment:

@@ -91,7 +91,7 @@ def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(
     assert [
         (
             "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of 1 x 8;"
-            " `--micro-batch N` says your own"
+            " `--micro-batch N` sets your own"
         )
     ] == choices(result)
 

@@ -109,7 +109,7 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: 
     assert f"wrote {PLAN}\nwrote {CONFIG}\n" in result.stdout
     content = plan_of(script.parent)
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
-    assert ("zero2", ["it was asked for, and it fits"]) == (content["chosen"], content["reasons"])
+    assert ("zero2", ["you asked for it, and it fits"]) == (content["chosen"], content["reasons"])
     assert 4 == len(content["machine"]["gpus"])
     assert "1b" == content["model"]["name"]
     assert 2048 == content["workload"]["sequence_tokens"]
@@ -354,7 +354,7 @@ def test_every_command_refuses_a_hand_edit_and_quiet_hides_the_diff(
     for result in (loud, quiet):
         assert 1 == result.code
         assert "" == result.stdout
-        assert "\nhint: `--force` overwrites it\n" in result.stderr
+        assert "\nhint: overwrite it with `--force`\n" in result.stderr
         assert before == written(script.parent)
     assert '-    "stage": 3,' in diff_of(loud.stderr)
     assert [] == diff_of(quiet.stderr)
@@ -367,7 +367,7 @@ def test_notes_in_a_plan_file_are_kept_and_its_config_stays_too(
 ) -> None:
     assert 0 == process("init", "--yes", *STEADY).code
     plan, config = script.parent / PLAN, script.parent / CONFIG
-    plan.write_text(plan.read_text().replace("it was asked for", "Ann asked for it"))
+    plan.write_text(plan.read_text().replace("you asked for it", "Ann asked for it"))
     config_before = config.stat().st_mtime_ns
     refused = process(*command, *STEADY, "--seq-len", "1024", "train.py")
     assert 1 == refused.code, refused.stderr
@@ -384,7 +384,7 @@ def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path
     assert 0 == process("init", "--yes", *STEADY).code
     edit(script.parent / CONFIG)
     plan = script.parent / PLAN
-    plan.write_text(plan.read_text().replace("it was asked for", "Ann asked for it"))
+    plan.write_text(plan.read_text().replace("you asked for it", "Ann asked for it"))
     refused = process("init", "--yes", *STEADY)
     assert f"error: `{CONFIG}` and `{PLAN}` exist" in refused.stderr
     heads = [line for line in diff_of(refused.stderr) if line.startswith("---")]
@@ -397,7 +397,7 @@ def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path
     ("there", "said"),
     [
         (b"\xff\xfe{\0}\0", f"{CONFIG}: it is not UTF-8 text"),
-        (b"x" * 300_000, "too large to be compared"),
+        (b"x" * 300_000, "too large to compare"),
         (b"", "@@ -0,0 +1,"),
         (b"{}", "\\ No newline at end of file"),
         (b"[\x1b[31mred\x1b[0m]\n", "-[\\x1b[31mred\\x1b[0m]"),
@@ -424,7 +424,7 @@ def test_line_ends_of_windows_are_named(process: Run, script: Path) -> None:
     path = script.parent / CONFIG
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     refused = process("init", "--yes", *STEADY)
-    assert [f"{CONFIG}: only its line ends are others (CRLF)"] == diff_of(refused.stderr)[1:]
+    assert [f"{CONFIG}: only its line endings differ (CRLF)"] == diff_of(refused.stderr)[1:]
 
 
 def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) -> None:

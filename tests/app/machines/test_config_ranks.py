@@ -47,7 +47,9 @@ def test_the_nodes_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_gpus_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"asks for 8 processes on a node.* has 4 GPUs") as caught:
+    with pytest.raises(
+        UsageError, match=r"asks for 8 processes per node.* has room for 4"
+    ) as caught:
         found(tmp_path, "num_processes: 8\n")
     assert ("use what is here: `$gpus_per_node 4`",) == caught.value.hints
 

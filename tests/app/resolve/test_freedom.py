@@ -172,7 +172,7 @@ def test_a_global_batch_is_solved_for_an_open_micro_batch(
         (
             TRAINER,
             {"global_batch": 180, "accumulation_steps": 3, "micro_batch": 4},
-            ("with `$micro_batch 15` it is", "or remove `$global_batch 180`"),
+            ("use `$micro_batch 15`", "or remove `$global_batch 180`"),
         ),
         (FIXED, {"global_batch": 120}, ("remove `$global_batch 120`",)),
     ],
@@ -189,7 +189,7 @@ def test_a_model_takes_no_longer_a_sequence_than_its_learned_positions() -> None
     options = Options(model=str(MODELS / "gpt2-medium"), machine="4xA100-40GB")
     request = make_request(options, find_machine(options, {}), None, ())
     assert 1024 == request.job.workload.sequence_tokens
-    assert "1024 tokens a sequence, its learned positions (`$sequence_tokens`)" in request.assumed
+    assert "1024 tokens per sequence, its learned positions (`$sequence_tokens`)" in request.assumed
     # Completions have a default of their own.
     assert not any("learned" in each for each in requested(None, trainer=Trainer.GRPO).assumed)
     longer = replace(options, sequence_tokens=1025)

@@ -86,10 +86,12 @@ def test_a_trainer_collects_its_weights_and_an_engine_writes_them_by_storages(
 def test_a_plan_says_when_most_is_held_and_how_much_there_is(here: Run) -> None:
     unknown = here("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0").stdout
     assert "Host     ddp: 28.5 GiB on each node, most of it while a checkpoint is saved" in unknown
-    assert "`--host-memory` says it" in " ".join(unknown.split())
+    assert "set it with `--host-memory`" in " ".join(unknown.split())
     words = ("--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
     known = here("plan", *words, "--host-memory", "20GiB")
-    assert "there is 20.0 GiB, so the job may be killed then" in " ".join(known.stdout.split())
+    assert ("20.0 GiB is available, so the kernel may kill the job then") in " ".join(
+        known.stdout.split()
+    )
 
 
 def test_a_host_that_is_too_small_to_start_on_is_named_with_what_it_lacks(here: Run) -> None:

@@ -115,7 +115,7 @@ def test_adapters_behind_a_switch_are_planned_where_it_is_on(here: Run, folder: 
     assert ("full", None, None) == adapters(here(*(*DRY_A100, "train.py")))
     on = here(*DRY_A100, "train.py", "--use_lora")
     assert ("lora", 16, "q_proj,v_proj") == adapters(on)
-    assert "no effect of `LoraConfig(modules_to_save=['lm_head'])` in line 27" in on.stderr
+    assert "that `LoraConfig(modules_to_save=['lm_head'])` in line 27 has no effect" in on.stderr
     by_option = here(*DRY_A100, "--method", "lora", "train.py")
     assert adapters(on) == adapters(by_option)
     added = {"setting": "method", "value": "lora", "words": ["--use_lora", "True"]}
@@ -216,4 +216,4 @@ def test_a_size_has_no_layers_of_another_family(here: Run, folder: Path) -> None
     words = ("launch", "--dry-run", "--machine", "4xA100-40GB", "--model", "1b", "--seq-len", "64")
     result = here(*words, "train.py")
     assert 0 == result.code, result.stderr
-    assert "every linear layer, for a size names none `c_attn,c_proj`" in result.stderr
+    assert "every linear layer, as a size has no layer names `c_attn,c_proj`" in result.stderr

@@ -58,7 +58,9 @@ def test_options_reach_the_script_as_its_own_words(here: Run, hf: Path) -> None:
     assert ["--gradient_checkpointing", "True"] == words[words.index("--gradient_checkpointing") :][
         :2
     ]
-    assert "note: added after the script, which leaves it open: `" in result.stderr
+    assert (
+        "note: zerowiz adds arguments after the script, which does not set them: `" in result.stderr
+    )
 
 
 def test_a_global_batch_is_delivered_as_micro_steps(here: Run, hf: Path) -> None:
@@ -120,13 +122,13 @@ def test_a_model_that_can_be_loaded_reaches_the_script_and_a_size_does_not(
     )
     by_size = dry(here, "--model", "1b", *words)
     assert {} == settled(by_size)
-    size = "note: `--model 1b` is a size alone; the script loads `gpt2`, the default of"
+    size = "note: `--model 1b` is only a size; the script loads `gpt2`, the default of"
     assert size in by_size.stderr
     said = dry(here, "--model", "1b", *words, "--model_name", str(MODEL))
     assert 2 == said.code
     assert "remove `--model 1b`" in said.hints
     by_name = dry(here, "--model", "1b", *words, "--model_name", "org/on-a-hub")
-    assert "`--model 1b` is a size alone; the script loads `org/on-a-hub`" in by_name.stderr
+    assert "`--model 1b` is only a size; the script loads `org/on-a-hub`" in by_name.stderr
 
 
 def test_a_size_says_how_large_a_model_in_the_code_is(here: Run, folder: Path) -> None:

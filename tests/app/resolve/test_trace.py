@@ -61,7 +61,7 @@ def test_a_size_is_counted_by_formulas_whatever_is_asked(here: Run, models: Path
     assert models.is_dir()
     counted, traced = (here("plan", "--model", "7b", *more, *ON) for more in ((), ("--trace",)))
     assert counted.stdout == traced.stdout
-    assert "note: `7b` is a size, which is counted by formulas and not traced" in traced.stderr
+    assert "note: `--trace` has no effect: `7b` is a size" in traced.stderr
 
 
 def test_an_unknown_family_is_guessed_where_nothing_can_trace_it(
@@ -72,7 +72,7 @@ def test_an_unknown_family_is_guessed_where_nothing_can_trace_it(
     result = here("plan", "--model", "bloom", "--json", *ON)
     assert 0 == result.code
     assert "guess" == json.loads(result.stdout)["model"]["source"]
-    assert 1 == result.stderr.count("`bloom` has no formulas yet, so this is a guess")
+    assert 1 == result.stderr.count("zerowiz does not know `bloom` yet, and estimates it")
     assert "pip install 'zerowiz[train]'" in result.stderr
     asked = here("plan", "--model", "llama", "--trace", *ON)
     assert (5, "`--trace` needs torch and transformers") == (asked.code, asked.problem)
@@ -92,7 +92,7 @@ def test_an_unknown_family_that_tells_no_sizes_is_refused_with_what_would_help(
 def test_no_trace_guesses_and_loads_no_torch(models: Path) -> None:
     words = ("plan", "--model", "bloom", "--no-trace", *ON)
     assert "torch" not in imports(models, *words)
-    assert "is a guess: a Llama of its sizes" in run_process(models, *words).stderr
+    assert "estimates it as a Llama of the same sizes" in run_process(models, *words).stderr
 
 
 def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
@@ -103,7 +103,7 @@ def test_what_a_wrapper_holds_beside_its_language_model_is_said_to_be_left_out(
     wrapped, alone = (
         here("plan", "--model", name, "--no-trace", "--json", *ON) for name in ("bloom", "llama")
     )
-    assert "the language model that it wraps, alone" in wrapped.stderr
+    assert "its language model only" in wrapped.stderr
     of_alone, of_wrapped = (json.loads(ran.stdout)["strategies"] for ran in (alone, wrapped))
     for one, other in zip(of_alone, of_wrapped, strict=True):
         # Its buffers are the leanest, for what is not counted needs room.
@@ -134,7 +134,7 @@ def test_a_traced_plan_says_so_and_the_next_one_takes_it_from_the_cache(models: 
     environ = {"XDG_CACHE_HOME": str(models / "cache")}
     first = run_process(models, *words, env=environ)
     assert 0 == first.code, first.stderr
-    assert "note: `bloom` has no formulas yet: `BloomForCausalLM` was traced" in first.stderr
+    assert "note: zerowiz does not know `bloom` yet: traced `BloomForCausalLM`" in first.stderr
     assert "trace" == json.loads(first.stdout)["model"]["source"]
     assert "torch" not in imports(models, *words)
     assert first.stdout == run_process(models, *words, env=environ).stdout

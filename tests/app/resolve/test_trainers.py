@@ -88,7 +88,7 @@ def test_a_server_takes_nothing_here_and_is_named(here: Run, folder: Path) -> No
     words = ("train.py", "--use_vllm", "--vllm_mode", "server")
     result, plan = planned(here, "trl_grpo_parser", folder, *words)
     assert "fits" in verdicts(plan)
-    assert "`--vllm_mode server` after the script: vLLM is a server" in result.stderr
+    assert "`--vllm_mode server` after the script: vLLM runs as a server" in result.stderr
 
 
 def test_a_loss_of_the_script_is_uncertain_until_it_is_named(here: Run, folder: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_key_that_accelerate_does_not_read_is_noted(here: Run, folder: Path) -
     result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
     assert 0 == result.code
     words = " ".join(result.stderr.split())
-    assert "acc.yaml: Accelerate has no `stage` in `deepspeed_config`: not read" in words
+    assert "acc.yaml: Accelerate does not read `stage` in `deepspeed_config`" in words
 
 
 @pytest.mark.parametrize("command", [PLAN, (*LAUNCH, "train.py"), ("doctor", *ON_CPU, "train.py")])

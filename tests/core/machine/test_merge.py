@@ -260,7 +260,7 @@ ODD = {
         node(interconnect=PARTIAL),
         *(OutlierKind.SLOWER_LINK, replace(PARTIAL, weakest_pair=None), LINK, None),
     ),
-    "an unknown link": (
+    "unknown link": (
         node(interconnect=Interconnect(link_class=LinkClass.UNKNOWN)),
         *(OutlierKind.SLOWER_LINK, Interconnect(link_class=LinkClass.UNKNOWN), LINK, None),
     ),

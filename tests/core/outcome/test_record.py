@@ -13,7 +13,7 @@ from zerowiz.errors import UsageError
 
 RUNS = AttemptRecord(
     strategy="zero2",
-    why="gradients and optimizer states sharded is enough",
+    why="sharding gradients and optimizer states is enough",
     config_path="ds_config_zero2.json",
     plan_path="ds_config_zero2.plan.json",
     command=("deepspeed", "train.py"),

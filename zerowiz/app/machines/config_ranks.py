@@ -61,8 +61,8 @@ def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:
     here = len(machine.gpus)
     if asked.gpus_per_node > here:
         raise UsageError(
-            f"`{asked.config}` asks for {asked.gpus_per_node} processes on a node, and this one"
-            f" has {here} GPU{'s' if here > 1 else ''}",
+            f"`{asked.config}` asks for {asked.gpus_per_node} processes per node, and this"
+            f" machine has room for {here}",
             f"use what is here: `$gpus_per_node {here}`",
         )
     return with_gpus(machine, asked.gpus_per_node)

@@ -61,7 +61,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         if fleet is None or not (fleet.failures or fleet.short):
             return
         silent, asked = len(fleet.failures), fleet.machine.nodes + len(fleet.failures)
-        what = f"{silent} of {asked} nodes did not answer" if silent else "not every slot has a GPU"
+        what = f"{silent} of {asked} nodes did not answer" if silent else "some slots have no GPU"
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),

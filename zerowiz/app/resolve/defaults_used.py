@@ -21,7 +21,7 @@ def defaults_used(
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    ignored = (f"no effect of `{b.code}` in line {b.line}" for b in settings.uncounted)
+    ignored = (f"that `{b.code}` in line {b.line} has no effect" for b in settings.uncounted)
     return (*_clauses(always, job, said), *_clauses(unseen, job, said), *ignored)
 
 

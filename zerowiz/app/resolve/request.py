@@ -286,7 +286,9 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
     try:
         model.adapted(modules)
     except UsageError:
-        return (f"adapters on every linear layer, for a size names none `{','.join(modules)}`",)
+        return (
+            f"adapters on every linear layer, as a size has no layer names `{','.join(modules)}`",
+        )
     return ()
 
 

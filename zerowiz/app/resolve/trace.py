@@ -17,7 +17,7 @@ from zerowiz.probe.model.trace import cache_path, can_trace, read_cached, trace_
 from zerowiz.probe.model.trace.build import is_buildable
 from zerowiz.ui import sentences
 
-_NEEDS = "`pip install 'zerowiz[train]'` brings torch and transformers"
+_NEEDS = "`pip install 'zerowiz[train]'`"
 
 
 def trace_or_guess(
@@ -65,8 +65,12 @@ def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
 def _exact(trace: bool | None) -> str:
     """How a model of an unknown family is counted exactly."""
     if not can_trace():
-        return f"where torch and transformers are installed it is traced: {_NEEDS}"
-    return "without `$no_trace` it is traced" if trace is False else "it cannot be traced either"
+        return f"to count it exactly, install torch and transformers: {_NEEDS}"
+    return (
+        "remove `$no_trace` to count it exactly"
+        if trace is False
+        else "zerowiz cannot trace it either"
+    )
 
 
 def _guess(text: str, named: Named, exact: str) -> ReadModel:

@@ -57,7 +57,7 @@ def lint_own_config(
     ignored = () if config.accelerate is None else config.accelerate.ignored
     if ignored:
         keys = ", ".join(f"`{key}`" for key in ignored)
-        reporter.note(f"{path}: Accelerate has no {keys} in `deepspeed_config`: not read")
+        reporter.note(f"{path}: Accelerate does not read {keys} in `deepspeed_config`")
 
 
 def _found(

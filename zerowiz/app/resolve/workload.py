@@ -205,11 +205,11 @@ def _split(
     micro_batch = cast("int", said["micro_batch"] or Workload().micro_batch)
     if solves_micro_batch(options, settings):
         if steps is None:
-            part = divide_batch(whole, ranks, f"{ranks} GPUs")
+            part = divide_batch(whole, ranks, f"{ranks} ranks")
             micro_batch = largest_part(part, micro_batch)
             return {"micro_batch": micro_batch, "accumulation_steps": part // micro_batch}
         unit = steps * ranks
-        part = divide_batch(whole, unit, f"{_micro_steps(steps)} x {ranks} GPUs = {unit}")
+        part = divide_batch(whole, unit, f"{_micro_steps(steps)} x {ranks} ranks = {unit}")
         return {"micro_batch": part, "accumulation_steps": steps}
     if steps is None:
         is_own = options.micro_batch is not None
@@ -235,7 +235,7 @@ def _not_this_split(
     """The global batch has another size than the micro-batch and micro-steps that are decided."""
     setting = settings.accumulation_steps
     solved, rest = divmod(whole, micro_batch * ranks)
-    by, change = f"`{options.config}`", f"make it {solved} there"
+    by, change = f"`{options.config}`", f"set it to {solved} there"
     if options.accumulation_steps is not None:
         by = f"`$accumulation_steps {steps}`"
         change = f"remove {by}"
@@ -244,8 +244,8 @@ def _not_this_split(
     drop = f"remove `$global_batch {whole}`"
     if solved and not rest:
         return UsageError(
-            f"`$global_batch {whole}` takes {_micro_steps(solved)} of {micro_batch} x {ranks} GPUs,"
-            f" and {by} says {steps}",
+            f"`$global_batch {whole}` needs {_micro_steps(solved)} of {micro_batch} x {ranks}"
+            f" ranks, but {by} says {steps}",
             change,
             f"or {drop}",
         )
@@ -253,8 +253,8 @@ def _not_this_split(
     part, left = divmod(whole, steps * ranks)
     fits = options.micro_batch is not None and part and not left
     return UsageError(
-        f"`$global_batch {whole}` is not {micro_batch} x {ranks} GPUs x {_micro_steps(steps)}"
-        f" = {made}, and {by} says {steps}",
-        *((f"with `$micro_batch {part}` it is",) if fits else ()),
+        f"`$global_batch {whole}` is not {micro_batch} x {ranks} ranks x {_micro_steps(steps)} ="
+        f" {made}, and {by} says {steps}",
+        *((f"use `$micro_batch {part}`",) if fits else ()),
         f"{'or ' if fits else ''}{drop}",
     )

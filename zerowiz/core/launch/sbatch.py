@@ -18,7 +18,7 @@ _CORES_PER_RANK = 4
 _GRACE_S = 90
 _AGAIN = (
     "status=$?",
-    "# FILL IN: to queue the job again once its time is up (143: told to end), take the # away",
+    "# FILL IN: to queue the job again when its time is up (status 143), uncomment the line below",
     '# if [ "$status" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
     'exit "$status"',
 )
@@ -60,7 +60,7 @@ def _title(job: JobScript) -> Sequence[str]:
     nodes = f"{job.nodes} nodes with {each} each" if job.nodes > 1 else f"a node with {each}"
     return (
         "#!/bin/bash",
-        f"# Trains {job.script} on {nodes}. Look at the lines marked FILL IN, then:",
+        f"# Trains {job.script} on {nodes}. Edit the lines marked FILL IN, then:",
         f"#   sbatch {shlex.quote(job.path)}",
     )
 
@@ -68,30 +68,30 @@ def _title(job: JobScript) -> Sequence[str]:
 def _directives(job: JobScript) -> Iterator[str]:
     name = _NAME.sub("-", job.script.rpartition("/")[2].removesuffix(".py")) or "train"
     yield f"#SBATCH --job-name={name}"
-    yield "# FILL IN what your site asks for (one # less): `sacctmgr show associations`, `sinfo`"
+    yield "# FILL IN what your site requires (remove one #): `sacctmgr show associations`, `sinfo`"
     yield "##SBATCH --account=NAME"
     yield "##SBATCH --partition=NAME"
     yield f"#SBATCH --nodes={job.nodes}"
-    yield "# One zerowiz on each node; it starts the ranks of that node"
+    yield "# One zerowiz per node, which starts the ranks of that node"
     yield "#SBATCH --ntasks-per-node=1"
     if job.has_gpus:
         yield f"#SBATCH --gpus-per-node={job.ranks}"
     yield from _cores(job)
     yield from _memory(job)
-    yield "# FILL IN how long it may take, days-hours:minutes:seconds"
+    yield "# FILL IN the time limit, days-hours:minutes:seconds"
     yield f"#SBATCH --time={_TIME}"
-    yield "# All that it prints, in the folder of `sbatch`; a restart adds to it"
+    yield "# All output, in the folder of `sbatch`; a restart appends to it"
     yield "#SBATCH --output=%x-%j.out"
     yield "#SBATCH --open-mode=append"
-    yield "# Start again after a node failed or another job took the nodes; the script goes on"
+    yield "# Start again after a node failure or a preemption; the script continues"
     yield "#SBATCH --requeue"
-    yield f"# Tell the ranks {_WARNING_S} s before the time is up, so that they can save"
+    yield f"# Signal the ranks {_WARNING_S} s before the time is up, so that they can save"
     yield f"#SBATCH --signal=TERM@{_WARNING_S}"
 
 
 def _cores(job: JobScript) -> Iterator[str]:
     if job.cores is None:
-        yield "# FILL IN the cores of a node, or your share of them; all ranks of a node use them"
+        yield "# FILL IN the cores per node, or your share of them; all ranks of a node use them"
     else:
         yield "# All ranks of a node use these cores"
     cores = job.cores or job.ranks * _CORES_PER_RANK
@@ -100,7 +100,7 @@ def _cores(job: JobScript) -> Iterator[str]:
 
 def _memory(job: JobScript) -> Iterator[str]:
     if job.memory_bytes is None:
-        yield "# FILL IN the memory of a node for the job (one # less); 0 is all that it has"
+        yield "# FILL IN the memory per node for the job (remove one #); 0 is all of it"
         yield "##SBATCH --mem=0"
     else:
         yield "# Memory of each node"
@@ -110,13 +110,13 @@ def _memory(job: JobScript) -> Iterator[str]:
 def _environment(job: JobScript) -> Sequence[str]:
     if job.activate is not None:
         return (
-            "# FILL IN the modules that your site needs; every node has to see this environment",
+            "# FILL IN the modules that your site needs; every node must see this environment",
             "# module load cuda",
             "# shellcheck source=/dev/null",
             f"source {shlex.quote(job.activate)}",
         )
     return (
-        "# FILL IN what makes `zerowiz` and `deepspeed` known, the same on every node",
+        "# FILL IN how to activate the environment of `zerowiz` and `deepspeed` on every node",
         "# module load cuda",
         "# source /path/to/environment/bin/activate",
     )

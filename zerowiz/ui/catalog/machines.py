@@ -100,41 +100,41 @@ def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
     if offers:
         yield _rows(prices)
     if offers and not any(offer.chosen.step_time for offer in offers):
-        yield f"No step time is predicted, as {job.why_untimed}."
+        yield f"zerowiz predicts no step time: {job.why_untimed}."
     yield from _steps(found)
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
-        yield f"Time and cost are of {count(max(tokens))} tokens, in optimizer steps alone."
+        yield f"Time and cost are for {count(max(tokens))} tokens, optimizer steps only."
     if any(offer.assumes_network for offer in offers):
         yield (
-            "* with InfiniBand between nodes, which is assumed: an adapter for each GPU, 400 Gb/s"
-            " on PCIe 5, 200 Gb/s on PCIe 4, 100 Gb/s on PCIe 3. `$interconnect` says what it is."
+            "* assumes InfiniBand between nodes: one adapter per GPU, 400 Gb/s on PCIe 5, 200"
+            " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`."
         )
     if len(offers) > _MOST_ROWS:
-        yield f"{len(offers) - _MOST_ROWS} more machines fit: `$as_json` lists them all."
+        yield f"{len(offers) - _MOST_ROWS} more machines fit: list them all with `$as_json`."
     yield from _left_out(found)
 
 
 def _rows(prices: PriceList) -> str:
     """Which machines there are, in which order, and what is said of each."""
-    order = "fewest GPUs first, of as many the fastest first"
+    order = "fewest GPUs first, then the fastest"
     if prices.prices:
-        order = f"cheapest first, then those without a price, {order}"
+        order = f"cheapest first, then those without a price ({order})"
     of_nodes = any(price.gpus is not None for price in prices.prices)
-    priced = ", and each number that has a price of its own" if of_nodes else ""
+    priced = ", and every count that has its own price" if of_nodes else ""
     return (
-        f"Machines as `$machine` takes them, {order}; of each GPU the fewest that fit and twice"
-        f" as many{priced}. Peak and room are GiB of each GPU; step is seconds of one optimizer"
-        " step; tokens/s is of all GPUs together."
+        f"Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit and twice"
+        f" as many{priced}. Peak and room are GiB per GPU; step is seconds per optimizer step;"
+        " tokens/s is the total of all GPUs."
     )
 
 
 def _steps(found: Offers) -> Iterator[str]:
     """What differs between the steps of the machines."""
     if _splits(found):
-        yield "Batch is the sequences that a GPU trains at a time, and how often in a step."
+        yield "Batch is the micro-batch and the number of micro-steps."
     if _mixes_checkpointing(found):
-        yield "Ckpt is whether gradient checkpointing was chosen."
+        yield "Ckpt shows whether the plan uses gradient checkpointing."
 
 
 def _left_out(found: Offers) -> Iterator[str]:
@@ -142,14 +142,15 @@ def _left_out(found: Offers) -> Iterator[str]:
     if found.kinds_without:
         some = "any" if found.kinds_without == found.kinds else str(found.kinds_without)
         of_them = f"{some} of the {found.kinds} GPUs of the table"
-        yield f"The model does not fit {of_them} in any number that was tried."
+        yield f"The model does not fit {of_them} in any count that zerowiz tried."
     if found.kinds_unasked:
         why = "" if found.why_unasked is None else f" ({found.why_unasked})"
         also = "a further " if found.kinds_without else ""
         yield (
-            f"Left out, {also}{found.kinds_unasked} of the {found.kinds} GPUs of the table: some"
-            f" numbers of them cannot share the job as it was said{why}, the others are too few."
+            f"Not listed, {also}{found.kinds_unasked} of the {found.kinds} GPUs of the table:"
+            f" some counts of them cannot divide the batch that you set{why}, and smaller counts"
+            " have too little memory."
         )
     if found.unlisted_prices:
         names = ", ".join(f"`{name}`" for name in found.unlisted_prices)
-        yield f"Priced, but not shown, as no such machine that was tried fits: {names}."
+        yield f"These have a price, but the job fits on none that zerowiz tried: {names}."

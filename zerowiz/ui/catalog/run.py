@@ -9,7 +9,7 @@ from zerowiz.ui.text.units import count, hours, money
 
 _UNKNOWN = "-"
 _LEGEND = (
-    "time is of optimizer steps alone: starting, evaluating and saving come on top; in brackets are"
+    "times are for optimizer steps only, without startup, evaluation and saving; brackets show"
     " the bounds of the prediction"
 )
 
