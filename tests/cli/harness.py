@@ -214,9 +214,9 @@ class Terminal:
         while not self.quiet:
             assert self._look(), f"it ended:\n{self.text}"
 
-    def end(self) -> int:
+    def end(self, patience_seconds: float = _PATIENCE_SECONDS) -> int:
         """Wait for the end; the exit code."""
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + patience_seconds
         while self._look():
             assert time.monotonic() < until, f"it did not end:\n{self.text}"
         self.child.close()

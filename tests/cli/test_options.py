@@ -78,7 +78,7 @@ BESIDE: dict[str, list[str]] = {
 ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
-    "init": {"--slurm"},
+    "init": {"--slurm", "--launch"},
     "plan": {"--explain", "--limits", "--tokens", "--sequences", "--epochs", "--price"},
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),

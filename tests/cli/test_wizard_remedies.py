@@ -87,7 +87,7 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 ) -> None:
     nodes = ("--machine", "8xH100-80GB-SXM", "--nodes", "16", "--model", "405b")
     person = terminal("init", *nodes, "train_hf.py")
-    person.reply("How shall the batch", ENTER)
+    person.reply("What is your goal?", ENTER)
     person.wait_for("if your nodes are linked by InfiniBand with 400 Gb/s, say so")
     person.reply("Change what?", ENTER)
     person.reply("Write the files?", ENTER)

@@ -26,6 +26,7 @@ from zerowiz.ui.ask.person import find_person
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 from zerowiz.ui.planned import files as show_files
 from zerowiz.ui.wizard import lines
+from zerowiz.ui.wizard.reporter import WizardReporter
 
 
 @takes_options
@@ -45,7 +46,11 @@ def init(
     """Ask a few questions, choose a strategy, and launch the job or write its config"""
     _check_options(options, launch=launch)
     person = find_person(os.environ, yes=options.yes or options.as_json)
-    reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=person is None)
+    reporter = (
+        TerminalLaunchReporter(quiet=options.quiet)
+        if person is None
+        else WizardReporter(quiet=options.quiet, stream=person.stream)
+    )
     wanted = InitOptions(slurm=slurm, launch=launch)
     words = tuple(args or ())
     with showing_refused_plan(as_json=options.as_json):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from typing import TextIO
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedies import Remedy
@@ -18,11 +19,20 @@ class TerminalReporter:
     Args:
         quiet: Whether a person wants errors and results alone.
         with_table: Whether a decision is said with every strategy and what would help.
+        stream: Where it is said, if not on stderr as it is then.
     """
 
-    def __init__(self, *, quiet: bool = False, with_table: bool = True) -> None:
+    def __init__(
+        self, *, quiet: bool = False, with_table: bool = True, stream: TextIO | None = None
+    ) -> None:
         self.quiet = quiet
         self.with_table = with_table
+        self._stream = stream
+
+    @property
+    def stream(self) -> TextIO:
+        """Where it is said."""
+        return self._stream or sys.stderr
 
     def note(self, text: str) -> None:
         """What a result rests on, or what may go wrong."""
@@ -32,18 +42,18 @@ class TerminalReporter:
     def event(self, text: str) -> None:
         """What happened to a run."""
         with suppress(OSError):
-            show.note(text, sys.stderr)
+            show.note(text, self.stream)
 
     def error(self, error: ZerowizError) -> None:
         """A failure that does not end the run."""
         with suppress(OSError):
-            show.error(error.message, error.hints, sys.stderr)
+            show.error(error.message, error.hints, self.stream)
 
     def script(self, facts: ScriptFacts) -> None:
         """How its config reaches the training script, and where the reading ended."""
         if not self.quiet:
             with suppress(OSError):
-                show.script(facts, sys.stderr)
+                show.script(facts, self.stream)
 
     def decision(self, decision: Decision, remedies: Sequence[Remedy]) -> None:
         """The flowchart as it was answered, or the whole decision."""
@@ -51,14 +61,14 @@ class TerminalReporter:
             return
         with suppress(OSError):
             if self.with_table:
-                show.plan(decision, remedies, sys.stderr)
+                show.plan(decision, remedies, self.stream)
             else:
-                show.flowchart(decision, sys.stderr)
+                show.flowchart(decision, self.stream)
 
     def strategies(self, decision: Decision) -> None:
         """Every strategy, as it was evaluated."""
         with suppress(OSError):
-            show.strategies(decision, sys.stderr)
+            show.strategies(decision, self.stream)
 
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""
@@ -66,9 +76,9 @@ class TerminalReporter:
             from zerowiz.ui import diff  # noqa: PLC0415 - seldom needed
 
             with suppress(OSError):
-                diff.losses(losses, sys.stderr)
-                sys.stderr.write("\n")
+                diff.losses(losses, self.stream)
+                self.stream.write("\n")
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
         """A bar on a terminal, nothing elsewhere."""
-        return counting(label, total, sys.stderr)
+        return counting(label, total, self.stream)

@@ -131,6 +131,11 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script, and where the reading ended."""
     words = sentences.convention(facts)
     say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
+    unseen(facts, stream)
+
+
+def unseen(facts: ScriptFacts, stream: TextIO) -> None:
+    """Where the reading of a script ended."""
     if facts.unfollowed:
         ends = sentences.places(facts.unfollowed)
         say(stream, f"Unseen   zerowiz did not follow {ends}", hang=_LABEL_COLUMNS)
@@ -139,6 +144,19 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
 def flowchart(decision: Decision, stream: TextIO) -> None:
     """The job, and the answers of the flowchart."""
     say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
+    _say_answers(decision, stream)
+
+
+def answers(decision: Decision, stream: TextIO) -> None:
+    """The step, the answers of the flowchart, and what the chosen strategy takes."""
+    _, *job = _job_lines(decision.job)
+    say(stream, "", *job, "", hang=_LABEL_COLUMNS)
+    _say_answers(decision, stream)
+    _say_interval(decision, stream)
+    _say_time(decision, stream)
+
+
+def _say_answers(decision: Decision, stream: TextIO) -> None:
     say(stream, *_answer_lines(decision), hang=_LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
     name = "none" if decision.chosen is None else decision.chosen.strategy.name

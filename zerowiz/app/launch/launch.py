@@ -44,7 +44,7 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute
-from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError
+from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.machine.environment_kind import read_launch_environment
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import sentences
@@ -171,7 +171,8 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
     start = _plan_start(launch, launch.run, reporter, person)
     reporter.start(start.launch_plan)
     if person is not None and not confirms(person, _LAUNCH):
-        raise InterruptedByUserError("not launched; nothing was written")
+        reporter.event("not launched; nothing was written")
+        return ExitCode.OK
     return run_start(start, launch.policy, reporter)
 
 

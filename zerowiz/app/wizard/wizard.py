@@ -205,6 +205,8 @@ class Wizard:
                 models = find_models(Path(), os.environ)
                 first = models[0][0] if models else None
                 question = _menu(question, models, first, "another: a folder, a hub id, or a size")
+            case "goal":
+                question = _keeping(question, self._global_batch(answers))
             case "method":
                 settings = self._settings(answers)
                 open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
@@ -213,6 +215,17 @@ class Wizard:
                 pass
         default = answers.by_key.get(question.key) or answers.before.get(question.key)
         return _with_default(question, default)
+
+    def _global_batch(self, answers: Answers) -> int | None:
+        """What the script learns from at a time; None where nobody says."""
+        machine, settings = self.machine(answers), self._settings(answers)
+        if self._typed.global_batch is not None:
+            return self._typed.global_batch
+        if machine is None or settings.micro_batch is None:
+            return None
+        steps = settings.accumulation_steps
+        each = settings.micro_batch.value * (1 if steps is None else steps.value)
+        return each * machine.world_size
 
     def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
         """What refuses an answer that would fail later."""
@@ -303,6 +316,14 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
         case _:
             value = int(answer) if question.kind is AnswerKind.COUNT else answer
             return {question.key: value}
+
+
+def _keeping(question: Question, global_batch: int | None) -> Question:
+    """The question of the goal, which names the global batch that is kept."""
+    if global_batch is None:
+        return question
+    batch = f"its global batch of {global_batch} sequences"
+    return replace(question, why=f"Your script leaves open how {batch} is split.")
 
 
 def _menu(

@@ -128,24 +128,28 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="goal",
         flag="$objective",
-        text="How shall the batch of each optimizer step be run?",
-        why="The script leaves open how many sequences a GPU takes at a time.",
-        more="The first two keep your global batch, so the job learns the same. Micro-batch times"
-        " accumulation steps times ranks is the global batch.",
+        text="What is your goal?",
+        why="Your script leaves open how many sequences a GPU takes at a time.",
+        more="The first two keep your global batch, so the job learns the same. The global batch is"
+        " micro-batch times accumulation steps times ranks.",
         default="flowchart",
         kind=AnswerKind.CHOICE,
         choices=(
             Choice(
                 value="flowchart",
                 title="recommended",
-                detail="the ZeRO stage of the flowchart, its fastest micro-batch",
+                detail="the ZeRO stage of the flowchart with its fastest micro-batch",
             ),
             Choice(
                 value="fastest",
                 title="fastest",
-                detail="whatever stage and micro-batch have the shortest step",
+                detail="the stage and the micro-batch with the shortest step",
             ),
-            Choice(value=OWN_MICRO_BATCH, title="my own micro-batch", detail="you say it, next"),
+            Choice(
+                value=OWN_MICRO_BATCH,
+                title="my own micro-batch",
+                detail="you set it in the next question",
+            ),
         ),
     ),
     Question(

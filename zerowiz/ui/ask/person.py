@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.flags import spell
 from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.ask import plain
+from zerowiz.ui.ask.counted import counted
 from zerowiz.ui.ask.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class TerminalPerson:
             return ask(question, check, leads_to, can_go_back=can_go_back)
         except (KeyboardInterrupt, EOFError):
             raise InterruptedByUserError("interrupted; nothing was written") from None
+
+    @cached_property
+    def stream(self) -> TextIO:
+        """Where others say something between questions: it is taken off with the answer before."""
+        return sys.stderr if self._is_dumb else counted(self._transcript.add)
 
     def tell(self, lines: Sequence[str]) -> None:
         """Lines of plain text; those after a question go with its answer."""

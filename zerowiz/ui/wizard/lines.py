@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, Reason
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
 from zerowiz.ui import sentences
 from zerowiz.ui.text.units import gpus, seconds, size_of
@@ -55,17 +55,15 @@ def consequence(decision: Decision) -> str:
             return f"only {closest.strategy.name} fits, and the link is slow for it"
         return f"nothing fits: {closest.strategy.name} needs {_memory(decision, closest)}"
     said = f"{chosen.strategy.name} {_VERDICTS[chosen.verdict]}: {_memory(decision, chosen)}"
-    step = decision.job.workload
-    said += f", {step.micro_batch} x {step.accumulation_steps} sequences"
     if chosen.step_time is not None:
         said += f", {seconds(chosen.step_time.expected_seconds)} s a step"
-    return said
+    step = decision.job.workload
+    said += f", micro-batch {step.micro_batch}"
+    return f"{said} x {step.accumulation_steps} steps" if step.accumulation_steps > 1 else said
 
 
 def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
-    on_cpu = decision.job.machine.accelerator is Accelerator.CPU
-    each = "rank" if on_cpu else "GPU"
-    return f"{size_of(evaluated.device_bytes, decision.job.gpu_budget_bytes)} per {each}"
+    return size_of(evaluated.device_bytes, decision.job.gpu_budget_bytes)
 
 
 def trains_on(machine: Machine) -> str:
