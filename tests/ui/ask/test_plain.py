@@ -25,6 +25,11 @@ MENU = {
 TEXT = {"key": "text", "flag": "$text", "text": "Which one?"}
 COUNT = {"key": "count", "flag": "$count", "text": "How many?", "kind": "count", "default": "8"}
 PATH = {"key": "path", "flag": "PATH", "text": "Where?", "kind": "path"}
+OPEN = {
+    **PATH,
+    "default": "./llama",
+    "choices": [{"value": "./llama", "title": "llama"}, {"value": "./qwen", "title": "qwen"}],
+}
 CONFIRM = {"key": "go", "flag": "$yes", "text": "Go on?", "kind": "confirm", "default": "yes"}
 
 Ask = Callable[..., Terminal]
@@ -99,13 +104,16 @@ def test_what_terminal_can_only_print(ask: Ask, term: str) -> None:
         (CONFIRM, "YES", "yes"),
         (PATH, "~/a/", "/home/somebody/a"),
         (TEXT, " x ", "x"),
+        (OPEN, "", "./llama"),
+        (OPEN, "2", "./qwen"),
+        (OPEN, "7b", "7b"),
     ],
 )
 def test_what_a_line_means(
     ask: Ask, question: Mapping[str, object], typed: str, answer: str
 ) -> None:
     person = ask(question)
-    person.reply("):" if question in (MENU, CONFIRM) else "answer:", typed + "\n")
+    person.reply("):" if question in (MENU, CONFIRM, OPEN) else "answer:", typed + "\n")
     assert [answer] == answers(person)
 
 

@@ -387,6 +387,55 @@ def test_a_path_from_home_is_answered_in_full(ask: Ask) -> None:
     assert ["/home/somebody/work"] == answers(person)
 
 
+OPEN = {
+    **PATH,
+    "default": "./llama-7b",
+    "choices": [
+        {"value": "./llama-7b", "title": "llama-7b", "detail": "folder here"},
+        {"value": "./qwen", "title": "qwen"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        ("", "./llama-7b"),
+        (DOWN, "./qwen"),
+        ("7b", "7b"),
+        ("7b" + UP, "./llama-7b"),
+        ("q", "./qwen"),
+        ("q" + DOWN, "q"),
+        ("QWEN", "./qwen"),
+        ("./qwen", "./qwen"),
+        ("owner/name", "owner/name"),
+        ("own" + TAB, "own folder"),
+        ("q" + BACKSPACE, "./qwen"),
+        ("7b" + BACKSPACE * 2 + UP, "./qwen"),
+    ],
+)
+def test_what_is_found_is_a_menu_and_what_is_typed_is_an_answer_too(
+    ask: Ask, tmp_path: Path, keys: str, answer: str
+) -> None:
+    person = ask(OPEN)
+    (tmp_path / "work" / "own folder").mkdir()
+    see(person, "leads to <./llama-7b>")
+    person.child.send(keys)
+    see(person, f"leads to <{answer}>")
+    person.child.send(ENTER)
+    assert [answer] == answers(person)
+
+
+def test_paths_can_be_completed_below_what_was_found(ask: Ask, tmp_path: Path) -> None:
+    person = ask(OPEN)
+    write_paths(tmp_path / "work")
+    see(person, "leads to <./llama-7b>")
+    assert "models/llava" not in "\n".join(press(person, "models/" + TAB, "llava/"))
+    press(person, DOWN + DOWN + ENTER, "? Where? models/llava/")
+    person.child.send(ENTER)
+    assert ["models/llava"] == answers(person)
+
+
 def test_a_pasted_line_is_typed_and_not_yet_answered(ask: Ask) -> None:
     person = ask(TEXT)
     person.reply("Which one?", "\x1b[200~what?\tis\r\n this\x1b[201~")

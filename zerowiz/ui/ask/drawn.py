@@ -37,7 +37,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from zerowiz.core.decision.questions import AnswerKind, Back, Question
 from zerowiz.core.flags import spell
-from zerowiz.ui.ask.menu import Menu, choices_of
+from zerowiz.ui.ask.menu import MUST_CHOOSE, Menu, choices_of
 from zerowiz.ui.ask.paths import as_answer, complete
 
 _WIDEST_COLUMNS = 100
@@ -159,9 +159,12 @@ class DrawnQuestion:
         self._problem, self._can_go_back = problem, can_go_back
         self._shows_more = False
         choices = choices_of(question)
-        self._is_menu = bool(choices)
+        takes_typed = question.kind not in MUST_CHOOSE
         first = question.default or (choices[0].value if choices else None)
-        self._menu = Menu(choices, first)
+        self._must_choose = not takes_typed
+        self._choices = Menu(choices, first, takes_typed=takes_typed and bool(choices))
+        # The choices, or the paths that go on from what is typed.
+        self._menu = self._choices
         self._buffer = Buffer(
             multiline=False,
             history=InMemoryHistory([typed] if typed else []),
@@ -213,18 +216,19 @@ class DrawnQuestion:
 
     def _enter(self, event: KeyPressEvent) -> None:
         choice = self._menu.choice
-        if self._is_menu and choice is None:
-            self._problem = f"no line has `{self._buffer.text}`"
-        elif choice is not None and not self._is_menu:
+        if choice is not None and self._menu is not self._choices:
             self._take(choice.value)
+        elif choice is None and self._must_choose:
+            self._problem = f"no line has `{self._buffer.text}`"
         else:
             event.app.exit(result=self._answer())
 
     def _answer(self) -> str:
         """What Enter would answer now."""
-        if self._is_menu:
-            return "" if self._menu.choice is None else self._menu.choice.value
-        typed = self._buffer.text.strip()
+        choice = None if self._menu is not self._choices else self._menu.choice
+        if self._must_choose:
+            return "" if choice is None else choice.value
+        typed = self._buffer.text.strip() if choice is None else choice.value
         if self._question.kind is AnswerKind.PATH:
             typed = as_answer(typed)
         return typed or self._question.default or ""
@@ -232,10 +236,8 @@ class DrawnQuestion:
     def _type(self) -> None:
         """What is typed filters a menu; paths that went on from it are not listed any more."""
         self._problem = ""
-        if self._is_menu:
-            self._menu.keep(self._buffer.text)
-        else:
-            self._menu = Menu(())
+        self._menu = self._choices
+        self._menu.keep(self._buffer.text)
 
     def _take(self, text: str) -> None:
         self._buffer.set_document(Document(text))
@@ -248,10 +250,10 @@ class DrawnQuestion:
 
     def _complete(self) -> None:
         if self._question.kind is AnswerKind.PATH:
-            pointed = self._menu.choice
+            pointed = None if self._menu is self._choices else self._menu.choice
             longer, paths = complete(pointed.value if pointed else self._buffer.text)
             self._take(longer)
-            self._menu = Menu(paths)
+            self._menu = Menu(paths) if paths else self._choices
 
     # Rows
 
@@ -274,7 +276,8 @@ class DrawnQuestion:
         """The question in lines; what is typed goes on in the last."""
         question = self._question
         # The line of a menu that is pointed at is its default.
-        default = f" ({question.default})" if question.default and not self._is_menu else ""
+        has_menu = bool(choices_of(question))
+        default = f" ({question.default})" if question.default and not has_menu else ""
         lines = self._screen.fold(_printable(f"? {question.text}{default}"), hang=2)
         if self._screen.width - len(lines[-1]) < _NARROWEST_INPUT_COLUMNS:
             lines.append(" ")
@@ -342,10 +345,11 @@ class DrawnQuestion:
         return [part for line in lines for part in (line, ("", "\n"))][:-1]
 
     def _known_keys(self) -> str:
-        shown, all_rows = len(self._menu.shown), self._is_menu
+        has_choices = bool(choices_of(self._question))
         keys = {
-            "arrows choose": shown > 1,
-            "typing filters": all_rows,
+            "arrows choose": len(self._menu.shown) > 1,
+            "typing filters": has_choices and self._must_choose,
+            "typing filters or answers": has_choices and not self._must_choose,
             "Tab completes": self._question.kind is AnswerKind.PATH,
             "? tells more": bool(self._question.more),
             "Esc goes back": self._can_go_back,

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from zerowiz.core.decision.questions import AnswerKind, Choice, Question
 
+MUST_CHOOSE = frozenset({AnswerKind.CHOICE, AnswerKind.CONFIRM})
+"""What is answered by a choice alone; elsewhere what is typed is an answer, too."""
+
 _YES_OR_NO = (Choice(value="yes", title="yes"), Choice(value="no", title="no"))
 
 
@@ -18,10 +21,14 @@ class Menu:
     Args:
         choices: All lines.
         pointed: The answer of the line that is pointed at; None: of no line yet.
+        takes_typed: Whether what is typed is a line of its own.
     """
 
-    def __init__(self, choices: Sequence[Choice], pointed: str | None = None) -> None:
+    def __init__(
+        self, choices: Sequence[Choice], pointed: str | None = None, *, takes_typed: bool = False
+    ) -> None:
         self._all = tuple(choices)
+        self._takes_typed = takes_typed
         self.shown = self._all
         self.pointed: int | None = None
         self._point_at(pointed)
@@ -38,10 +45,20 @@ class Menu:
             self.pointed = (before + step) % len(self.shown)
 
     def keep(self, typed: str) -> None:
-        """Keep the lines that have each typed word, and point at the same line, else the first."""
-        pointed = self.choice
-        words = typed.casefold().split()
+        """Keep the lines that have each typed word, and point at one of them.
+
+        Where what is typed is an answer, too, that is a line that starts with it or else itself;
+        elsewhere it is the line that was pointed at, or else the first.
+        """
+        pointed, text = self.choice, typed.strip()
+        words = text.casefold().split()
         self.shown = tuple(each for each in self._all if _has(each, words))
+        if self._takes_typed and text:
+            self.shown = _with_typed(self.shown, text)
+            starts = (
+                each for each in self.shown if each.title.casefold().startswith(text.casefold())
+            )
+            pointed = next(starts)
         self._point_at(None if pointed is None else pointed.value)
         if self.pointed is None and self.shown:
             self.pointed = 0
@@ -54,3 +71,11 @@ class Menu:
 def _has(choice: Choice, words: Sequence[str]) -> bool:
     text = f"{choice.title} {choice.value}".casefold()
     return all(word in text for word in words)
+
+
+def _with_typed(shown: tuple[Choice, ...], text: str) -> tuple[Choice, ...]:
+    """The lines and what is typed, which comes first where it is one of them."""
+    same = [each for each in shown if text in (each.value, each.title)]
+    if same:
+        return (same[0], *(each for each in shown if each is not same[0]))
+    return (*shown, Choice(value=text, title=text, detail="as typed"))

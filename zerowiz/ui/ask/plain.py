@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from zerowiz.core.decision.questions import AnswerKind, Back, Question
 from zerowiz.core.flags import spell
-from zerowiz.ui.ask.menu import choices_of
+from zerowiz.ui.ask.menu import MUST_CHOOSE, choices_of
 from zerowiz.ui.ask.paths import as_answer
 from zerowiz.ui.text.fold import fold
 
@@ -18,7 +18,7 @@ def show(question: Question) -> None:
     if question.why:
         say(question.why)
     say(f"? {question.text}")
-    if question.kind is AnswerKind.CHOICE:
+    if question.choices:
         for number, choice in enumerate(question.choices, 1):
             detail = f" - {choice.detail}" if choice.detail else ""
             say(f"{number}) {choice.title}{detail}", indent=2)
@@ -68,14 +68,15 @@ def _prompt(question: Question, *, can_go_back: bool) -> str:
         f"{_BACK}: back": can_go_back,
     }
     keys = ", ".join(part for part, is_known in parts.items() if is_known)
-    what = "number" if question.kind is AnswerKind.CHOICE else "answer"
+    words = {"number": bool(question.choices), "answer": question.kind is not AnswerKind.CHOICE}
+    what = " or ".join(word for word, is_known in words.items() if is_known)
     return f"  {what} ({keys}): " if keys else f"  {what}: "
 
 
 def _default(question: Question) -> str:
     """The default as it would be typed."""
     values = [choice.value for choice in question.choices]
-    if question.kind is AnswerKind.CHOICE and question.default in values:
+    if question.default in values:
         return str(values.index(question.default) + 1)
     return question.default or ""
 
@@ -95,14 +96,17 @@ def _read(prompt: str) -> str:
 
 
 def _answer(question: Question, line: str) -> str:
-    """What a line means: its number, or the beginning of one choice, or itself."""
+    """What a line means: its number, the beginning of one choice where one is taken, or itself."""
     if not line:
         return question.default or ""
+    numbered = question.choices
+    if line.isdecimal() and 0 < int(line) <= len(numbered):
+        return numbered[int(line) - 1].value
     if question.kind is AnswerKind.PATH:
         return as_answer(line)
-    choices = choices_of(question)
-    if question.kind is AnswerKind.CHOICE and line.isdecimal() and 0 < int(line) <= len(choices):
-        return choices[int(line) - 1].value
+    if question.kind not in MUST_CHOOSE:
+        return line
     beginning = line.casefold()
-    meant = [each for each in choices if each.title.casefold().startswith(beginning)]
-    return meant[0].value if len(meant) == 1 else line
+    titles = {each.value: each.title.casefold() for each in choices_of(question)}
+    meant = [value for value, title in titles.items() if title.startswith(beginning)]
+    return meant[0] if len(meant) == 1 else line
