@@ -227,7 +227,7 @@ def test_the_one_script_that_trains_is_taken(terminal: Open, script: Path) -> No
     assert "finetune.py" in person.text.partition("the same in a job script")[2]
 
 
-def test_scripts_and_models_nearby_are_menus_with_a_way_to_another(
+def test_scripts_and_models_nearby_are_menus_and_others_can_be_typed(
     terminal: Open, script: Path
 ) -> None:
     (script.parent / "finetune.py").write_text(HF_IN_CODE)
@@ -237,7 +237,6 @@ def test_scripts_and_models_nearby_are_menus_with_a_way_to_another(
     # train.py is where the menu starts; the other stands before it.
     person.reply("Which training script?", UP + ENTER)
     person.wait_for("folder here")
-    person.reply("Which model?", "another" + ENTER)
     person.reply("Which model?", "10m" + ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()

@@ -1,9 +1,7 @@
 """Ask what is open, one question after the other; Esc goes back to the one before."""
 
-from collections.abc import Callable
-
 from zerowiz.app.ask.person import Person
-from zerowiz.app.wizard.wizard import OTHER, Wizard
+from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
     QUESTIONS,
@@ -73,26 +71,12 @@ def _answered(wizard: Wizard, answers: Answers, question: Question, answer: str)
     return now.only({each.key for each in QUESTIONS if is_relevant(each, known)})
 
 
-def _but_other(
-    check: Callable[[str], object] | None,
-) -> Callable[[str], object] | None:
-    """The check of a menu, which has one choice that is no answer yet."""
-    return None if check is None else lambda answer: None if answer == OTHER else check(answer)
-
-
 def _ask(
     person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
 ) -> str | Back:
-    """An answer of the menu, or typed where the person wants none of it."""
-    listed = wizard.question(question, answers)
-    check = wizard.check(question.key, answers)
-    consequence = wizard.consequence(question, answers)
-    while True:
-        answer = person.ask(
-            listed, check=_but_other(check), consequence=consequence, can_go_back=can_go_back
-        )
-        if answer != OTHER:
-            return answer
-        typed = person.ask(replace(question, default=None), check=check, consequence=consequence)
-        if not isinstance(typed, Back):
-            return typed
+    return person.ask(
+        wizard.question(question, answers),
+        check=wizard.check(question.key, answers),
+        consequence=wizard.consequence(question, answers),
+        can_go_back=can_go_back,
+    )

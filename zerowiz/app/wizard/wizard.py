@@ -38,8 +38,6 @@ from zerowiz.probe.nearby import find_models, find_scripts
 from zerowiz.ui import sentences
 from zerowiz.ui.wizard import lines
 
-OTHER = "?"
-"""The choice of a menu that nothing found here answers."""
 _TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
 
 
@@ -200,11 +198,11 @@ class Wizard:
                     self._nearby[0].path if self._nearby else None,
                 )
                 found = [(f.path, sentences.convention(f)) for f in self._nearby]
-                question = _menu(question, found, default, "another file")
+                question = _menu(question, found, default)
             case "model":
                 models = find_models(Path(), os.environ)
                 first = models[0][0] if models else None
-                question = _menu(question, models, first, "another: a folder, a hub id, or a size")
+                question = _menu(question, models, first)
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
             case "method":
@@ -248,7 +246,7 @@ class Wizard:
         return line
 
     def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
-        if answer == OTHER or question.problem(answer) is not None:
+        if question.problem(answer) is not None:
             return ""
         try:
             said = answers.with_answer(question.key, answer)
@@ -330,21 +328,17 @@ def _menu(
     question: Question,
     found: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
     default: str | None,
-    other: str,
 ) -> Question:
-    """The question as a menu of what was found, with a way to answer something else."""
-    if not found:
-        return replace(question, default=None)
+    """The question with what was found; what is typed is an answer, too."""
     listed = (Choice(value=value, title=value, detail=detail) for value, detail in found)
-    choices = (*listed, Choice(value=OTHER, title=other))
-    return replace(question, kind=AnswerKind.CHOICE, choices=choices, default=default)
+    return replace(question, choices=tuple(listed), default=default)
 
 
 def _with_default(question: Question, default: str | None) -> Question:
     if default is None:
         return question
     values = [choice.value for choice in question.choices]
-    if question.kind is AnswerKind.CHOICE and default not in values:
+    if question.choices and default not in values:
         listed = (Choice(value=default, title=default), *question.choices)
         return replace(question, default=default, choices=listed)
     return replace(question, default=default)

@@ -53,6 +53,7 @@ class Question(Struct, frozen=True, kw_only=True):
     default: str | None = None
     """None: somebody has to say."""
     choices: tuple[Choice, ...] = ()
+    """What is proposed; of kind CHOICE, one of them is the answer."""
     kind: AnswerKind = AnswerKind.TEXT
     only_if: tuple[str, str] | None = None
     """Asked only where the question of this key, if it matters, has this answer."""

@@ -55,10 +55,7 @@ class Menu:
         self.shown = tuple(each for each in self._all if _has(each, words))
         if self._takes_typed and text:
             self.shown = _with_typed(self.shown, text)
-            starts = (
-                each for each in self.shown if each.title.casefold().startswith(text.casefold())
-            )
-            pointed = next(starts)
+            pointed = next(each for each in self.shown if _starts(each, text.casefold()))
         self._point_at(None if pointed is None else pointed.value)
         if self.pointed is None and self.shown:
             self.pointed = 0
@@ -71,6 +68,10 @@ class Menu:
 def _has(choice: Choice, words: Sequence[str]) -> bool:
     text = f"{choice.title} {choice.value}".casefold()
     return all(word in text for word in words)
+
+
+def _starts(choice: Choice, beginning: str) -> bool:
+    return any(text.casefold().startswith(beginning) for text in (choice.title, choice.value))
 
 
 def _with_typed(shown: tuple[Choice, ...], text: str) -> tuple[Choice, ...]:
