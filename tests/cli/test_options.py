@@ -72,6 +72,10 @@ BESIDE: dict[str, list[str]] = {
     # Whether this host can do so is not the question.
     "--nvme-path": ["--stage", "3", "--offload", "all", "--force"],
     "--reference": ["--trainer", "dpo"],
+    "--lora-rank": ["--method", "lora"],
+    "--lora-target-modules": ["--method", "lora"],
+    "--completion-tokens": ["--trainer", "grpo"],
+    "--generation-batch": ["--trainer", "grpo"],
     "--vllm-memory-fraction": ["--trainer", "grpo"],
     "--vllm-sleeps": ["--trainer", "grpo", "--vllm-memory-fraction", "0.3"],
 }
@@ -99,7 +103,7 @@ def test_every_shared_option_is_taken(
     here: Run, folder: Path, pdsh: Path, command: str, option: str
 ) -> None:
     assert (pdsh / "pdsh").is_file()
-    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    (folder / "train.py").write_text(f"import peft\n{CONFIG_ARGUMENTS}")
     (folder / "hosts").write_text("localhost slots=1\n")
     (folder / "own.json").write_text('{"train_micro_batch_size_per_gpu": 8}')
     value = VALUES.get(option)

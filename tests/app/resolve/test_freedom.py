@@ -105,6 +105,35 @@ def test_what_a_word_after_the_script_says_is_decided(words: tuple[str, ...]) ->
     assert not requested(facts_of("hf_parser"), *words).freedom.split
 
 
+AUTO = dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+
+
+@pytest.mark.parametrize(
+    ("facts", "batch_of_config", "expected"),
+    [
+        (facts_of("hf_parser"), AUTO, True),
+        (facts_of("hf_parser"), {}, True),
+        (facts_of("hf_parser"), {**AUTO, "train_micro_batch_size_per_gpu": 4}, False),
+        (facts_of("hf_parser"), {**AUTO, "train_batch_size": 32}, False),
+        # No word of it says its batch, and a person's own config is run as it stands.
+        (facts_of("hf_in_code"), {**AUTO, "fp16": {"enabled": True}}, False),
+        (raw(LOADER, COUNTS), AUTO, False),
+        (None, AUTO, False),
+    ],
+)
+def test_a_batch_that_ones_own_config_leaves_open_is_as_open_as_the_script_has_it(
+    tmp_path: Path,
+    facts: ScriptFacts | None,
+    batch_of_config: dict[str, object],
+    *,
+    expected: bool,
+) -> None:
+    config = tmp_path / "own.json"
+    config.write_text(json.dumps({**batch_of_config, "zero_optimization": {"stage": 2}}))
+    freedom = requested(facts, config=config).freedom
+    assert Freedom(split=expected) == freedom
+
+
 @pytest.mark.parametrize("said", [{"micro_batch": 4}, {"accumulation_steps": 2}])
 def test_what_an_option_says_is_decided(said: dict[str, int]) -> None:
     assert not requested(facts_of("hf_parser"), **said).freedom.split

@@ -137,7 +137,7 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
     assert ("lora", 16, "all-linear") == adapters(result)
     (assumed,) = [line for line in result.stderr.splitlines() if "assumed" in line]
     assert (
-        "note: assumed 2048 tokens a sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
+        "note: assumed 2048 tokens per sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
         " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
     ) == assumed
     (ends,) = [line for line in result.stderr.splitlines() if line.startswith("Unseen")]
@@ -217,3 +217,28 @@ def test_a_size_has_no_layers_of_another_family(here: Run, folder: Path) -> None
     result = here(*words, "train.py")
     assert 0 == result.code, result.stderr
     assert "every linear layer, as a size has no layer names `c_attn,c_proj`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "hint"),
+    [
+        (("--lora-rank", "8"), "all parameters are trained", "add `--method lora`"),
+        (("--lora-target-modules", "q_proj"), "all parameters are trained", "add `--method lora`"),
+        (("--completion-tokens", "64"), "`--trainer sft` generates nothing", "remove"),
+        (("--generation-batch", "4", "--trainer", "dpo"), "`--trainer dpo` generates", "remove"),
+    ],
+)
+def test_an_option_that_the_step_has_no_use_for_is_refused(
+    here: Run, words: tuple[str, ...], why: str, hint: str
+) -> None:
+    result = here("plan", "--machine", "1xH200", "--model", "1b", *words)
+    assert 2 == result.code
+    said = " ".join(result.stderr.split())
+    assert f"`{' '.join(words[:2])}` has no effect: {why}" in said
+    assert f"{hint}" in said
+    assert f"remove `{words[0]}`" in said
+
+
+def test_an_option_of_adapters_that_the_script_trains_has_an_effect(here: Run) -> None:
+    words = ("--method", "lora", "--lora-rank", "8", "--machine", "1xH200", "--model", "1b")
+    assert 0 == here("plan", *words).code

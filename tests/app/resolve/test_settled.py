@@ -167,6 +167,26 @@ def test_a_config_of_ones_own_reaches_the_script_too(here: Run, hf: Path) -> Non
     assert ["accumulation_steps", "micro_batch", "precision"] == sorted(settled(result))
 
 
+def test_a_batch_that_ones_own_config_leaves_open_is_chosen(here: Run, hf: Path) -> None:
+    """It is delivered as words; the config stays as it is, and the global batch too."""
+    (hf / "own.json").write_text(
+        json.dumps(
+            {
+                "train_micro_batch_size_per_gpu": "auto",
+                "gradient_accumulation_steps": "auto",
+                "zero_optimization": {"stage": 2},
+            }
+        )
+    )
+    words = ("--model", "1b", "--global-batch", "64", "--config", "own.json", "train.py")
+    result = dry(here, *words)
+    found = json.loads(result.stdout)
+    step = found["workload"]
+    assert 64 == 4 * step["micro_batch"] * step["accumulation_steps"]
+    assert ["--per_device_train_batch_size", "16"] == settled(result)["micro_batch"]
+    assert ("zero2", 16) == (found["choice"]["strategy"], found["choice"]["micro_batch"])
+
+
 def test_plan_takes_a_script_and_its_words(here: Run, hf: Path) -> None:
     assert {path.name for path in hf.iterdir()} == {"train.py", "portable_checkpoint"}
     words = ("plan", "--json", *A100, "--model", "1b", "--micro-batch", "2", "train.py")

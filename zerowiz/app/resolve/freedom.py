@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.workload import splits
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Accelerator, MachineSource
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script import ScriptFacts, ScriptSettings
@@ -14,32 +15,39 @@ from zerowiz.probe.model.libraries import read_version
 
 
 def find_freedom(
-    options: Options, facts: ScriptFacts | None, settings: ScriptSettings, job: PlanInput
+    options: Options,
+    facts: ScriptFacts | None,
+    settings: ScriptSettings,
+    own: UserConfig,
+    job: PlanInput,
 ) -> Freedom:
     """What of the step can be chosen.
 
-    A config of the person's own decides all of it, and the rule of thumb knows no activations.
-    Without a script nobody says what a job would run, unless it is a global batch, or a search is
-    asked for.
+    A config of the person's own decides all of it but a batch that it leaves open (`"auto"`), and
+    the rule of thumb knows no activations. Without a script nobody says what a job would run,
+    unless it is a global batch, or a search is asked for.
 
     Args:
         options: What was said.
         facts: What the script shows; None without one.
         settings: What the script says.
+        own: What a config of the person's own says.
         job: With the step as it would be by itself.
     """
-    if options.config is not None or job.accounting is Accounting.TEXTBOOK:
+    if job.accounting is Accounting.TEXTBOOK:
         return Freedom()
+    if options.config is not None:
+        return Freedom(split=facts is not None and splits(options, settings, own))
     if facts is None:
         said = options.gradient_checkpointing is not None
         names_batch = options.global_batch is not None
         searches = names_batch or options.objective is not Objective.FLOWCHART
         return Freedom(
-            split=names_batch and splits(options, settings),
+            split=names_batch and splits(options, settings, own),
             checkpointing=(True,) if searches and not said else (),
         )
     return Freedom(
-        split=splits(options, settings),
+        split=splits(options, settings, own),
         checkpointing=tuple(_checkpointing(options, facts, settings, job)),
         attention=tuple(_attentions(options, settings, job)),
         losses=tuple(_losses(options, settings, job)),

@@ -225,7 +225,7 @@ def make_request(
         host_use=_host_use(facts, settings),
         script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
     )
-    freedom = find_freedom(options, facts, settings, job)
+    freedom = find_freedom(options, facts, settings, own, job)
     if not options.ignore_oom and has_histories(environ):
         keys = dict.fromkeys(each.key for each in list_variants(job, freedom))
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)

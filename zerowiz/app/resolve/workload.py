@@ -91,11 +91,31 @@ def resolve_workload(
         transformers_version=read_transformers_release(),
         trl_version=read_trl_release(),
     )
+    _refuse_idle(options, workload)
     return ResolvedWorkload(
         workload=workload,
         said=frozenset(n for n, v in said.items() if v is not None),
         settled=tuple(_settled(said, settings)),
     )
+
+
+def _refuse_idle(options: Options, workload: Workload) -> None:
+    """Refuse an option that this training step has no use for."""
+    trains_all, generates = workload.method is Method.FULL, workload.trainer.generates
+    for name, row in SETTINGS.items():
+        value = getattr(options, name)
+        if not value:
+            continue
+        if row.of_adapters and trains_all:
+            raise UsageError(
+                f"`${name} {value}` has no effect: all parameters are trained, without adapters",
+                f"add `$method lora`, or remove `${name}`",
+            )
+        if row.of_generation and not generates:
+            raise UsageError(
+                f"`${name} {value}` has no effect: `$trainer {workload.trainer}` generates nothing",
+                f"remove `${name}`",
+            )
 
 
 # What trl cut prompts to, while it did (trl 0.14 to 0.27, trainer/grpo_config.py).
@@ -167,11 +187,17 @@ def _said(name: str, options: Options, settings: ScriptSettings, own: object) ->
     return by_config(name, options.config, option, own, setting)
 
 
-def splits(options: Options, settings: ScriptSettings) -> bool:
-    """Whether nobody decided how the sequences of an optimizer step are split."""
+def splits(options: Options, settings: ScriptSettings, own: UserConfig) -> bool:
+    """Whether nobody decided how the sequences of an optimizer step are split.
+
+    A config of the person's own that leaves it open (`"auto"`) stays as it is: words of the script
+    have to decide it then.
+    """
     silent = options.micro_batch is None and options.accumulation_steps is None
     averages = options.trainer is None or options.trainer.averages
-    return silent and averages and options.config is None and settings.splits
+    by_words = settings.is_open("micro_batch", 1) and settings.is_open("accumulation_steps", 1)
+    reaches = options.config is None or (own.leaves_batch_open and by_words)
+    return silent and averages and reaches and settings.splits
 
 
 def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
@@ -181,7 +207,7 @@ def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
     """
     if options.global_batch is None or options.micro_batch is not None or options.config:
         return False
-    if splits(options, settings):
+    if splits(options, settings, UserConfig()):
         return True
     trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
     averages = (options.trainer or trainer).averages and not settings.not_counted

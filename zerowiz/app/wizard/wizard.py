@@ -17,6 +17,7 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.guards import check_words
 from zerowiz.app.resolve.model import check_model, read_near
 from zerowiz.app.resolve.read_model import ReadModel
+from zerowiz.app.resolve.request import own_config
 from zerowiz.app.resolve.workload import splits
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
@@ -164,7 +165,7 @@ class Wizard:
                 del found[name]
         if facts is not None and facts.micro_batch.from_config:
             found["micro_batch"] = found["micro_batch"] or "1"
-        if splits(options, settings):
+        if splits(options, settings, own_config(options)):
             found["goal"] = _goal(options)
             found["micro_batch"] = None
         elif found["micro_batch"] is not None and options.micro_batch is None:

@@ -41,6 +41,11 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     uncounted: tuple[str, ...] = ()
     """Its keys that change memory in ways that the ledger does not count."""
 
+    @property
+    def leaves_batch_open(self) -> bool:
+        """Whether it says no part of the batch: its reader fills them in."""
+        return (self.train_batch_size, self.micro_batch, self.accumulation_steps) == (None,) * 3
+
     def batch(self, ranks: int) -> tuple[int | None, int | None]:
         """Micro-batch and accumulation on this many ranks, as DeepSpeed completes the three.
 
