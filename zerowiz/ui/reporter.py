@@ -81,4 +81,4 @@ class TerminalReporter:
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
         """A bar on a terminal, nothing elsewhere."""
-        return counting(label, total, self.stream)
+        return counting(label, total, sys.stderr)

@@ -37,6 +37,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from zerowiz.core.decision.questions import AnswerKind, Back, Question
 from zerowiz.core.flags import spell
+from zerowiz.ui.ask.background import Background
 from zerowiz.ui.ask.menu import MUST_CHOOSE, Menu, choices_of
 from zerowiz.ui.ask.paths import as_answer, complete
 
@@ -155,7 +156,9 @@ class DrawnQuestion:
         problem: str = "",
         typed: str = "",
     ) -> None:
-        self._screen, self._question, self._consequence = screen, question, consequence
+        self._screen, self._question = screen, question
+        self._consequence = Background(consequence, self._redraw)
+        self._application: Application[str | Back] | None = None
         self._problem, self._can_go_back = problem, can_go_back
         self._shows_more = False
         choices = choices_of(question)
@@ -192,7 +195,13 @@ class DrawnQuestion:
             input=keyboard,
         )
         application.ttimeoutlen = application.timeoutlen = _ESCAPE_SECONDS
+        self._application = application
         return application.run()
+
+    def _redraw(self) -> None:
+        """May be called in any thread."""
+        if self._application is not None:
+            self._application.invalidate()
 
     # Keys
 
