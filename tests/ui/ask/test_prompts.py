@@ -223,7 +223,11 @@ def test_what_was_typed_before_a_yes_or_no_is_no_answer_to_it(ask: Ask) -> None:
 def test_what_is_typed_ahead_of_other_questions_counts(ask: Ask) -> None:
     person = ask(TEXT, COUNT, CHECK_SECONDS="0.7")
     person.reply("Which one?", "x" + ENTER)
-    person.child.send("12" + ENTER)
+    see(person, "? Which one? x")
+    person.child.send("12")
+    shown = see(person, "leads to <12>")
+    assert ["told after text", "", "? How many? (8) 12"] == shown[2:5]
+    person.child.send(ENTER)
     assert ["x", "12"] == answers(person)
 
 
@@ -272,12 +276,12 @@ def test_an_empty_answer_without_a_default_is_asked_again(ask: Ask) -> None:
 
 def test_question_marks_show_more_and_hide_it_again(ask: Ask) -> None:
     person = ask(MENU)
-    before = see(person, "? tells more")
+    before = see(person, "? for more")
     shown = press(person, "?", "The second line")
     assert {"  The first line of it.", "  The second line of it."} == set(shown) - set(before)
     person.child.send("?")
     time.sleep(0.2)
-    assert before == see(person, "? tells more")
+    assert before == see(person, "? for more")
 
 
 def test_going_back_leaves_no_trace(ask: Ask) -> None:
@@ -535,7 +539,7 @@ def test_a_question_is_drawn_anew_in_another_size(ask: Ask) -> None:
         person.resize(columns, lines)
         time.sleep(0.2)
         shown = "\n".join(see(person, "leads to <own>"))
-        for words in ("? Which of these", "It decides", "> a title of", "arrows choose"):
+        for words in ("? Which of these", "It decides", "> a title of", "Up/Down to choose"):
             assert 1 == shown.count(words), shown
         assert all(len(line) < columns for line in person.lines)
     fresh = ask(TEXT, LONG, columns=60, lines=40)

@@ -103,6 +103,7 @@ class Screen:
     def show(self, lines: Sequence[str]) -> int:
         """Lines of plain text; how many rows they take."""
         folded = [row for line in lines for row in self.fold(_printable(line), hang=2)]
+        self.clear_line()
         sys.stderr.writelines(f"{row}\n" for row in folded)
         sys.stderr.flush()
         return self.rows_of(folded)
@@ -112,13 +113,17 @@ class Screen:
         columns = self.output.get_size().columns
         return sum(max(1, -(-get_cwidth(line) // columns)) for line in lines)
 
+    def clear_line(self) -> None:
+        """Take off what a terminal echoed of keys that nobody waited for."""
+        self.output.write_raw("\r")
+        self.output.erase_down()
+        self.output.flush()
+
     def erase(self, rows: int) -> None:
         """Take the last rows off the screen."""
         if rows:
             self.output.cursor_up(rows)
-            self.output.write_raw("\r")
-            self.output.erase_down()
-            self.output.flush()
+            self.clear_line()
 
 
 def _fold(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
@@ -182,6 +187,7 @@ class DrawnQuestion:
             EOFError: Ctrl-D, or the terminal is gone.
         """
         keyboard = create_input(sys.stdin)
+        self._screen.clear_line()
         if self._question.kind is AnswerKind.CONFIRM:
             # What was typed before this could be read is no answer to it.
             termios.tcflush(keyboard.fileno(), termios.TCIFLUSH)
@@ -356,12 +362,12 @@ class DrawnQuestion:
     def _known_keys(self) -> str:
         has_choices = bool(choices_of(self._question))
         keys = {
-            "arrows choose": len(self._menu.shown) > 1,
-            "typing filters": has_choices and self._must_choose,
-            "typing filters or answers": has_choices and not self._must_choose,
-            "Tab completes": self._question.kind is AnswerKind.PATH,
-            "? tells more": bool(self._question.more),
-            "Esc goes back": self._can_go_back,
+            "Up/Down to choose": len(self._menu.shown) > 1,
+            "type to filter": has_choices and self._must_choose,
+            "type to filter or to name another": has_choices and not self._must_choose,
+            "Tab to complete": self._question.kind is AnswerKind.PATH,
+            "? for more": bool(self._question.more),
+            "Esc to go back": self._can_go_back,
         }
         return ", ".join(key for key, is_known in keys.items() if is_known)
 
