@@ -6,12 +6,27 @@ The names of the Python API are loaded when they are first used; `import zerowiz
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zerowiz.app.api import PlanResult, check, plan, read_machine, write_config
+    from zerowiz.app.api import (
+        PlanResult,
+        check,
+        find_machines,
+        plan,
+        read_machine,
+        write_config,
+    )
     from zerowiz.errors import ZerowizError
 
 __version__ = "0.1.0"
 
-__all__ = ["PlanResult", "ZerowizError", "check", "plan", "read_machine", "write_config"]
+__all__ = [
+    "PlanResult",
+    "ZerowizError",
+    "check",
+    "find_machines",
+    "plan",
+    "read_machine",
+    "write_config",
+]
 
 
 def __getattr__(name: str) -> object:

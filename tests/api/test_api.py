@@ -13,6 +13,7 @@ from paths import ROOT
 import zerowiz
 from zerowiz.app import api
 from zerowiz.app.options import Options
+from zerowiz.core.search.freedom import Objective
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Method
 from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
@@ -29,11 +30,46 @@ def test_the_page_runs() -> None:
 
 def test_each_function_has_an_example_that_runs() -> None:
     runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder(recurse=False)
-    for name in ("plan", "read_machine", "check", "write_config"):
+    for name in ("plan", "find_machines", "read_machine", "check", "write_config"):
         (example,) = finder.find(getattr(api, name), name, globs=vars(api).copy())
         assert example.examples, name
         runner.run(example)
     assert 0 == runner.summarize().failed
+
+
+def test_a_plan_has_its_choice_and_its_run_as_the_json_has_them() -> None:
+    result = api.plan("2xp4d.24xlarge", model="1b", global_batch=64, objective=Objective.FASTEST)
+    run = result.run(tokens=10**9, price="p4d.24xlarge=20/node-hour")
+    found = result.to_dict(run)
+    choice, priced = found["choice"], found["run"]
+    assert result.choice is not None
+    assert isinstance(choice, dict)
+    assert isinstance(priced, dict)
+    step = result.choice.workload
+    assert (choice["strategy"], choice["micro_batch"], choice["accumulation_steps"]) == (
+        result.choice.strategy.name,
+        step.micro_batch,
+        step.accumulation_steps,
+    )
+    assert (40.0, 10**9) == (run.price_per_hour, priced["tokens"])
+    assert result.to_dict()["run"] is None
+    nothing = api.plan("2xRTX4090", model="70b", stage="1")
+    assert nothing.choice is None
+    with pytest.raises(UsageError, match="a run needs a length"):
+        result.run()
+
+
+def test_machines_are_compared_as_the_command_does() -> None:
+    found = api.find_machines(model="1b", gpus_per_node=1, nodes=1, tokens="1B")
+    listed = found.to_dict()["machines"]
+    assert isinstance(listed, list)
+    assert [offer.candidate.name for offer in found.offers.offers] == [
+        each["machine"] for each in listed
+    ]
+    with pytest.raises(UsageError, match="`model` is needed"):
+        api.find_machines()
+    with pytest.raises(UsageError, match="there is no setting `modell`"):
+        api.find_machines(modell="1b")
 
 
 def test_every_name_is_there_and_nothing_else_is_loaded_by_the_import() -> None:

@@ -39,6 +39,19 @@ def test_explain_shows_parts_of_the_time_that_add_up(here: Run) -> None:
     assert all(part[3] for part in parts)
 
 
+PCIE = "has no known speed: their PCIe is assumed, 63 GB/s one way."
+
+
+def test_explain_says_where_the_rate_of_pcie_enters(here: Run) -> None:
+    assert "PCIe" not in here(*JOB, "--explain").stdout.partition("Time of a step")[2]
+    assert PCIE in here(*JOB, "--interconnect", "pcie", "--explain").stdout
+    words = ("--model", "7b", "--stage", "3", "--offload", "all", "--host-memory", "1TiB")
+    alone = here("plan", "--machine", "1xH200", *words, "--explain")
+    said = alone.stdout.partition("Time of a step")[2]
+    assert "What is offloaded crosses the PCIe of each GPU: 63 GB/s one way" in said
+    assert PCIE not in said
+
+
 def test_explain_shows_what_each_phase_holds_with_its_formula(here: Run) -> None:
     rows = table_of(here(*JOB, "--explain").stdout, "Memory of each GPU with zero3")
     assert {row[0] for row in rows} == {"model", "init", "forward", "backward", "step"}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import msgspec
 from msgspec import Struct
 
+from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
 from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import find_machine
@@ -24,11 +25,14 @@ from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
+from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, in_python
 
 if TYPE_CHECKING:
+    from zerowiz.app.catalog.machines import MachineChoice
+    from zerowiz.core.catalog.planned_run import PlannedRun
     from zerowiz.core.dsconfig.lint.finding import ConfigFinding
     from zerowiz.core.script import ScriptFacts
 
@@ -54,6 +58,12 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     def chosen(self) -> StrategyEstimate | None:
         """The strategy that was chosen, with its estimate; None where nothing fits."""
         return self.decided.decision.chosen
+
+    @property
+    def choice(self) -> Candidate | None:
+        """The training step and the strategy that were chosen; None where nothing fits."""
+        chosen = self.chosen
+        return None if chosen is None else Candidate(workload=self.workload, evaluated=chosen)
 
     @property
     def strategies(self) -> tuple[StrategyEstimate, ...]:
@@ -95,17 +105,59 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         request = self.decided.request
         return render_values(request.job, chosen, request.handover)
 
-    def to_dict(self) -> dict[str, object]:
-        """The same object that `zerowiz plan --json` prints."""
-        content: dict[str, object] = msgspec.json.decode(
-            msgspec.json.encode(encode_plan(self.decided))
-        )
+    def run(
+        self,
+        *,
+        tokens: int | str | None = None,
+        sequences: int | str | None = None,
+        epochs: float | None = None,
+        price: str | Sequence[str] = (),
+    ) -> "PlannedRun":
+        """How long a run takes with each strategy that fits, and what it costs.
+
+        Args:
+            tokens: How many tokens the data have: a number, or text such as `"50M"`.
+            sequences: How many sequences they have, instead.
+            epochs: How often they are trained on; once by default.
+            price: Such as `"2.50/gpu-hour"`, or the path of a file, or several of them.
+
+        Raises:
+            UsageError: No length is given, it makes no sense, or no price is for this machine.
+        """
+        question = _question(tokens, sequences, epochs, price)
+        run = question.plan_run(self.decided.decision, self.decided.options.machine)
+        if run is None:
+            raise UsageError("a run needs a length", "give it with `tokens` or `sequences`")
+        return run
+
+    def to_dict(self, run: "PlannedRun | None" = None) -> dict[str, object]:
+        """The same object that `zerowiz plan --json` prints.
+
+        Args:
+            run: What `run` gave, for its part of the object.
+        """
+        encoded = encode_plan(self.decided, run=run)
+        content: dict[str, object] = msgspec.json.decode(msgspec.json.encode(encoded))
         return content
 
     def _repr_html_(self) -> str:
         from zerowiz.ui.html import plan_table  # noqa: PLC0415 - a notebook alone asks for it
 
         return plan_table(self.decided.decision, self.remedies)
+
+
+def _question(
+    tokens: int | str | None,
+    sequences: int | str | None,
+    epochs: float | None,
+    price: str | Sequence[str],
+) -> RunQuestion:
+    return RunQuestion(
+        tokens=None if tokens is None else str(tokens),
+        sequences=None if sequences is None else str(sequences),
+        epochs=epochs,
+        prices=(price,) if isinstance(price, str) else tuple(price),
+    )
 
 
 def _settings(values: Mapping[str, object]) -> Options:
@@ -169,10 +221,27 @@ def _signature() -> inspect.Signature:
 
 
 def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
-    if isinstance(machine, Machine):
-        return machine
-    named = options if machine is None else replace(options, machine=os.fspath(machine))
-    return find_machine(named, os.environ)
+    return machine if isinstance(machine, Machine) else find_machine(options, os.environ)
+
+
+def _named(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Options:
+    """The options with the machine that is named, if one is."""
+    if machine is None or isinstance(machine, Machine):
+        return options
+    return replace(options, machine=os.fspath(machine))
+
+
+def _with_model(options: Options) -> Options:
+    """The options, which name a model.
+
+    Raises:
+        UsageError: They name none.
+    """
+    if not options.model:
+        raise UsageError(
+            "`$model` is needed", "a folder with config.json, a hub id, or a size such as `7b`"
+        )
+    return options
 
 
 @_takes_settings(Options)
@@ -194,7 +263,7 @@ def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Opti
         >>> machine.world_size, machine.interconnect.link_class.value
         (4, 'nvlink_all')
     """
-    return _find(machine, options)
+    return _find(machine, _named(machine, options))
 
 
 @_takes_settings(Options)
@@ -222,10 +291,7 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
         >>> bool(plan("2xRTX4090", model="70b", offload="none"))
         False
     """
-    if not options.model:
-        raise UsageError(
-            "`$model` is needed", "a folder with config.json, a hub id, or a size such as `7b`"
-        )
+    options = _named(machine, _with_model(options))
     return plan_with(options, _find(machine, options))
 
 
@@ -237,6 +303,38 @@ def plan_with(
 ) -> PlanResult:
     """Decide with these options on this machine: what `plan` and `zerowiz plan` do."""
     return PlanResult(decided=plan_options(options, machine, facts, script_args))
+
+
+def find_machines(
+    *,
+    tokens: int | str | None = None,
+    sequences: int | str | None = None,
+    epochs: float | None = None,
+    price: str | Sequence[str] = (),
+    **settings: object,
+) -> "MachineChoice":
+    """The machines of the tables that a job fits, as `zerowiz plan --machine all`.
+
+    Args:
+        tokens: How many tokens the data have, as for `PlanResult.run`.
+        sequences: How many sequences they have, instead.
+        epochs: How often they are trained on.
+        price: As for `PlanResult.run`, with the names of machines.
+        **settings: As for `plan`, without a machine; `nodes` and `gpus_per_node` try these alone.
+
+    Raises:
+        UsageError: A setting makes no sense, or is for one machine alone.
+
+    Example:
+        >>> prices = "H100-80GB=2.50/gpu-hour,A100-80GB=1.50/gpu-hour"
+        >>> found = find_machines(model="1b", gpus_per_node=1, tokens="1B", price=prices)
+        >>> [offer.candidate.name for offer in found.offers.offers[:2]]
+        ['1xA100-80GB', '1xH100-80GB']
+    """
+    from zerowiz.app.catalog.machines import find_machines as find  # noqa: PLC0415 - a plan is for one machine
+
+    options = _with_model(_settings(settings))
+    return find(options, None, (), _question(tokens, sequences, epochs, price))
 
 
 def write_config(
@@ -312,7 +410,7 @@ def check(
     reader = None if integration is None else Integration(integration)
     context = find_context(reader, world_size, None, None)
     if machine is not None:
-        context = on_machine(context, _find(machine, Options()))
+        context = on_machine(context, _find(machine, _named(machine, Options())))
     return tuple(
         finding for each in configs for finding in check_file(each, schema, context).report.findings
     )

@@ -12,7 +12,9 @@ from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import sentences
 from zerowiz.ui.text.fold import fold_command
@@ -255,9 +257,11 @@ def explain(decision: Decision, stream: TextIO) -> None:
         return
     say(stream, "", f"Time of a step with {chosen.strategy.name}, in seconds:")
     if chosen.step_time is None:
-        say(stream, "  unknown: zerowiz has no speeds for these GPUs in this precision")
+        say(stream, f"  unknown: {decision.job.why_untimed}")
     else:
         print_table(_time_table(chosen.step_time, stream), stream)
+        for line in _pcie(decision.job, chosen):
+            say(stream, line)
     say(stream, "", f"Memory of each GPU with {chosen.strategy.name}, in GiB, by phase:")
     table = grid(stream, "phase", "part", "GiB", "formula")
     for phase, moment in chosen.estimate.peaks().items():
@@ -265,6 +269,17 @@ def explain(decision: Decision, stream: TextIO) -> None:
             size = bare_gib(allocation.size_bytes)
             table.add_row(phase.value, allocation.kind.value, size, allocation.formula)
     print_table(table, stream)
+
+
+def _pcie(job: PlanInput, chosen: StrategyEstimate) -> Iterator[str]:
+    """Where the PCIe rate of the GPU enters the time, and how large it is taken to be."""
+    if job.rates is None:
+        return
+    rate = f"{job.rates.pcie_bytes_per_s / 1e9:.0f} GB/s one way"
+    if is_assumed(job.machine):
+        yield f"The link between the GPUs has no known speed: their PCIe is assumed, {rate}."
+    if chosen.strategy.offload is not Offload.NONE:
+        yield f"What is offloaded crosses the PCIe of each GPU: {rate} by the table of GPUs."
 
 
 def _time_table(value: StepTime, stream: TextIO) -> "Table":

@@ -30,6 +30,11 @@ class Ring(NamedTuple):
         return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
 
 
+def is_assumed(machine: Machine) -> bool:
+    """Whether nobody knows the rate of the link inside a node, so that the GPUs' PCIe counts."""
+    return len(machine.gpus) > 1 and machine.interconnect.bytes_per_s is None
+
+
 def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool = False) -> Ring:
     """The slowest part of the ring through all GPUs of all nodes, or inside one node.
 
