@@ -117,6 +117,7 @@ def test_one_answer_can_be_changed_at_the_end(terminal: Open, scripts: Path) -> 
     person = terminal("init", *A100)
     to_the_end(person)
     person.child.send("change" + ENTER)
+    person.wait_for("goal: recommended")
     person.reply("Change which answer?", "model" + ENTER)
     person.reply("(1b)", "2b" + ENTER)
     person.reply(LAST, "change" + ENTER)
@@ -213,6 +214,19 @@ def test_a_dumb_terminal_gets_the_same_questions_as_plain_lines(
     assert b"\x1b" not in person.received
     record = json.loads((scripts / ".zerowiz" / "init.json").read_text())
     assert {"machine": "4xA100-40GB", "model": "2b", "seq_len": 512} == record["options"]
+
+
+def test_the_questions_of_a_launch_go_back_too(terminal: Open, scripts: Path) -> None:
+    assert scripts.is_dir()
+    person = terminal("launch", "--accelerator", "cpu", "--gpus-per-node", "2", "train.py")
+    person.reply(MODEL, "1b" + ENTER)
+    person.reply(LENGTH, ESCAPE)
+    person.reply("(1b)", "10m" + ENTER)
+    person.reply(LENGTH, "64" + ENTER)
+    person.reply("Launch?", "no" + ENTER)
+    assert 0 == person.end()
+    assert "10m, " in person.text
+    assert {"train.py", "finetune.py"} == {path.name for path in scripts.iterdir()}
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ("--json",)])

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.ask.answers import answer, by_default, open_questions
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.script import FoundScript, ReadScript, find_script, read_found
 from zerowiz.app.decide.decision import Plan, note_basis, plan_options, require_strategy
@@ -22,7 +22,6 @@ from zerowiz.app.resolve.guards import (
     check_own_config,
     check_words,
 )
-from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.launch.doctor.examine import examine
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.refused import (
@@ -201,7 +200,7 @@ def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | No
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    plan = plan_options(answer(options, asked, answer_or_default), machine, facts, words)
+    plan = plan_options(answer(options, asked, by_default), machine, facts, words)
     strategy = require_strategy(plan)
     if facts is not None:
         check_own_config(options, machine, facts, words, examination.reporter)

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz import __version__
-from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.ask.answers import answer, by_default, open_questions
 from zerowiz.app.candidates import find_candidates, name_candidate
 from zerowiz.app.decide.decision import (
     note_basis,
@@ -25,7 +25,6 @@ from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.yaml_config import ready_values
 from zerowiz.core.codec import encode
-from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.launch.doctor.ops import BUILT_BY
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
@@ -246,7 +245,7 @@ def _trials_of(
 ) -> tuple[Trial, ...]:
     """The runs that the options describe; a named stage is run whether or not it fits."""
     answers = {"model": open_questions(options, ScriptSettings())["model"]}
-    options = answer(options, answers, answer_or_default)
+    options = answer(options, answers, by_default)
     named = options.stage not in {None, "auto"}
     reader = INTEGRATIONS[loop]
     asked = replace(options, integration=reader, force=options.force or (named and not every))

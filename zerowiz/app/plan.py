@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
-from zerowiz.app.ask.answers import answer, open_questions
+from zerowiz.app.ask.answers import answer, by_default, open_questions
 from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core.decision.questions import answer_or_default
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
 from zerowiz.errors import NoGpuHereError
@@ -47,7 +46,7 @@ def plan_job(
         facts, script_args, options = _read(script, script_args, options, reporter)
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     answers = {"model": open_questions(options, settings)["model"]}
-    options = answer(options, answers, answer_or_default)
+    options = answer(options, answers, by_default)
     machine = _find_or_list(options, reporter)
     if machine is None:
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine

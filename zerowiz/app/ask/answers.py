@@ -1,17 +1,39 @@
 """Ask what neither an option, nor the script, nor a config of the person's own says."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.request import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
-from zerowiz.core.decision.questions import AnswerKind, Question, next_question
+from zerowiz.core.decision.answers import Answers
+from zerowiz.core.decision.questions import (
+    QUESTIONS,
+    AnswerKind,
+    Back,
+    Question,
+    answer_or_default,
+    next_question,
+)
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
-Ask = Callable[[Question], str]
-"""How an open question gets its answer: from a person, or from its default."""
+
+class Ask(Protocol):
+    """How an open question gets its answer: from a person, or from its default."""
+
+    def __call__(self, question: Question, *, can_go_back: bool) -> str | Back:
+        """The answer, or that the person goes back."""
+
+
+def by_default(question: Question, *, can_go_back: bool) -> str:
+    """The answer where nobody can be asked.
+
+    Raises:
+        AnswerNeededError: There is no default.
+    """
+    del can_go_back
+    return answer_or_default(question)
 
 
 def said_by_config(options: Options) -> frozenset[str]:
@@ -60,12 +82,24 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
 
 
 def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Options:
-    """Ask what is open, in order, and return the options with the answers in them."""
-    given: dict[str, object] = {}
-    while (question := next_question(answers)) is not None:
-        text = ask(question)
-        answers[question.key] = text
-        given[question.key] = int(text) if question.kind is AnswerKind.COUNT else text
-    if "gradient_checkpointing" in given:
-        given["gradient_checkpointing"] = given["gradient_checkpointing"] == "yes"
+    """Ask what is open, in order, and return the options with the answers in them.
+
+    Args:
+        options: What was said.
+        answers: By key, as of `next_question`.
+        ask: Gives an answer, or goes back to the question before, if there is one.
+    """
+    stack = Answers()
+    while (question := next_question({**answers, **stack.by_key})) is not None:
+        asked = replace(question, default=stack.before.get(question.key, question.default))
+        text = ask(asked, can_go_back=bool(stack.given))
+        stack = stack.back() if isinstance(text, Back) else stack.with_answer(question.key, text)
+    given = {q.key: as_value(q, stack.by_key[q.key]) for q in QUESTIONS if q.key in stack.by_key}
     return replace(options, **given) if given else options  # type: ignore[arg-type]
+
+
+def as_value(question: Question, text: str) -> str | int | bool:
+    """An answer as the setting's value."""
+    if question.key == "gradient_checkpointing":
+        return text == "yes"
+    return int(text) if question.kind is AnswerKind.COUNT else text

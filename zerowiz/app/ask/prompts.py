@@ -9,7 +9,7 @@ from zerowiz.app.ask.script import read_as_said, require_reachable
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import check_model
-from zerowiz.core.decision.questions import Question
+from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.values import replace
 
 
@@ -21,7 +21,7 @@ def asker(person: Person, options: Options) -> Ask:
         "model": lambda answer: check_model(answer, os.environ, trace=options.trace),
     }
 
-    def ask_person(question: Question) -> str:
-        return str(person.ask(question, check=checks.get(question.key), can_go_back=False))
+    def ask_person(question: Question, *, can_go_back: bool) -> str | Back:
+        return person.ask(question, check=checks.get(question.key), can_go_back=can_go_back)
 
     return ask_person

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.answers import Ask, answer, open_questions, said_by_config
+from zerowiz.app.ask.answers import Ask, answer, by_default, open_questions, said_by_config
 from zerowiz.app.ask.init_record import recall
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.options import Options, added, as_words, rows
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import config_file
-from zerowiz.core.decision.questions import Question, answer_or_default
+from zerowiz.core.decision.questions import Question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, State, deliver, settle, with_config_via
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
@@ -181,14 +181,14 @@ def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: O
         deliver(facts, tuple(script_args), config_file(options, ZERO2))
 
 
-def _must_say(question: Question) -> str:
+def _must_say(question: Question, *, can_go_back: bool) -> str:
     """Nobody is asked, and what the run is bound to is never guessed."""
     if question.key == "micro_batch":
         raise AnswerNeededError(
             "zerowiz cannot see the script's micro-batch, and cannot ask here",
             "set it with `$micro_batch`",
         )
-    return answer_or_default(question)
+    return by_default(question, can_go_back=can_go_back)
 
 
 def answer_for(

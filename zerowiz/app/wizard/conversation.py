@@ -1,5 +1,7 @@
 """Ask what is open, one question after the other; Esc goes back to the one before."""
 
+from collections.abc import Mapping
+
 from zerowiz.app.ask.person import Person
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
@@ -37,7 +39,7 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     while True:
         known = wizard.known(answers)
         listed = [
-            Choice(value=question.key, title=f"{_NAMES[question.key]}: {known[question.key]}")
+            Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, known)}")
             for question in QUESTIONS
             if is_relevant(question, known)
         ]
@@ -62,6 +64,12 @@ _NAMES = {
 }
 _WHICH = Question(key="change", flag="$yes", text="Change which answer?", kind=AnswerKind.CHOICE)
 _NOTHING = Choice(value="nothing", title="nothing, go on")
+
+
+def _shown(question: Question, known: Mapping[str, str | None]) -> str:
+    """An answer, as a menu names it."""
+    answer = known[question.key] or ""
+    return next((each.title for each in question.choices if each.value == answer), answer)
 
 
 def _answered(wizard: Wizard, answers: Answers, question: Question, answer: str) -> Answers:

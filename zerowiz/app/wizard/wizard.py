@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.answers import open_questions
+from zerowiz.app.ask.answers import as_value, open_questions
 from zerowiz.app.ask.command import Command
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, read_as_said, require_reachable
@@ -23,7 +23,6 @@ from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
     OWN_MICRO_BATCH,
     QUESTIONS,
-    AnswerKind,
     Choice,
     Question,
     is_relevant,
@@ -310,11 +309,8 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
             return {}
         case "goal":
             return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
-        case "gradient_checkpointing":
-            return {question.key: answer == "yes"}
         case _:
-            value = int(answer) if question.kind is AnswerKind.COUNT else answer
-            return {question.key: value}
+            return {question.key: as_value(question, answer)}
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:
