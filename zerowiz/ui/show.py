@@ -296,7 +296,7 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     """The names of the files, and the plan as a shell line that can be copied."""
     stream.writelines(f"# writes {file.path}\n" for file in plan.files)
     if plan.by_rank_program:
-        more = ", keeps its output and writes how it ended" if plan.supervised else ""
+        more = ", keeps its output and status" if plan.supervised else ""
         stream.write(f"# worker/rank.py starts your script in each rank{more}\n")
     env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
