@@ -4,6 +4,8 @@ import itertools
 import json
 import random
 import re
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -701,3 +703,24 @@ def test_no_keys_end_in_a_traceback(ask: Ask, seed: int) -> None:
     assert person.end() in {0, 130}, person.text
     assert "Traceback" not in person.text
     assert "Error" not in person.text
+
+
+def test_a_stopped_question_goes_on_and_takes_no_row_of_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "questions.json").write_text(json.dumps([TEXT, COUNT]))
+    shell = Terminal(
+        tmp_path,
+        ["-c", "import os; os.execlp('sh', 'sh', '-i')"],
+        {"PS1": "shell> ", "ENV": ""},
+        program=(),
+    )
+    shell.reply("shell>", shlex.join([sys.executable, *PROGRAM, "questions.json"]) + ENTER)
+    shell.reply("Which one?", "x" + ENTER)
+    press(shell, "1\x1a", "Stopped")
+    shell.reply("Stopped", "echo of the $((1 + 1))nd" + ENTER)
+    shell.reply("of the 2nd", "fg" + ENTER)
+    see(shell, "? How many? (8) 1")
+    press(shell, ESCAPE, WHY)
+    assert "of the 2nd" in shell.text
+    shell.child.send(CTRL_C)
+    see(shell, "error: interrupted")
+    shell.child.close(force=True)

@@ -166,6 +166,7 @@ class DrawnQuestion:
         self._application: Application[str | Back] | None = None
         self._problem, self._can_go_back = problem, can_go_back
         self._shows_more = False
+        self.was_suspended = False
         choices = choices_of(question)
         takes_typed = question.kind not in MUST_CHOOSE
         first = question.default or (choices[0].value if choices else None)
@@ -226,7 +227,7 @@ class DrawnQuestion:
         keys.add("c-c")(lambda event: event.app.exit(exception=KeyboardInterrupt))
         keys.add("<sigint>")(lambda event: event.app.exit(exception=KeyboardInterrupt))
         keys.add("c-d", filter=is_empty)(lambda event: event.app.exit(exception=EOFError))
-        keys.add("c-z")(lambda event: event.app.suspend_to_background())
+        keys.add("c-z")(self._suspend)
         return keys
 
     def _enter(self, event: KeyPressEvent) -> None:
@@ -237,6 +238,11 @@ class DrawnQuestion:
             self._problem = f"no line has `{self._buffer.text}`"
         else:
             event.app.exit(result=self._answer())
+
+    def _suspend(self, event: KeyPressEvent) -> None:
+        """Leave the terminal to the shell until `fg`."""
+        self.was_suspended = True
+        event.app.suspend_to_background()
 
     def _answer(self) -> str:
         """What Enter would answer now."""

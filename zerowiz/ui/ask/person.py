@@ -128,6 +128,9 @@ class TerminalPerson:
                 typed=typed,
             )
             answer = prompt.run()
+            if prompt.was_suspended:
+                # What stands above is the shell's now.
+                self._transcript.forget()
             self._went_back = isinstance(answer, Back)
             if isinstance(answer, Back):
                 return answer

@@ -16,6 +16,10 @@ class Transcript:
         """Rows were written: of the answer to the question of this key, or of anything else."""
         self._blocks.append((key, rows))
 
+    def forget(self) -> None:
+        """What was written is not to be taken back any more."""
+        self._blocks.clear()
+
     def take_back(self, key: str) -> int:
         """How many rows were written since this question was open last; they are forgotten."""
         rows = 0
