@@ -1,6 +1,7 @@
 """`zerowiz doctor`: what a launch would end of, its exit codes, its JSON; nothing heavy is loaded."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,17 @@ def found_by(run: Run, *words: str) -> dict[str, str]:
 def test_a_job_that_would_start_has_no_errors(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     assert "error" not in found_by(here, *CPU, *MODEL, "train.py", "--seed", "1").values()
+
+
+def test_the_step_that_is_chosen_is_said_in_a_line(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = (*CPU, "--memory-budget", "4GiB", "--model", "10m", "--seq-len", "2048")
+    result = here("doctor", *words, "train.py")
+    said = " ".join(result.stderr.split())
+    assert re.search(r"note: micro-batch \d+ x \d+ micro-steps, as the script's 8 x 1", said)
+    assert "`--per_device_train_batch_size " in said
+    kept = here("doctor", *words, "--micro-batch", "8", "train.py")
+    assert "micro-steps, as" not in kept.stderr
 
 
 def test_without_a_script_the_machine_is_looked_at_alone(here: Run) -> None:

@@ -9,7 +9,13 @@ from msgspec import Struct, field
 from zerowiz.app.ask.answers import answer, by_default, open_questions
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.script import FoundScript, ReadScript, find_script, read_found
-from zerowiz.app.decide.decision import Plan, note_basis, plan_options, require_strategy
+from zerowiz.app.decide.decision import (
+    Plan,
+    note_basis,
+    note_settled,
+    plan_options,
+    require_strategy,
+)
 from zerowiz.app.launch.preflight import check_any_job, preflight_input
 from zerowiz.app.launch.start import deliver_plan
 from zerowiz.app.machines.machine import find_machine, is_here
@@ -190,6 +196,7 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
     plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine, facts))
     if plan is not None:
         note_basis(plan, examination.reporter)
+        note_settled(plan, examination.reporter)
     return plan
 
 
