@@ -89,15 +89,15 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, takes_gib=23),
             candidate(split(4, 2), 1.01),
             (
-                "micro-batch 4 x 2 micro-steps, as fast as the script's 8 x 1 with 3.0 GiB less on each"
-                " GPU; `$micro_batch 8` keeps yours"
+                "micro-batch 4 x 2 micro-steps, as fast as the script's 8 x 1 with 3.0 GiB less per"
+                " rank; `$micro_batch 8` keeps yours"
             ),
         ),
         (
             candidate(OWN, 1.0, takes_gib=23),
             candidate(split(1, 8), 1.5),
             (
-                "micro-batch 1 x 8 micro-steps, which needs 3.0 GiB less on each GPU than the script's"
+                "micro-batch 1 x 8 micro-steps, which needs 3.0 GiB less per rank than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -113,7 +113,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, None, takes_gib=21),
             candidate(split(1, 8), None),
             (
-                "micro-batch 1 x 8 micro-steps, which needs 1.0 GiB less on each GPU than the script's"
+                "micro-batch 1 x 8 micro-steps, which needs 1.0 GiB less per rank than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),

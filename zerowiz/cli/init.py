@@ -78,7 +78,9 @@ def init(
 def _check_options(options: Options, *, launch: bool) -> None:
     for said, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
         if launch and said:
-            raise UsageError(f"`--launch` and `{flag}`: nothing is launched then", "drop one")
+            raise UsageError(
+                f"`--launch` conflicts with `{flag}`, which launches nothing", "remove one of them"
+            )
 
 
 def _show_next(planned: InitPlan) -> None:

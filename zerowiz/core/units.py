@@ -26,7 +26,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     if match is None or float(match[1]) == 0:
         raise UsageError(
             f"`$memory_budget {text}` is not an amount of memory",
-            "use an amount such as `30GiB` or `24GB`, or a fraction of the GPU such as `0.5`",
+            "use an amount such as `30GiB` or `24GB`, or a fraction such as `0.5`",
         )
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
@@ -37,7 +37,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
         raise UsageError(f"`$memory_budget {text}` is {text} bytes", f"did you mean `{text}GiB`?")
     if total_bytes is None:
         raise UsageError(
-            f"`$memory_budget {text}` is a fraction, and the GPU's total memory is unknown",
+            f"`$memory_budget {text}` is a fraction, and the total memory is unknown",
             "use an amount such as `30GiB`",
         )
     return int(number * total_bytes)

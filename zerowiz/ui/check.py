@@ -1,6 +1,5 @@
 """Show what was found in configs."""
 
-import os
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -8,11 +7,15 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Severity, errors_of
 from zerowiz.ui.show import note
+from zerowiz.ui.text.colours import Colour, paint
 from zerowiz.ui.text.fold import fold
 from zerowiz.ui.text.units import severities
 
-# ECMA-48, section 8.3.117: red, yellow, cyan.
-_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+COLOURS = {
+    Severity.ERROR: Colour.BAD,
+    Severity.WARNING: Colour.DOUBT,
+    Severity.INFO: Colour.LABEL,
+}
 
 _HANG = "    "
 
@@ -65,9 +68,7 @@ def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bo
     rule, severity = finding.rule, finding.severity
     said = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
     line = _folded(f"{said}{finding.message}", stream)
-    if _coloured(stream):
-        word = f" {severity} {rule.code}"
-        line = line.replace(word, f" \x1b[{_COLOURS[severity]}m{word[1:]}\x1b[0m", 1)
+    line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
     why = [] if explained else [f"why: {rule.why}"]
     below = [*why, *([f"fix: {finding.fix}"] if finding.fix else [])]
     stream.write("\n".join([line, *(_folded(_HANG + each, stream) for each in below)]) + "\n")
@@ -80,12 +81,6 @@ def _folded(line: str, stream: TextIO) -> str:
 
 def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
-
-
-def _coloured(stream: TextIO) -> bool:
-    """https://no-color.org: any value that is not empty."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return stream.isatty() and not plain
 
 
 def _count(found: Sequence[FileReport], version: str) -> str:

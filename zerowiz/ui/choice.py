@@ -98,7 +98,7 @@ def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
         whose = f"{theirs}{split_of(own.workload)}"
     if own.evaluated.verdict is not Verdict.FITS:
         return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {choice.strategy.name}"
-    less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less on each GPU"
+    less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less per rank"
     joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
         fewest = f"the fewest micro-steps that fit, instead of {whose}"
@@ -187,8 +187,8 @@ def _why_taken(found: Search, choice: Candidate) -> str:
         return f"{faster}, but recomputes activations: {_WORTH}"
     if found.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
         return (
-            f"{faster}, but sharding gains nothing on one GPU: {_SAME} zerowiz takes the simplest"
-            " strategy"
+            f"{faster}, but sharding gains nothing with one rank: {_SAME} zerowiz takes the"
+            " simplest strategy"
         )
     less = small(choice.headroom_bytes - fastest.headroom_bytes)
     return f"{faster} and leaves {less} less room: {_SAME} zerowiz takes the one with the most room"

@@ -20,7 +20,7 @@ _SENTENCES: Mapping[Incomparable, str] = {
 }
 
 # As `diff --color` and git have it, by a line's first letters; the first that fits.
-_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
+_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "magenta"), ("-", "red"), ("+", "green"))
 
 
 def error(refusal: HandEditedError, stream: TextIO) -> None:

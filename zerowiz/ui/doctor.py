@@ -5,6 +5,7 @@ from typing import TextIO
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding
 from zerowiz.core.rule import errors_of
+from zerowiz.ui.check import COLOURS
 from zerowiz.ui.text.table import say
 from zerowiz.ui.text.units import severities
 
@@ -20,6 +21,7 @@ def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
             stream,
             f"{finding.severity} {rule.code} {rule.name}: {finding.message}",
             hang=len(_HANG),
+            marks={rf"^{finding.severity} {rule.code}\b": COLOURS[finding.severity]},
         )
         if rule.code not in said:
             say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))

@@ -21,7 +21,16 @@ from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
-from zerowiz.ui.text.units import bare_gib, count, decimal_size_of, gib, gpus, size_of, small
+from zerowiz.ui.text.units import (
+    bare_gib,
+    count,
+    decimal_size_of,
+    gib,
+    gpus,
+    on_device,
+    size_of,
+    small,
+)
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
@@ -123,7 +132,8 @@ def reasons(decision: Decision) -> list[str]:
 
     Without the sizes, so that a plan says the same while free memory changes a little.
     """
-    return [_said(decision, each) + _doubt(decision, each) for each in decision.reasons]
+    said = (_said(decision, each) + _doubt(decision, each) for each in decision.reasons)
+    return [on_device(each, decision.job.machine) for each in said]
 
 
 def _said(decision: Decision, value: Reason) -> str:
@@ -294,7 +304,7 @@ def _if_true(value: Remedy) -> str:
     """A link is a fact to be said, and nothing to be changed."""
     if "interconnect" not in value.change:
         return ""
-    return "if your nodes are linked by InfiniBand with 400 Gb/s, say so: "
+    return "if your nodes have InfiniBand with 400 Gb/s: "
 
 
 _WHEN: Mapping[HostPhase, str] = {
@@ -339,17 +349,16 @@ def lack(evaluated: StrategyEstimate) -> str:
 def nothing_fits(decision: Decision) -> str:
     """The one line of the error."""
     job, closest = decision.job, decision.closest
-    where = gpus(job.machine)
+    where, lacks = gpus(job.machine), on_device(lack(closest), job.machine)
     if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
         return (
             f"only ZeRO-3 fits {job.model.name} on {where}, and its link is slow"
             f" ({links(job.machine)})"
         )
     return (
-        f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name},"
-        f" {lack(closest)}"
+        f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name}, {lacks}"
         if decision.constraints.stage is None
-        else f"{closest.strategy.name} does not fit {job.model.name} on {where}: it {lack(closest)}"
+        else f"{closest.strategy.name} does not fit {job.model.name} on {where}: it {lacks}"
     )
 
 
@@ -387,10 +396,10 @@ def guess(family: str, exact: str, *, wraps: bool) -> str:
 
 
 VERDICTS: Mapping[Verdict, str] = {
-    Verdict.FITS: "fits",
-    Verdict.TIGHT: "tight",
-    Verdict.UNCERTAIN: "uncertain",
-    Verdict.DOES_NOT_FIT: "too big",
+    Verdict.FITS: "+ fits",
+    Verdict.TIGHT: "~ tight",
+    Verdict.UNCERTAIN: "? uncertain",
+    Verdict.DOES_NOT_FIT: "x too big",
 }
 
 
@@ -572,7 +581,7 @@ def verdict(evaluated: StrategyEstimate) -> str:
     """The verdict in a column's width; the GPU may have room where that of the host is unknown."""
     room = evaluated.headroom_bytes
     if evaluated.ran_out is not None:
-        return "ran out"
+        return "x ran out"
     unknown = evaluated.host_headroom_bytes is None and evaluated.needs_known_host
     if room is not None and room >= 0 and unknown:
         return "host?"

@@ -1,7 +1,7 @@
 """Show a decision: the flowchart, the table of strategies, the remedies, the launch."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.buffer_costs import buffer_costs
@@ -17,18 +17,25 @@ from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import sentences
+from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.fold import fold_command
 from zerowiz.ui.text.table import grid, has_room, print_table, say
-from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, seconds, small
+from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, on_device, seconds, small
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _COLOURS = {
-    Verdict.FITS: "green",
-    Verdict.TIGHT: "yellow",
-    Verdict.UNCERTAIN: "yellow",
-    Verdict.DOES_NOT_FIT: "red",
+    Verdict.FITS: Colour.GOOD,
+    Verdict.TIGHT: Colour.DOUBT,
+    Verdict.UNCERTAIN: Colour.DOUBT,
+    Verdict.DOES_NOT_FIT: Colour.BAD,
+}
+# What the columns of a flowchart's answer hold.
+_ANSWERS = {
+    r"(?<=  )yes(?=\s)": Colour.GOOD,
+    r"(?<=  )uncertain(?=\s)": Colour.DOUBT,
+    r"(?<=  )no(?=\s)": Colour.BAD,
 }
 
 
@@ -117,7 +124,13 @@ _RULE_OF_THUMB_KINDS = {
 
 
 def _rule_of_thumb_table(decision: Decision, stream: TextIO) -> "Table":
-    table = grid(stream, "strategy", *_RULE_OF_THUMB_KINDS.values(), "per GPU", "verdict")
+    table = grid(
+        stream,
+        "strategy",
+        *_RULE_OF_THUMB_KINDS.values(),
+        on_device("per GPU", decision.job.machine),
+        "verdict",
+    )
     for evaluated in decision.evaluated:
         held = {
             allocation.kind: allocation.size_bytes
@@ -143,26 +156,40 @@ def unseen(facts: ScriptFacts, stream: TextIO) -> None:
         say(stream, f"Unseen   zerowiz did not follow {ends}", hang=_LABEL_COLUMNS)
 
 
+def _say(
+    decision: Decision,
+    stream: TextIO,
+    *lines: str,
+    hang: int = 0,
+    marks: Mapping[str, Colour] | None = None,
+) -> None:
+    """Lines on a decision, whose GPUs are ranks where it is for the CPU."""
+    machine = decision.job.machine
+    say(stream, *(on_device(line, machine) for line in lines), hang=hang, marks=marks)
+
+
 def flowchart(decision: Decision, stream: TextIO) -> None:
     """The job, and the answers of the flowchart."""
-    say(stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
+    _say(decision, stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
     _say_answers(decision, stream)
 
 
 def answers(decision: Decision, stream: TextIO) -> None:
     """The step, the answers of the flowchart, and what the chosen strategy takes."""
     _, *job = _job_lines(decision.job)
-    say(stream, "", *job, "", hang=_LABEL_COLUMNS)
+    _say(decision, stream, "", *job, "", hang=_LABEL_COLUMNS)
     _say_answers(decision, stream)
     _say_interval(decision, stream)
     _say_time(decision, stream)
 
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
-    say(stream, *_answer_lines(decision), hang=_LABEL_COLUMNS)
+    _say(decision, stream, *_answer_lines(decision), hang=_LABEL_COLUMNS, marks=_ANSWERS)
     reasons = "; ".join(sentences.reasons(decision))
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    say(stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS)
+    colour = Colour.BAD if decision.chosen is None else _COLOURS[decision.chosen.verdict]
+    marks = {rf"(?<=^Chosen   ){name}(?=:)": colour}
+    _say(decision, stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS, marks=marks)
 
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
@@ -170,7 +197,7 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
     chosen = decision.chosen
     if chosen is not None and chosen.interval is not None:
         words = sentences.interval(chosen.strategy, chosen.interval, decision.job.model)
-        say(stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
 
 
 def _time(value: StepTime) -> str:
@@ -188,21 +215,21 @@ def _say_time(decision: Decision, stream: TextIO) -> None:
     chosen = decision.chosen
     if chosen is not None and chosen.step_time is not None:
         words = _time(chosen.step_time)
-        say(stream, f"Time     {chosen.strategy.name}: {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, f"Time     {chosen.strategy.name}: {words}", hang=_LABEL_COLUMNS)
 
 
 def _say_host(decision: Decision, stream: TextIO) -> None:
     """What the chosen strategy takes of its nodes' memory."""
     if decision.chosen is not None:
         words = sentences.host(decision.job, decision.chosen)
-        say(stream, f"Host     {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, f"Host     {words}", hang=_LABEL_COLUMNS)
 
 
 def _say_trainer(decision: Decision, stream: TextIO) -> None:
     """What a trainer other than SFT runs and holds besides."""
     if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
         words = sentences.trainer(decision.job.workload, decision.chosen)
-        say(stream, f"Trainer  {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, f"Trainer  {words}", hang=_LABEL_COLUMNS)
 
 
 def _say_vllm(decision: Decision, stream: TextIO) -> None:
@@ -210,7 +237,7 @@ def _say_vllm(decision: Decision, stream: TextIO) -> None:
     chosen = decision.chosen
     if chosen is not None and chosen.vllm is not None:
         words = sentences.vllm(decision.job.workload, chosen.vllm)
-        say(stream, f"vLLM     {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, f"vLLM     {words}", hang=_LABEL_COLUMNS)
 
 
 def _say_buffers(decision: Decision, stream: TextIO) -> None:
@@ -218,7 +245,7 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
     costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
     if costs:
         words = ", ".join(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
-        say(stream, f"Buffers  {words}", hang=_LABEL_COLUMNS)
+        _say(decision, stream, f"Buffers  {words}", hang=_LABEL_COLUMNS)
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
@@ -227,7 +254,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     strategies(decision, stream)
     if remedies:
         stream.write("\nWhat would help:\n")
-        say(stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
+        _say(decision, stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
 
 
 def strategies(decision: Decision, stream: TextIO) -> None:
@@ -236,10 +263,10 @@ def strategies(decision: Decision, stream: TextIO) -> None:
     stream.write("\n")
     if not by_rule_of_thumb:
         budget = gib(decision.job.gpu_budget_bytes)
-        say(stream, f"Sizes in GiB; the budget of each GPU is {budget}")
+        _say(decision, stream, f"Sizes in GiB; the budget of each GPU is {budget}")
     table = _rule_of_thumb_table if by_rule_of_thumb else _strategy_table
     print_table(table(decision, stream), stream)
-    say(stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
+    _say(decision, stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
     _say_interval(decision, stream)
     if not by_rule_of_thumb:
         _say_time(decision, stream)
@@ -255,14 +282,14 @@ def explain(decision: Decision, stream: TextIO) -> None:
     chosen = decision.chosen
     if chosen is None:
         return
-    say(stream, "", f"Time of a step with {chosen.strategy.name}, in seconds:")
+    _say(decision, stream, "", f"Time of a step with {chosen.strategy.name}, in seconds:")
     if chosen.step_time is None:
-        say(stream, f"  unknown: {decision.job.why_untimed}")
+        _say(decision, stream, f"  unknown: {decision.job.why_untimed}")
     else:
         print_table(_time_table(chosen.step_time, stream), stream)
         for line in _pcie(decision.job, chosen):
-            say(stream, line)
-    say(stream, "", f"Memory of each GPU with {chosen.strategy.name}, in GiB, by phase:")
+            _say(decision, stream, line)
+    _say(decision, stream, "", f"Memory of each GPU with {chosen.strategy.name}, in GiB, by phase:")
     table = grid(stream, "phase", "part", "GiB", "formula")
     for phase, moment in chosen.estimate.peaks().items():
         for allocation in moment:
@@ -324,12 +351,12 @@ def next_steps(
 
 def note(text: str, stream: TextIO) -> None:
     """What a result rests on."""
-    say(stream, f"note: {text}", hang=len("note: "))
+    say(stream, f"note: {text}", hang=len("note: "), marks={"^note:": Colour.LABEL})
 
 
 def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
     """What went wrong in one line, then what to do next."""
-    say(stream, f"error: {message}", hang=len("error: "))
+    say(stream, f"error: {message}", hang=len("error: "), marks={"^error:": Colour.BAD})
     what_next(hints, stream)
 
 
@@ -337,4 +364,5 @@ def what_next(hints: Sequence[str], stream: TextIO) -> None:
     """What to do, after an empty line."""
     if hints:
         stream.write("\n")
-        say(stream, *(f"hint: {hint}" for hint in hints), hang=len("hint: "))
+        lines = (f"hint: {hint}" for hint in hints)
+        say(stream, *lines, hang=len("hint: "), marks={"^hint:": Colour.GOOD})

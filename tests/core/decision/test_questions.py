@@ -72,7 +72,7 @@ def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Qu
     with pytest.raises(AnswerNeededError) as caught:
         answer_or_default(question)
     assert ExitCode.ANSWER_NEEDED == caught.value.exit_code
-    assert (f"say it with `{question.flag}`",) == caught.value.hints
+    assert (f"set it with `{question.flag}`",) == caught.value.hints
 
 
 @pytest.mark.parametrize("answer", ["", " ", "0", "-1", "1.5", "two", "²", "1 2"])

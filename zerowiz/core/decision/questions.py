@@ -211,7 +211,7 @@ def answer_or_default(question: Question) -> str:
     if question.default is None:
         flag = question.flag
         raise AnswerNeededError(
-            f"an answer is missing, and nobody is asked here: {question.text}",
-            f"say it with `{flag}`",
+            f"an answer is missing, and zerowiz cannot ask here: {question.text}",
+            f"set it with `{flag}`",
         )
     return question.default

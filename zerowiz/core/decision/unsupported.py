@@ -121,7 +121,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         name="nvme-parameters-with-hpz",
         message="`$nvme_path` cannot be combined with `$hpz` and `{strategy}`: DeepSpeed puts"
         " hpZ's copy of the weights on a device `nvme`, which torch does not have",
-        hints=("`$no_hpz`", "keep the weights on the GPUs with `$offload optimizer`"),
+        hints=("`$no_hpz`", "keep the weights off NVMe with `$offload optimizer`"),
         outcome=Effect.RAISES,
         source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
         is_asked=lambda a: (
@@ -130,7 +130,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="hpz-below-stage-3",
-        message="`$hpz` has no effect with `{strategy}`: below stage 3, each GPU holds all weights",
+        message="`$hpz` has no effect with `{strategy}`: below stage 3, ranks hold all weights",
         hints=("shard the weights with `$stage 3`", "remove `$hpz`"),
         outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",

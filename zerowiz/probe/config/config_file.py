@@ -67,7 +67,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
         raise UsageError(
             f"`{path}` names `{file.config_file}` and also sets"
             f" {', '.join(map(_code, file.refused))}, which Accelerate rejects",
-            f"drop them from `{path}`: `{file.config_file}` says it",
+            f"remove them from `{path}`: `{file.config_file}` sets them",
             f"or use `$config {file.config_file}`",
         )
     if file.mixed_precision not in _PRECISIONS:

@@ -1,8 +1,10 @@
 """Draw tables and folded lines on a terminal, a pipe or a file."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
+from zerowiz.ui.text.colours import Colour, paint
 from zerowiz.ui.text.fold import columns, fold
 
 if TYPE_CHECKING:
@@ -46,10 +48,19 @@ def print_table(table: "Table", stream: TextIO) -> None:
     stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-def say(stream: TextIO, *lines: str, hang: int = 0) -> None:
+def say(
+    stream: TextIO, *lines: str, hang: int = 0, marks: Mapping[str, Colour] | None = None
+) -> None:
     """Lines, folded to the terminal; what would steer it is shown as `?`.
 
     A setting that a line names is spelled as its option.
+
+    Args:
+        stream: Where to.
+        lines: What to say.
+        hang: Spaces before a line that was folded.
+        marks: The colours of patterns; the first match in each line has it.
     """
     plain = ("".join(c if c.isprintable() else "?" for c in spell(line)) for line in lines)
-    stream.writelines(fold(line, stream, hang=hang) + "\n" for line in plain)
+    folded = (fold(line, stream, hang=hang) for line in plain)
+    stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)

@@ -1,10 +1,14 @@
 """Write sizes and counts as people read them; GiB lives only here."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Severity
+
+# Not in a path or a name.
+_GPU = re.compile(r"(?<![\w/.-])GPU(?=s?\b)")
 
 
 def gib(size_bytes: int | None) -> str:
@@ -92,6 +96,11 @@ def gpus(machine: Machine) -> str:
     names = list(dict.fromkeys(gpu.name for gpu in machine.gpus))
     node = f"{len(machine.gpus)} x {' + '.join(names)}"
     return node if machine.nodes == 1 else f"{machine.nodes} nodes of {node}"
+
+
+def on_device(text: str, machine: Machine) -> str:
+    """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
+    return text if machine.accelerator is Accelerator.CUDA else _GPU.sub("CPU rank", text)
 
 
 def hours(value: float) -> str:

@@ -152,7 +152,7 @@ def _clipping(config: Config) -> Iterator[ConfigFinding]:
     if entry is not None:
         yield entry.found(
             CLIPPING_IN_OPTIMIZER,
-            "`max_grad_norm` is no argument of the optimizer",
+            "`max_grad_norm` is not an argument of the optimizer",
             severity=config.if_built,
             fix="write `gradient_clipping` at the top level",
         )

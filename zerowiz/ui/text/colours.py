@@ -1,0 +1,46 @@
+"""Colour words at a terminal, where a sign or the word itself says the same."""
+
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TextIO
+
+# As the wizard's prompts have it (`ui/ask`).
+_DUMB = frozenset({"", "dumb", "unknown"})
+
+
+class Colour(StrEnum):
+    """A colour by rich's name; each can be read on a light and on a dark background."""
+
+    GOOD = "green"
+    DOUBT = "magenta"
+    BAD = "red"
+    LABEL = "bold"
+
+
+# ECMA-48, section 8.3.117.
+_SGR: Mapping[Colour, str] = {
+    Colour.GOOD: "32",
+    Colour.DOUBT: "35",
+    Colour.BAD: "31",
+    Colour.LABEL: "1",
+}
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in _DUMB
+    return stream.isatty() and not plain
+
+
+def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:
+    """The text with the first match of each pattern in its colour, where the stream shows it."""
+    if not is_coloured(stream):
+        return text
+    for pattern, colour in marks.items():
+        found = re.search(pattern, text)
+        if found is not None:
+            word = f"\x1b[{_SGR[colour]}m{found[0]}\x1b[0m"
+            text = text[: found.start()] + word + text[found.end() :]
+    return text
