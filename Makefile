@@ -112,6 +112,7 @@ bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `ma
 	$(BIN)/python tests/bench/jsontext_speed.py
 	$(BIN)/python tests/bench/check_speed.py
 	$(BIN)/python tests/bench/launch_speed.py
+	$(BIN)/python tests/bench/wizard_speed.py
 
 accuracy: $(STAMP)  ## every measured run against its prediction, beside the rivals'; fails when worse
 	$(BIN)/python tests/accuracy/report.py --check
