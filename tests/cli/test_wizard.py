@@ -288,38 +288,40 @@ def test_declining_a_launch_writes_nothing(terminal: Open, script: Path) -> None
     assert {"train.py"} == files(script)
 
 
+REMEDY = "What do you want to change?"
 TOO_BIG = ("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "2048")
 
 
 def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal(*TOO_BIG)
-    person.wait_for("Change what?")
-    person.wait_for("nothing, stop here")
-    listed = [line for line in person.lines if re.match(r"\W*--", line)]
-    at = next(i for i, line in enumerate(listed) if "--model" in line)
-    person.reply("nothing, stop here", DOWN * at + ENTER)
+    person.reply(REMEDY, "4xH100" + ENTER)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
-    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
-    assert "7b" != record["options"]["model"]
+    written = json.loads((script.parent / "ds_config_zero1.plan.json").read_text())
+    assert "NVIDIA H100 NVL" == written["machine"]["gpus"][0]["name"]
 
 
 def test_stopping_at_the_remedies_is_the_failure_that_it_is(terminal: Open, script: Path) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal(*TOO_BIG)
-    person.reply("nothing, stop here", "\x1b[A" + ENTER)
+    person.reply(REMEDY, "stop here" + ENTER)
     assert 4 == person.end()
     assert "error: nothing fits 7b" in person.text
     assert {"train.py"} == files(script)
 
 
-def test_a_remedy_that_only_the_script_can_take_is_explained(terminal: Open, script: Path) -> None:
+def test_what_only_the_script_can_change_is_shown_and_is_no_choice(
+    terminal: Open, script: Path
+) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal(*TOO_BIG)
-    person.reply("--gradient-checkpointing", ENTER)
-    person.wait_for("set `gradient_checkpointing=True` in train.py")
-    person.reply("nothing, stop here", CTRL_C)
+    person.wait_for("stop here")
+    before, _, menu = person.text.partition(REMEDY)
+    assert "set `gradient_checkpointing=True` in train.py" in " ".join(before.split())
+    assert "--machine" in menu
+    assert "--gradient-checkpointing" not in menu
+    person.reply(REMEDY, CTRL_C)
     assert 130 == person.end()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import DOWN, ENTER, Run, Terminal
+from cli.harness import ENTER, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -16,18 +16,30 @@ Open = Callable[..., Terminal]
 # What nobody says is chosen, and needs no remedy.
 SAID = ("--micro-batch", "4", "--no-gradient-checkpointing")
 A100 = ("--machine", "4xA100-40GB", "--model", "7b", *SAID)
-# With the same four changes as on the machine above: 34 MiB are missing on each rank.
-CPU = (
-    *("--accelerator", "cpu", "--gpus-per-node", "2"),
-    *("--memory-budget", "0.5GiB", "--model", "model"),
-    *SAID,
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "model", *SAID)
+# What is typed to find a remedy in the menu, and what it sets of the step.
+A100_REMEDIES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("--micro-batch", {"micro_batch": 2, "accumulation_steps": 2}),
+    ("--precision", {"precision": "bf16"}),
 )
-# Those that change the training step, in the order in which they are offered, with what they set.
-REMEDIES: tuple[dict[str, object], ...] = (
-    {"precision": "bf16"},
-    {"gradient_checkpointing": True},
-    {"micro_batch": 2, "accumulation_steps": 2, "gradient_checkpointing": True},
-    {"micro_batch": 2, "accumulation_steps": 2},
+# Besides, the options that make it fit nowhere, and the stage that it trains at then.
+CPU_REMEDIES: tuple[tuple[str, tuple[str, ...], dict[str, object], int], ...] = (
+    ("--micro-batch", ("--memory-budget", "0.5GiB"), A100_REMEDIES[0][1], 2),
+    (
+        "--gradient-checkpointing",
+        ("--memory-budget", "0.5GiB"),
+        {"gradient_checkpointing": True},
+        2,
+    ),
+    ("--precision", ("--memory-budget", "0.5GiB"), {"precision": "bf16"}, 2),
+    ("--memory-budget", ("--memory-budget", "0.3GiB"), {}, 2),
+    ("--stage", ("--memory-budget", "0.6GiB", "--stage", "1"), {}, 2),
+    (
+        "--precision bf16 --micro-batch",
+        ("--memory-budget", "0.45GiB"),
+        {"precision": "bf16", **A100_REMEDIES[0][1]},
+        2,
+    ),
 )
 STEP: dict[str, object] = {
     "micro_batch": 4,
@@ -48,10 +60,15 @@ def hf(folder: Path) -> Path:
     return folder
 
 
-def take(terminal: Open, index: int, last: str, *words: str) -> list[str]:
+REMEDY = "What do you want to change?"
+
+
+def take(terminal: Open, typed: str, *words: str) -> list[str]:
     """Take one of the remedies in the wizard; the command that it prints to go on."""
     person = terminal("init", *words)
-    person.reply("Change what?", DOWN * index + ENTER)
+    person.reply(REMEDY, typed + ENTER)
+    person.wait_for("stop here")
+    last = "Launch now?" if "cpu" in words else "Write the files?"
     person.reply(last, "write the files" + ENTER)
     assert 0 == person.end(), person.text
     _, _, rest = person.text.partition("next: ")
@@ -62,24 +79,22 @@ def step(plan: dict[str, dict[str, object]]) -> dict[str, object]:
     return {name: plan["workload"][name] for name in STEP}
 
 
-@pytest.mark.parametrize("index", range(len(REMEDIES)))
+@pytest.mark.parametrize(("typed", "remedy"), A100_REMEDIES)
 def test_the_printed_line_launches_what_was_taken(
-    terminal: Open, here: Run, hf: Path, index: int
+    terminal: Open, here: Run, hf: Path, typed: str, remedy: dict[str, object]
 ) -> None:
-    zerowiz, *command = take(
-        terminal, index, "Write the files?", *A100, "train_hf.py", "--max_steps", "3"
-    )
+    zerowiz, *command = take(terminal, typed, *A100, "train_hf.py", "--max_steps", "3")
     assert ("zerowiz", ["launch"]) == (zerowiz, command)
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
     result = here(*command, "--dry-run", "--json", "--machine", "4xA100-40GB")
     assert 0 == result.code, result.stderr
     plan = json.loads(result.stdout)
-    assert STEP | REMEDIES[index] == step(plan) == step(written)
+    assert STEP | remedy == step(plan) == step(written)
     assert plan["chosen"] == written["chosen"] == "zero3"
     added = [word for each in plan["settled"] for word in each["words"]]
     launched = plan["command"][plan["command"].index("train_hf.py") + 1 :]
     assert ["--max_steps", "3", *added] == launched[: 2 + len(added)]
-    assert {each["setting"] for each in plan["settled"]} == REMEDIES[index].keys()
+    assert {each["setting"] for each in plan["settled"]} == remedy.keys()
 
 
 def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repeats_it(
@@ -88,8 +103,7 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
     nodes = ("--machine", "8xH100-80GB-SXM", "--nodes", "16", "--model", "405b")
     person = terminal("init", *nodes, "train_hf.py")
     person.reply("What is your goal?", ENTER)
-    person.wait_for("if your nodes are linked by InfiniBand with 400 Gb/s, say so")
-    person.reply("Change what?", ENTER)
+    person.reply(REMEDY, "infiniband:400" + ENTER)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end(), person.text
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
@@ -112,15 +126,22 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-@pytest.mark.parametrize("index", range(len(REMEDIES)))
-def test_the_ranks_train_what_was_taken(terminal: Open, hf: Path, index: int) -> None:
-    _, *command = take(terminal, index, "Launch now?", *CPU, "train_hf.py", "--max_steps", "3")
+@pytest.mark.parametrize(("typed", "words", "remedy", "stage"), CPU_REMEDIES)
+def test_the_ranks_train_what_was_taken(
+    terminal: Open,
+    hf: Path,
+    typed: str,
+    words: tuple[str, ...],
+    remedy: dict[str, object],
+    stage: int,
+) -> None:
+    _, *command = take(terminal, typed, *CPU, *words, "train_hf.py", "--max_steps", "3")
     reports = hf / "reports"
     done = run(
         [sys.executable, "-m", "zerowiz", *command, "--yes"], env=rank_environ(reports), cwd=hf
     )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    wanted = STEP | REMEDIES[index]
+    wanted = STEP | remedy
     assert [(0, wanted), (1, wanted)] == [
         (
             report["rank"],
@@ -132,4 +153,4 @@ def test_the_ranks_train_what_was_taken(terminal: Open, hf: Path, index: int) ->
         )
         for report in read_reports(reports)
     ]
-    assert [2, 2] == [report["stage"] for report in read_reports(reports)]
+    assert [stage, stage] == [report["stage"] for report in read_reports(reports)]

@@ -8,7 +8,6 @@ import pytest
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine_json import decode_machine
@@ -16,6 +15,8 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.remedies.find import find_remedies
+from zerowiz.core.remedies.remedy import encode_remedy
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.limits import find_limits
 from zerowiz.core.search.search import Search, search
@@ -37,7 +38,7 @@ def encode(decision: Decision, found: Search | None = None, /, **more: Any) -> d
     settings: dict[str, Any] = {
         "version": "1.2.3",
         "reasons": ["because"],
-        "remedies": find_remedies(decision),
+        "remedies": [encode_remedy(each) for each in find_remedies(decision)],
         "settled": (),
         "config_path": None,
         "command": None,
@@ -162,10 +163,17 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "reasons": ["str"],
         "remedies": [
             {
-                "change": {"--optimizer-state-dtype": "str"},
+                "change": {"--loss": "str"},
                 "strategy": "str",
                 "verdict": "str",
                 "frees_bytes": "int",
+                "device_bytes": "int",
+                "budget_bytes": "int",
+                "step_seconds": "NoneType",
+                "time_fraction": "NoneType",
+                "costs": [],
+                "more_host_bytes": "NoneType",
+                "edit": "NoneType",
             }
         ],
         "settled": [],
@@ -218,7 +226,9 @@ def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> Non
     assert REFUSED["chosen"] is None
     expected = {"change": {"--method": "lora"}, "strategy": "ddp", "verdict": "uncertain"}
     (lora,) = [r for r in REFUSED["remedies"] if r["change"] == expected["change"]]
-    assert {**expected, "frees_bytes": lora["frees_bytes"]} == lora
+    assert expected.items() <= lora.items()
+    assert ["method"] == lora["costs"]
+    assert lora["device_bytes"] <= lora["budget_bytes"]
     assert lora["frees_bytes"] > 0
 
 

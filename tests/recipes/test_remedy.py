@@ -1,28 +1,30 @@
-"""The recipe `a remedy`: a base of 4 bits below adapters that do not fit."""
+"""The recipe `a remedy`: a reference that is run before training, and not held while it trains."""
 
 import json
 
 from recipes.copying import Copy, read_recipes
 
-MODULE = "zerowiz/core/decision/remedies.py"
-CASES = "tests/core/decision/test_remedies.py"
+MODULE = "zerowiz/core/remedies/changes.py"
+CASES = "tests/core/remedies/test_find.py"
 
 REMEDY = """\
-def _four_bits(job: PlanInput, constraints: Constraints) -> Iterator[Attempted]:
-    if job.workload.method is Method.LORA:
-        quantized = replace(job.workload, method=Method.QLORA)
-        yield {"method": Method.QLORA.value}, replace(job, workload=quantized), constraints
+def precompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    w = job.workload
+    if w.trainer is Trainer.DPO and w.resolved_reference is Reference.MODEL:
+        yield _step(job, constraints, reference=Reference.PRECOMPUTED)
 
 
 """
 CASE = """\
-    "lora": refused(
-        parse_spec("T4", TABLE),
-        Workload(precision=Precision.FP16, method=Method.LORA, gradient_checkpointing=True),
+    "preferences": refused(
+        parse_spec("8xA100-40GB", TABLE),
+        Workload(trainer=Trainer.DPO, sequence_tokens=512, gradient_checkpointing=True),
+        Constraints(stage=2),
+        model=model_from_size("7b", 7 * 10**9),
     ),
 """
 PLAN = (
-    *("plan", "--machine", "T4", "--model", "7b", "--method", "lora", "--precision", "fp16"),
+    *("plan", "--machine", "8xA100-40GB", "--model", "7b", "--trainer", "dpo", "--stage", "2"),
     *("--seq-len", "512", "--gradient-checkpointing", "--json"),
 )
 
@@ -37,13 +39,14 @@ def changes(copied: Copy) -> list[dict[str, object]]:
 def test_a_remedy_touches_its_module_and_its_case(copied: Copy) -> None:
     recipe = read_recipes()["a remedy"]
 
-    assert {"--method": "qlora"} not in changes(copied)
-    copied.insert(MODULE, REMEDY, before="# Sizes that people train")
-    copied.edit(MODULE, "    _adapters,\n", "    _adapters,\n    _four_bits,\n")
-    assert {"--method": "qlora"} in changes(copied)
+    assert {"--reference": "precomputed"} not in changes(copied)
+    copied.insert(MODULE, REMEDY, before="# The same result, later.")
+    copied.edit(MODULE, "    recompute,\n", "    recompute,\n    precompute,\n")
+    copied.edit(MODULE, "    Precision,\n", "    Precision,\n    Reference,\n")
+    assert {"--reference": "precomputed"} in changes(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.insert(CASES, CASE, before='    "told": refused(')
-    copied.edit(CASES, "import Accounting, Precision,", "import Accounting, Method, Precision,")
+    copied.edit(CASES, "    StateDtype,\n", "    StateDtype,\n    Trainer,\n")
     assert set() == copied.failed(CASES)
     copied.check_files(recipe)

@@ -21,10 +21,10 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, settable, with_plain
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
+from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload

@@ -12,7 +12,13 @@ from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.kept import keep, recall_kept
 from zerowiz.app.ask.person import Person
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
-from zerowiz.app.decide.decision import Plan, decide_with, note_emulation, require_strategy
+from zerowiz.app.decide.decision import (
+    Plan,
+    decide_or_back,
+    decide_with,
+    note_emulation,
+    require_strategy,
+)
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files
@@ -128,13 +134,9 @@ def ask_init(
     answers = Answers()
     while True:
         answers = ask_open(person, wizard, answers)
-        try:
-            planned = _decide(command, wizard, answers, wanted, reporter, person)
-        except UsageError as error:
-            if not answers.given:
-                raise
-            person.tell([error.message, *error.hints])
-            answers = change_one(person, wizard, answers)
+        planned = _decide_or_change(command, wizard, answers, wanted, reporter, person)
+        if isinstance(planned, Answers):
+            answers = planned
             continue
         if options.dry_run:
             return planned
@@ -160,6 +162,25 @@ def _understand(
     return command
 
 
+def _decide_or_change(
+    command: Command,
+    wizard: Wizard,
+    answers: Answers,
+    wanted: InitOptions,
+    reporter: Reporter,
+    person: Person,
+) -> InitPlan | Answers:
+    """The plan; where these answers lead to none, those with which the questions go on."""
+    try:
+        planned = _decide(command, wizard, answers, wanted, reporter, person)
+    except UsageError as error:
+        if not answers.given:
+            raise
+        person.tell([error.message, *error.hints])
+        return change_one(person, wizard, answers)
+    return answers.back() if isinstance(planned, Back) else planned
+
+
 def _decide(
     command: Command,
     wizard: Wizard,
@@ -167,11 +188,22 @@ def _decide(
     wanted: InitOptions,
     reporter: Reporter,
     person: Person,
-) -> InitPlan:
-    """The plan that these answers lead to, with its files."""
+) -> InitPlan | Back:
+    """The plan that these answers lead to, with its files; or the person goes back."""
     job = wizard.job(answers, reporter)
     check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
-    plan = decide_with(person, job.options, job.machine, job.facts, command.script_args, reporter)
+    script_args = command.script_args
+    plan = decide_or_back(
+        person,
+        job.options,
+        job.machine,
+        job.facts,
+        script_args,
+        reporter,
+        can_go_back=bool(answers.given),
+    )
+    if isinstance(plan, Back):
+        return plan
     return _with_files(command, job.script, job.facts, plan, wanted, reporter)
 
 

@@ -7,9 +7,7 @@ from zerowiz.core.decision.buffer_costs import buffer_costs
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Interval, settled_by
-from zerowiz.core.flags import flags
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script import Settled
@@ -198,7 +196,7 @@ def encode_decision(
     *,
     version: str,
     reasons: Sequence[str],
-    remedies: Sequence[Remedy],
+    remedies: Sequence[Mapping[str, object]],
     settled: Sequence[Settled],
     config_path: str | None,
     command: Sequence[str] | None,
@@ -213,7 +211,7 @@ def encode_decision(
         search: What it was chosen among; None for a further attempt of a job.
         version: Of zerowiz.
         reasons: Of the decision, in words.
-        remedies: What would help.
+        remedies: What would help, encoded.
         settled: The words that are added after the script.
         config_path: Where its config is.
         command: What starts the job, where that is known.
@@ -248,15 +246,7 @@ def encode_decision(
         "candidates": None if search is None else _candidates(search),
         "limits": None if limits is None else [_limit(each) for each in limits],
         "reasons": list(reasons),
-        "remedies": [
-            {
-                "change": {flags()[name]: value for name, value in remedy.change.items()},
-                "strategy": remedy.strategy,
-                "verdict": remedy.verdict.value,
-                "frees_bytes": remedy.frees_bytes,
-            }
-            for remedy in remedies
-        ],
+        "remedies": list(remedies),
         "settled": [
             {"setting": each.name, "value": each.value, "words": list(each.words)}
             for each in settled

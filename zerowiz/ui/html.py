@@ -5,8 +5,9 @@ from html import escape
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.ui import sentences
+from zerowiz.ui.remedies import hint
 from zerowiz.ui.text.units import bare_gib, seconds
 
 _HEADINGS = (
@@ -27,7 +28,7 @@ def plan_table(decision: Decision, remedies: Sequence[Remedy]) -> str:
     rows = "".join(_row(each, decision) for each in decision.evaluated)
     reasons = "; ".join(sentences.reasons(decision))
     name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    listed = "".join(f"<li>{escape(sentences.remedy(each))}</li>" for each in remedies)
+    listed = "".join(f"<li>{escape(hint(each))}</li>" for each in remedies)
     helps = f"<p>What would help:</p><ul>{listed}</ul>" if listed else ""
     return (
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

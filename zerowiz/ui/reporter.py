@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show

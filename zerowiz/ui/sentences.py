@@ -7,9 +7,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
 from zerowiz.core.decision.measured_together import Pair, PairedSetting
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted
-from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
-from zerowiz.core.flags import flags
 from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Machine, MachineSource
@@ -19,7 +17,7 @@ from zerowiz.core.memory.vllm import VllmShare
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
 from zerowiz.ui.text.units import (
     bare_gib,
@@ -63,7 +61,8 @@ _REASONS: Mapping[Reason, str] = {
     Reason.ONLY_OFFLOAD_FITS: "the GPUs have too little memory, and the host has enough",
     Reason.OFFLOAD_OVER_SLOW_ZERO3: "`--offload auto` prefers host memory to ZeRO-3 on a slow link",
     Reason.SLOW_LINK_REFUSES_ZERO3: (
-        "only ZeRO-3 fits, and over this slow link it would gather every layer at each micro-step"
+        "only ZeRO-3 fits, and over this slow link it would gather every layer at each micro-step;"
+        " `--allow-slow` takes it"
     ),
     Reason.ASKED_FOR: f"{_ASKED_FOR}, and it fits",
     Reason.FORCED: "you asked for it with `--force`, and it does not fit",
@@ -238,7 +237,13 @@ def model(value: Model) -> str:
 
 
 def answered(decision: Decision, value: Answer) -> str:
-    """Yes or no; an uncertain strategy counts as yes where nothing else surely runs."""
+    """Yes or no; an uncertain strategy counts as yes where nothing else surely runs.
+
+    What fits and is not taken, for its link is slow, is no plain yes.
+    """
+    refused = decision.chosen is None and Reason.SLOW_LINK_REFUSES_ZERO3 in decision.reasons
+    if refused and value.question is FlowchartQuestion.FITS_ZERO3:
+        return "too slow"
     uncertain = value.strategy is not None and (_of(decision, value).verdict is Verdict.UNCERTAIN)
     return "uncertain" if uncertain else "yes" if value.answer else "no"
 
@@ -276,35 +281,6 @@ def _whose(decision: Decision, value: Answer) -> str:
     evaluated = _of(decision, value)
     on_host = value.need_bytes == evaluated.host.running_bytes != evaluated.device_bytes
     return " host RAM to train" if on_host else ""
-
-
-def options(remedy: Remedy) -> str:
-    """A remedy as the options to type."""
-    words = [
-        flags()[name] if value is True else f"{flags()[name]} {shlex.quote(str(value))}"
-        for name, value in remedy.change.items()
-        if value != Offload.NONE.value
-    ]
-    return " ".join(words)
-
-
-def remedy(value: Remedy) -> str:
-    """What to change, and what that leads to."""
-    frees = f", frees {small(value.frees_bytes)} on each GPU" if value.frees_bytes else ""
-    doubt = ", which is uncertain" if value.verdict is Verdict.UNCERTAIN else ""
-    return f"{_if_true(value)}`{options(value)}` leads to {value.strategy}{doubt}{frees}"
-
-
-def change(value: Remedy) -> str:
-    """A remedy in the words of a list to choose from."""
-    return f"{_if_true(value)}{options(value)}: {value.strategy}"
-
-
-def _if_true(value: Remedy) -> str:
-    """A link is a fact to be said, and nothing to be changed."""
-    if "interconnect" not in value.change:
-        return ""
-    return "if your nodes have InfiniBand with 400 Gb/s: "
 
 
 _WHEN: Mapping[HostPhase, str] = {

@@ -8,14 +8,15 @@ from zerowiz.core.decision.buffer_costs import buffer_costs
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import AllocationKind, Phase
+from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
+from zerowiz.ui import remedies as ui_remedies
 from zerowiz.ui import sentences
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.fold import fold_command
@@ -252,9 +253,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None
     """The flowchart, every strategy with its verdict, and the remedies."""
     flowchart(decision, stream)
     strategies(decision, stream)
-    if remedies:
-        stream.write("\nWhat would help:\n")
-        _say(decision, stream, *(f"  {sentences.remedy(remedy)}" for remedy in remedies), hang=4)
+    ui_remedies.listed(remedies, stream)
 
 
 def strategies(decision: Decision, stream: TextIO) -> None:

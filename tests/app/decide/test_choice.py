@@ -136,7 +136,7 @@ def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plai
     )
     without = here("plan", "--no-gradient-checkpointing", *words[2:])
     assert 4 == without.code
-    assert "`--gradient-checkpointing` leads to zero3" in without.hints
+    assert "`--gradient-checkpointing`: ZeRO-3 " in without.hints
 
 
 def test_where_nothing_fits_no_remedy_asks_for_what_was_tried(here: Run, trainer: Path) -> None:

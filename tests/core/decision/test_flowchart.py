@@ -17,7 +17,6 @@ from zerowiz.core.decision.flowchart import (
     follow_flowchart,
 )
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.spec import parse_spec
@@ -28,6 +27,7 @@ from zerowiz.core.memory.host_phases import HostNeed, HostPhase
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.remedies.find import find_remedies
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,

@@ -13,13 +13,13 @@ from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.oom_history import History, RanOut
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
 from zerowiz.core.outcome.verdict import Cause
+from zerowiz.core.remedies.find import find_remedies
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace

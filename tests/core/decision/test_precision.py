@@ -6,10 +6,10 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import emulates_bf16, native_precision
-from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.remedies.find import find_remedies
 from zerowiz.core.strategies import ZERO1
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Precision, Workload

@@ -13,7 +13,6 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
     pick_gpus,
-    widen,
     with_gpus,
     with_nodes,
 )
@@ -220,11 +219,3 @@ def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:
 
 def test_nodes_multiply_the_ranks() -> None:
     assert 12 == with_nodes(islands(), 3).world_size
-
-
-def test_more_gpus_are_like_the_last_one_over_the_same_link() -> None:
-    wide = widen(islands(), 6)
-    assert [0, 1, 2, 3, 4, 5] == [gpu.index for gpu in wide.gpus]
-    assert islands().interconnect == wide.interconnect
-    lone = machine(gpu(0), interconnect=Interconnect(link_class=LinkClass.NONE))
-    assert LinkClass.UNKNOWN is widen(lone, 2).interconnect.link_class

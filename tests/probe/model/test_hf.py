@@ -13,13 +13,15 @@ from typing import NamedTuple
 import pytest
 from paths import MODELS
 
+from zerowiz.core.model.known import KnownModel
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.model.hf import model_of, parse_config, read_config
+from zerowiz.probe.model.known_models import read_known_models
 
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
 PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
-PATH = "/Qwen/Qwen2.5-0.5B/resolve/main/config.json"
+PATH = "/Qwen/Qwen2.5-0.5B-Instruct/resolve/main/config.json"
 
 
 class Answer(NamedTuple):
@@ -142,11 +144,11 @@ def test_a_config_file_may_be_named_itself(
 def test_a_snapshot_folder_is_named_after_its_model(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    snapshot = cache_config(tmp_path, "Qwen/Qwen2.5-0.5B")
-    assert "Qwen2.5-0.5B" == read_model(str(snapshot), environ=environ).name
+    snapshot = cache_config(tmp_path, "Qwen/Qwen2.5-0.5B-Instruct")
+    assert "Qwen2.5-0.5B-Instruct" == read_model(str(snapshot), environ=environ).name
 
 
-@pytest.mark.parametrize("text", ["gpt2", "Qwen/Qwen2.5-0.5B", "7b"])
+@pytest.mark.parametrize("text", ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct", "7b"])
 def test_a_folder_that_exists_wins_over_an_id_and_a_size(
     text: str, tmp_path: Path, environ: dict[str, str], hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +265,7 @@ def test_an_empty_name_is_not_the_current_folder(text: str, environ: dict[str, s
         ({"HF_HUB_CACHE": "", "HF_HOME": "", "HOME": "{0}"}, ".cache/huggingface/hub"),
     ],
 )
-@pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-0.5B", "gpt2"])
+@pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])
 def test_a_downloaded_model_is_read_from_the_cache(
     model_id: str, variables: Mapping[str, str], where: str, tmp_path: Path, hub: Hub
 ) -> None:
@@ -277,9 +279,24 @@ def test_a_downloaded_model_is_read_from_the_cache(
 @pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
 def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], hub: Hub) -> None:
-    error = refuse("Qwen/Qwen2.5-0.5B", {**environ, switch: value})
-    forbidden = f"`Qwen/Qwen2.5-0.5B` is not in the local cache, and `{switch}` forbids a download"
+    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", {**environ, switch: value})
+    forbidden = (
+        f"`Qwen/Qwen2.5-0.5B-Instruct` is not in the local cache, and `{switch}` forbids a download"
+    )
     assert (forbidden, ExitCode.FAILED, []) == (error.message, error.exit_code, hub.asked)
+
+
+@pytest.mark.parametrize("row", read_known_models(), ids=lambda row: row.id)
+def test_a_known_model_has_the_parameters_that_its_publisher_counts(row: KnownModel) -> None:
+    assert row.params == row.build().params
+
+
+def test_a_known_model_needs_no_network(environ: dict[str, str], hub: Hub) -> None:
+    model = read_model("meta-llama/Llama-3.1-8B", environ={**environ, "HF_HUB_OFFLINE": "1"})
+    assert ("Llama-3.1-8B", 8_030_261_248, []) == (model.name, model.params, hub.asked)
+    gated = "/meta-llama/Llama-3.2-3B/resolve/main/config.json"
+    hub.answers[gated] = Answer(403, headers={"X-Error-Code": "GatedRepo"})
+    assert 3_212_749_824 == read_model("meta-llama/Llama-3.2-3B", environ=environ).params
 
 
 # The Hub
@@ -287,16 +304,16 @@ def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], h
 
 def test_an_id_is_fetched_from_the_hub(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body=CONFIG)
-    model = read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_HUB_OFFLINE": "0"})
-    assert ("Qwen2.5-0.5B", PARAMS) == (model.name, model.params)
+    model = read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_HUB_OFFLINE": "0"})
+    assert ("Qwen2.5-0.5B-Instruct", PARAMS) == (model.name, model.params)
     assert [(PATH, None)] == hub.asked
 
 
 def test_a_half_downloaded_model_is_fetched(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body=CONFIG)
-    snapshot = cache_config(Path(environ["HF_HOME"]) / "hub", "Qwen/Qwen2.5-0.5B")
+    snapshot = cache_config(Path(environ["HF_HOME"]) / "hub", "Qwen/Qwen2.5-0.5B-Instruct")
     (snapshot / "config.json").unlink()
-    assert PARAMS == read_model("Qwen/Qwen2.5-0.5B", environ=environ).params
+    assert PARAMS == read_model("Qwen/Qwen2.5-0.5B-Instruct", environ=environ).params
 
 
 @pytest.mark.parametrize("source", ["HF_TOKEN", "HF_TOKEN_PATH", "token file"])
@@ -307,7 +324,8 @@ def test_the_token_travels_as_a_bearer(source: str, environ: dict[str, str], hub
     path.write_text("hf_secret\n")
     told = {"HF_TOKEN": "hf_secret", "HF_TOKEN_PATH": str(path)}
     read_model(
-        "Qwen/Qwen2.5-0.5B", environ={**environ, **{k: told[k] for k in told if k == source}}
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        environ={**environ, **{k: told[k] for k in told if k == source}},
     )
     assert [(PATH, "Bearer hf_secret")] == hub.asked
 
@@ -315,14 +333,14 @@ def test_the_token_travels_as_a_bearer(source: str, environ: dict[str, str], hub
 def test_the_token_follows_a_redirect_on_the_same_host(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(307, headers={"Location": "/api/resolve-cache/config.json"})
     hub.answers["/api/resolve-cache/config.json"] = Answer(body=CONFIG)
-    read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
+    read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_TOKEN": "hf_secret"})
     assert ["Bearer hf_secret"] * 2 == [token for _, token in hub.asked]
 
 
 def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror: Hub) -> None:
     hub.answers[PATH] = Answer(302, headers={"Location": f"{mirror.endpoint}/blob"})
     mirror.answers["/blob"] = Answer(body=CONFIG)
-    model = read_model("Qwen/Qwen2.5-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
+    model = read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_TOKEN": "hf_secret"})
     assert (PARAMS, [("/blob", None)]) == (model.params, mirror.asked)
 
 
@@ -349,15 +367,15 @@ def test_a_refusal_of_the_hub_is_told_by_its_cause(
     answer: Answer, message: str, exit_code: ExitCode, environ: dict[str, str], hub: Hub
 ) -> None:
     hub.answers[PATH] = answer
-    error = refuse("Qwen/Qwen2.5-0.5B", environ)
+    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", environ)
     assert message in error.message
-    assert "`Qwen/Qwen2.5-0.5B`" in error.message
+    assert "`Qwen/Qwen2.5-0.5B-Instruct`" in error.message
     assert exit_code == error.exit_code
 
 
 def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(403, headers={"X-Error-Code": "GatedRepo"})
-    assert "`HF_TOKEN`" in refuse("Qwen/Qwen2.5-0.5B", environ).hints[0]
+    assert "`HF_TOKEN`" in refuse("Qwen/Qwen2.5-0.5B-Instruct", environ).hints[0]
 
 
 def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
@@ -368,8 +386,10 @@ def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
 
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
-    error = refuse("Qwen/Qwen2.5-0.5B", environ)
-    assert error.message.startswith("config.json of `Qwen/Qwen2.5-0.5B` is not JSON: line 1")
+    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", environ)
+    assert error.message.startswith(
+        "config.json of `Qwen/Qwen2.5-0.5B-Instruct` is not JSON: line 1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,39 @@
 """Decide; where nothing fits and a person is there, let them choose what to change."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from zerowiz.app.ask.person import Person
-from zerowiz.app.machines.machine import find_machine, is_here, state_links
+from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.flowchart import Decision, decide, find_way
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
-from zerowiz.core.decision.remedies import Change, Remedy, find_remedies, make_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts, check_method
+from zerowiz.core.model.from_size import parse_size
+from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies
+from zerowiz.core.remedies.remedy import Change, Expense, Remedy, make_remedy, worth_offering
+from zerowiz.core.script import Convention, ScriptFacts, check_method, settle
 from zerowiz.core.search.cover import Evaluator, split_batch
+from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.search import Search, search
-from zerowiz.core.settings import Panel
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload import SETTINGS, Loss, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.model.hf import model_of
+from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.probe.model.libraries import read_version
 from zerowiz.ui import choice, sentences
+from zerowiz.ui import remedies as remedies_text
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -41,8 +47,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     own_step: Workload
     """The step as it would be by itself."""
     remedies: tuple[Remedy, ...]
-    in_script: Mapping[int, str]
-    """What the script itself must change first for a remedy, by the remedy's index."""
+    """The cheapest first; then those that only a change of the script makes."""
 
     @property
     def strategy(self) -> Strategy | None:
@@ -112,28 +117,14 @@ def plan_options(
     """Decide with these options on this machine, and choose what nobody decided."""
     request, followed = _follow(options, machine, facts, script_args)
     chosen, found, decision = followed.request, followed.found, followed.decision
-    own = followed.own
-    remedies: list[Remedy] = []
-    in_script: dict[int, str] = {}
-    for remedy in (_restate(each, options) for each in find_remedies(decision)):
-        best, edits = _try_remedy(options, remedy, request.job, facts, script_args)
-        if best is None and not (edits and _IN_SCRIPT.issuperset(remedy.change)):
-            continue
-        if edits:
-            in_script[len(remedies)] = "; ".join(edits)
-        if best is None or best.strategy.name == remedy.strategy:
-            remedies.append(remedy)
-        else:
-            # Core evaluated this machine with more GPUs, and the remedy names another one.
-            remedies.append(make_remedy(decision, remedy.change, best))
+    finding = _Finding(options, request, facts, script_args)
     return Plan(
         options=options,
         request=chosen,
         decision=decision,
         search=found,
-        own_step=own,
-        remedies=tuple(remedies),
-        in_script=in_script,
+        own_step=followed.own,
+        remedies=finding.find(decision),
     )
 
 
@@ -184,16 +175,6 @@ def _least(request: Request) -> Workload:
     return replace(smallest, gradient_checkpointing=recomputes)
 
 
-def _restate(remedy: Remedy, options: Options) -> Remedy:
-    """The remedy with what was said of other links before."""
-    text = remedy.change.get("interconnect")
-    if text is None or options.interconnect is None:
-        return remedy
-    return replace(
-        remedy, change={**remedy.change, "interconnect": f"{options.interconnect},{text}"}
-    )
-
-
 def _refuse_unsupported(options: Options, request: Request, decision: Decision) -> None:
     """A config is written only where DeepSpeed trains what was asked for."""
     if decision.chosen is not None:
@@ -216,61 +197,152 @@ def _refuse_strategy(options: Options, request: Request, strategy: Strategy) -> 
     )
 
 
-# What a line of the script, or a word after it, can change; another model or method cannot.
-_IN_SCRIPT = frozenset(name for name, row in SETTINGS.items() if row.panel is Panel.JOB)
+# What the config that zerowiz writes decides where the script says nothing of it.
+_BY_CONFIG = frozenset(
+    {"micro_batch", "accumulation_steps", "precision", "torch_autocast", "optimizer"}
+)
 
 
-def _try_remedy(
-    options: Options,
-    remedy: Remedy,
-    job: PlanInput,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
-) -> tuple[StrategyEstimate | None, list[str]]:
-    """What a remedy leads to when it is typed, and what the script must change for it first."""
-    try:
-        request = _with_remedy(options, remedy.change, job, facts, script_args)
-    except ZerowizError:
+class _Finding:
+    """Finds what would help a plan, each as it would be if it were typed."""
+
+    def __init__(
+        self,
+        options: Options,
+        request: Request,
+        facts: ScriptFacts | None,
+        script_args: Sequence[str],
+    ) -> None:
+        self.options = options
+        self.request = request
+        self.facts = facts
+        self.script_args = script_args
+        self.settings = None if facts is None else settle(facts, tuple(script_args))
+
+    def find(self, decision: Decision) -> tuple[Remedy, ...]:
+        """The remedies that can be taken, then those that only a change of the script makes."""
+        scope = RemedyScope(
+            takes=self._reaches,
+            gpus=read_gpu_table(),
+            models=read_known_models,
+            complete=self._complete,
+        )
+        found = (self._checked(each, decision) for each in find_remedies(decision, scope))
+        takeable = worth_offering(each for each in found if each is not None)
+        if self.facts is None:
+            return takeable
+        edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
+        return (*takeable, *edits)
+
+    def _reaches(self, change: Change) -> bool:
+        """Whether the ranks get each value that a change gives a setting of theirs."""
+        if self.settings is None:
+            return True
+        typed = with_plain(self.options, change)
+        return all(self._takes(name, getattr(typed, name)) for name in change)
+
+    def _takes(self, name: str, value: object) -> bool:
+        settings, facts = self.settings, self.facts
+        if settings is None or facts is None or name == "optimizer_state_dtype":
+            return True
+        if name == "model":
+            return parse_size(str(value)) is None and settings.is_open(name, value)
+        if name not in SETTINGS:
+            return True
+        if name == "loss" and value is Loss.LIGER and not self._has_liger():
+            return False
+        silent = getattr(settings, name, None) is None and name not in settings.unseen
+        by_config = name in _BY_CONFIG and facts.convention is not Convention.NONE
+        return settings.is_open(name, value) or (silent and by_config)
+
+    def _has_liger(self) -> bool:
+        """Whether Liger is installed, where that can be seen."""
+        return not is_here(self.request.job.machine) or read_version("liger_kernel") is not None
+
+    def _complete(self, machine: Machine) -> Machine:
+        """A machine of the table with what the options say of it, its links aside."""
+        said = replace(self.options, nodes=None, interconnect=None)
+        return complete(machine, said)
+
+    def _checked(self, remedy: Remedy, decision: Decision) -> Remedy | None:
+        """The remedy with what it leads to when it is typed; None where it leads nowhere."""
+        change = self._restated(remedy.change)
+        if is_here(self.request.job.machine) and "host_memory" in change:
+            # Nobody can type memory that this host does not have.
+            return remedy
+        try:
+            request = self._request(change)
+            chosen = self._lead(request)
+            if chosen is None or not chosen.runs:
+                return None
+            _refuse_strategy(self.options, request, chosen.strategy)
+        except ZerowizError:
+            return None
+        return make_remedy(decision, change, chosen)
+
+    def _restated(self, change: Change) -> Change:
+        """The change with what was said of other links before, and with all nodes that it needs."""
+        said = self.options.interconnect
+        text = change.get("interconnect")
+        if "machine" in change:
+            nodes = {} if self.options.nodes is None else {"nodes": _nodes_of(change["machine"])}
+            return {**change, **nodes}
+        if text is None or said is None:
+            return change
+        return {**change, "interconnect": f"{said},{text}"}
+
+    def _lead(self, request: Request) -> StrategyEstimate | None:
+        """The strategy that is chosen for a request."""
+        if request.freedom == Freedom() and self.options.objective is Objective.FLOWCHART:
+            return find_way(request.job, request.constraints)[0]
+        return _search(self.options, request).decision.chosen
+
+    def _edit(self, remedy: Remedy) -> str:
+        """What to change in the script for it."""
         edits = []
+        path = "" if self.facts is None else self.facts.path
         for name, value in remedy.change.items():
+            if name == "method" and self.facts is not None and not self.facts.trains_adapters:
+                edits.append(f"wrap the model with peft in `{path}`")
+                continue
             try:
-                _with_remedy(options, {name: value}, job, facts, script_args)
+                self._request({name: value})
             except ZerowizError as error:
                 edits.append(error.hints[0] if error.hints else error.message)
-        return None, edits
-    decision = _search(options, request).decision
-    try:
-        _refuse_unsupported(options, request, decision)
-    except ZerowizError:
-        return None, []
-    return (decision.chosen if decision.chosen and decision.chosen.runs else None), []
+        return "; ".join(edits) or f"make `{path}` train with `{remedies_text.options(remedy)}`"
+
+    def _request(self, change: Change) -> Request:
+        """The job with a change typed.
+
+        The machine and the model are those of the job, which were read once, unless the change
+        names another.
+        """
+        job, facts = self.request.job, self.facts
+        changed = with_plain(self.options, change)
+        machine = _machine_of(changed, change, job.machine)
+        model = job.model
+        if "model" in change:
+            known = (row for row in read_known_models() if row.id == change["model"])
+            row = next(known, None)
+            model = model_of(str(change["model"]), None) if row is None else row.build()
+        request = make_request(changed, machine, facts, self.script_args, ReadModel(model=model))
+        if facts is not None:
+            check_method(facts, request.job.workload.method)
+        return request
 
 
-def _with_remedy(
-    options: Options,
-    change: Change,
-    job: PlanInput,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
-) -> Request:
-    """The job with a change typed.
-
-    The machine and the model are those of the job, which were read once, unless the change names
-    another.
-    """
-    changed = with_plain(options, change)
-    machine = _machine_of(changed, change, job.machine)
-    read = None if "model" in change else ReadModel(model=job.model)
-    request = make_request(changed, machine, facts, script_args, read)
-    if facts is not None:
-        check_method(facts, request.job.workload.method)
-    return request
+def _nodes_of(spec: object) -> int:
+    """The nodes of a spec such as `4x8xH100`."""
+    nodes, *several = str(spec).split("x", 2)
+    return int(nodes) if len(several) > 1 and several[0].isdecimal() else 1
 
 
 def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     """The machine that was read once, with other links or another one where the change says so."""
     if "machine" in change:
         return find_machine(changed, os.environ)
+    if "host_memory" in change:
+        machine = complete(machine, Options(host_memory=changed.host_memory))
     return state_links(machine, changed.interconnect) if "interconnect" in change else machine
 
 
@@ -356,33 +428,78 @@ def require_strategy(plan: Plan) -> Strategy:
         NoStrategyError: There is none; with the closest one, and the remedies as hints.
     """
     if plan.strategy is None:
-        hints = [
-            "; ".join(filter(None, (sentences.remedy(remedy), plan.in_script.get(index))))
-            for index, remedy in enumerate(plan.remedies)
-        ]
+        hints = map(remedies_text.hint, plan.remedies)
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
 
 
-def _choosable(plan: Plan) -> list[Remedy]:
-    """The remedies that a person can choose; for a job on this machine, no other machine."""
+def takeable(plan: Plan) -> tuple[Remedy, ...]:
+    """The remedies that a person can take here.
+
+    What only the script can change is none of them, nor for a job on this machine another machine.
+    """
+    hardware = frozenset({Expense.GPUS, Expense.HOST_MEMORY})
     here = is_here(plan.request.job.machine)
-    return [remedy for remedy in plan.remedies if not (here and "machine" in remedy.change)]
-
-
-_STOP = Choice(value="stop", title="nothing, stop here")
-
-
-def _ask_remedy(remedies: Sequence[Remedy]) -> Question:
-    """Which of these a person takes, by its index."""
-    listed = [
-        Choice(value=str(index), title=sentences.change(remedy))
-        for index, remedy in enumerate(remedies)
-    ]
-    choices = (*listed, _STOP)
-    return Question(
-        key="remedy", flag="$stage", text="Change what?", kind=AnswerKind.CHOICE, choices=choices
+    return tuple(
+        remedy
+        for remedy in plan.remedies
+        if remedy.edit is None and not (here and hardware & remedy.costs)
     )
+
+
+_STOP = Choice(value="stop", title="stop here", detail="nothing is written")
+
+
+def remedy_question(plan: Plan) -> Question | None:
+    """Which remedy a person takes; None where something fits, or none can be taken here."""
+    remedies = takeable(plan)
+    if plan.strategy is not None or not remedies:
+        return None
+    listed = [
+        Choice(
+            value=str(index), title=remedies_text.options(each), detail=remedies_text.outcome(each)
+        )
+        for index, each in enumerate(remedies)
+    ]
+    return Question(
+        key="remedy",
+        flag="$stage",
+        text="Nothing fits yet. What do you want to change?",
+        why="Each change was planned again: it leads to what stands beside it.",
+        more="Slower and faster compare with the job as it is, if it did fit. What costs nothing"
+        " but time comes first, then what costs precision, then hardware, then another model.",
+        default="0",
+        kind=AnswerKind.CHOICE,
+        choices=(*listed, _STOP),
+    )
+
+
+def _beyond(plan: Plan) -> list[str]:
+    """What would help too, and cannot be done here."""
+    here = takeable(plan)
+    others = [remedies_text.hint(each) for each in plan.remedies if each not in here]
+    return ["What would help too, and cannot be done here:", *others] if others else []
+
+
+def take_remedy(
+    plan: Plan, answer: str, machine: Machine, facts: ScriptFacts, script_args: Sequence[str]
+) -> tuple[Plan, Machine]:
+    """The plan after a remedy was taken, and the machine that it is for.
+
+    Args:
+        plan: Without a strategy.
+        answer: To `remedy_question`.
+        machine: That of the plan.
+        facts: What the script shows.
+        script_args: The words after it.
+
+    Raises:
+        ZerowizError: The job cannot be so.
+    """
+    change = takeable(plan)[int(answer)].change
+    changed = with_plain(plan.options, change)
+    machine = _machine_of(changed, change, machine)
+    return plan_options(changed, machine, facts, script_args), machine
 
 
 def decide_with(
@@ -394,26 +511,46 @@ def decide_with(
     reporter: Reporter,
 ) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
+    while True:
+        decided = decide_or_back(
+            person, options, machine, facts, script_args, reporter, can_go_back=False
+        )
+        if not isinstance(decided, Back):
+            return decided
+
+
+def decide_or_back(
+    person: Person | None,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    reporter: Reporter,
+    *,
+    can_go_back: bool = True,
+) -> Plan | Back:
+    """The same for a person who came from another question.
+
+    Going back undoes the remedy that was taken last; where there is none it is the answer.
+    """
     plan = plan_options(options, machine, facts, script_args)
     note_basis(plan, reporter)
     reporter.script(facts)
     reporter.decision(plan.decision, plan.remedies)
-    remedies = _choosable(plan)
-    while person and plan.strategy is None and remedies:
-        answer = person.ask(_ask_remedy(remedies))
-        if isinstance(answer, Back) or answer == _STOP.value:
-            break
-        remedy = remedies.pop(int(answer))
-        edits = plan.in_script.get(plan.remedies.index(remedy))
-        try:
-            changed = with_plain(plan.options, remedy.change)
-            machine = _machine_of(changed, remedy.change, machine)
-            plan = plan_options(changed, machine, facts, script_args)
-        except ZerowizError as error:
-            # Mostly that the script itself settles it; then only the script can change it.
-            person.tell([error.message, *([edits] if edits else error.hints[:1])])
+    taken: list[tuple[Plan, Machine]] = []
+    while person and (question := remedy_question(plan)) is not None:
+        person.tell(_beyond(plan))
+        answer = person.ask(question, can_go_back=bool(taken) or can_go_back)
+        if isinstance(answer, Back):
+            if not taken:
+                return answer
+            plan, machine = taken.pop()
             continue
+        if answer == _STOP.value:
+            break
+        before = plan, machine
+        plan, machine = take_remedy(plan, answer, machine, facts, script_args)
+        taken.append(before)
         reporter.decision(plan.decision, plan.remedies)
-        remedies = _choosable(plan)
     note_settled(plan, reporter)
     return plan

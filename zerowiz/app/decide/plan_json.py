@@ -7,6 +7,7 @@ from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.remedies.remedy import encode_remedy
 from zerowiz.core.search.limits import Limit
 from zerowiz.ui import sentences
 
@@ -28,7 +29,7 @@ def encode_plan(
         plan.search,
         version=__version__,
         reasons=sentences.reasons(decision),
-        remedies=plan.remedies,
+        remedies=[encode_remedy(each) for each in plan.remedies],
         settled=plan.request.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,

@@ -74,7 +74,6 @@ def escalate(
         decision=decision,
         search=None,
         remedies=(),
-        in_script={},
     )
     strategy = require_strategy(plan)
     # The plan file names this strategy: without this run, the flowchart would choose another.

@@ -5,7 +5,13 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate_all
+from zerowiz.core.decision.evaluate import (
+    StrategyEstimate,
+    Verdict,
+    evaluate,
+    evaluate_all,
+    evaluate_with,
+)
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
@@ -138,14 +144,34 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     return strategies
 
 
+class _OnDemand(dict[str, StrategyEstimate]):
+    """The verdict on each strategy, by its name; evaluated when it is asked for."""
+
+    def __init__(self, job: PlanInput) -> None:
+        super().__init__()
+        self._job = job
+
+    def __missing__(self, name: str) -> StrategyEstimate:
+        if self._job.ran_out:
+            # What ran out of memory here says something of other strategies too.
+            self.update({each.strategy.name: each for each in evaluate_all(self._job)})
+        else:
+            strategy = next(each for each in STRATEGIES if each.name == name)
+            *_, leanest = self._job.buffers(strategy)
+            found = evaluate_with(self._job, strategy, leanest)
+            # What the smallest buffers leave no room for, no others do.
+            self[name] = evaluate(self._job, strategy) if found.runs else found
+        return self[name]
+
+
 class _Flowchart:
     """The answers so far: each question is asked once, in order, and recorded.
 
     An uncertain strategy counts as yes, or as no while one that surely runs is looked for.
     """
 
-    def __init__(self, evaluated: Sequence[StrategyEstimate], *, surely: bool) -> None:
-        self.by_name = {each.strategy.name: each for each in evaluated}
+    def __init__(self, by_name: Mapping[str, StrategyEstimate], *, surely: bool) -> None:
+        self.by_name = by_name
         self.surely = surely
         self.answers: list[Answer] = []
 
@@ -265,6 +291,18 @@ def _choose(
     return chosen, reasons
 
 
+def _follow(
+    by_name: Mapping[str, StrategyEstimate], job: PlanInput, constraints: Constraints
+) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
+    """Followed for what surely runs; where that finds none, for what is uncertain."""
+    flowchart = _Flowchart(by_name, surely=True)
+    chosen, reasons = _choose(flowchart, job, constraints)
+    if chosen is None:
+        flowchart = _Flowchart(by_name, surely=False)
+        chosen, reasons = _choose(flowchart, job, constraints)
+    return flowchart, chosen, reasons
+
+
 def follow_flowchart(
     evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
 ) -> Decision:
@@ -272,11 +310,8 @@ def follow_flowchart(
 
     Followed once for what surely runs; an uncertain strategy is taken only where that finds none.
     """
-    flowchart = _Flowchart(evaluated, surely=True)
-    chosen, reasons = _choose(flowchart, job, constraints)
-    if chosen is None:
-        flowchart = _Flowchart(evaluated, surely=False)
-        chosen, reasons = _choose(flowchart, job, constraints)
+    by_name = {each.strategy.name: each for each in evaluated}
+    flowchart, chosen, reasons = _follow(by_name, job, constraints)
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(
@@ -292,3 +327,13 @@ def follow_flowchart(
 def decide(job: PlanInput, constraints: Constraints) -> Decision:
     """Evaluate every strategy and follow the flowchart."""
     return follow_flowchart(evaluate_all(job), job, constraints)
+
+
+def find_way(job: PlanInput, constraints: Constraints) -> tuple[StrategyEstimate | None, Reason]:
+    """What `decide` chooses, and why; only what the flowchart asks of is evaluated.
+
+    Raises:
+        UsageError: No strategy has what the constraints ask for.
+    """
+    _, chosen, reasons = _follow(_OnDemand(job), job, constraints)
+    return chosen, reasons[0]

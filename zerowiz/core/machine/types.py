@@ -307,21 +307,3 @@ def with_gpus(machine: Machine, count: int) -> Machine:
             f"to plan for another one: `$machine {count}xH100-80GB`",
         )
     return pick_gpus(machine, machine.gpus[:count])
-
-
-def widen(machine: Machine, count: int) -> Machine:
-    """The machine as it would be with more GPUs like its last one.
-
-    Args:
-        machine: With fewer GPUs.
-        count: The GPUs of each node.
-    """
-    last, link = machine.gpus[-1], machine.interconnect
-    if link.link_class is LinkClass.NONE:
-        link = Interconnect(link_class=LinkClass.UNKNOWN)
-    first = max(gpu.index for gpu in machine.gpus) + 1
-    extra = (
-        replace(last, index=first + i, ordinal=None, uuid=None, bus_id=None, processes=())
-        for i in range(count - len(machine.gpus))
-    )
-    return replace(machine, gpus=(*machine.gpus, *extra), interconnect=link)

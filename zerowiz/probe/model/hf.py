@@ -12,6 +12,7 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.safetensors import read_stored
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
@@ -172,6 +173,17 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     return model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content)
 
 
+def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
+    """From the hub; where it cannot be asked, or does not answer, what the table knows."""
+    try:
+        return _fetch(model_id, environ)
+    except ZerowizError:
+        known = next((row for row in read_known_models() if row.id == model_id), None)
+        if known is None:
+            raise
+        return model_id.rpartition("/")[2], known.config
+
+
 def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     path = _find_config(text)
     if path is None and parse_size(text) is not None:
@@ -179,7 +191,7 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     if path is None and not _HUB_ID.fullmatch(text):
         raise UsageError(f"`{text}` is not a folder, a hub id or a size", _WANTED)
     path = path or _find_cached(text, environ)
-    return _read_file(path) if path else _fetch(text, environ)
+    return _read_file(path) if path else _fetch_or_know(text, environ)
 
 
 def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.remedies import Remedy
+from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.ui import show
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter

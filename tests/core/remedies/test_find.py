@@ -1,0 +1,462 @@
+"""Remedies: each is a change that was evaluated again, and leads to what it says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured.rows import read_model
+from msgspec import convert, to_builtins
+
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    OffloadChoice,
+    decide,
+    find_way,
+)
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.interconnect_option import with_interconnect
+from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory, with_nodes
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.remedies.changes import KEEPING, ROUNDING, adapt, shorten
+from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies
+from zerowiz.core.remedies.remedy import Change, Expense, Remedy, worth_offering
+from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.units import parse_budget, parse_host_memory
+from zerowiz.core.values import replace
+from zerowiz.core.workload import (
+    Accounting,
+    Attention,
+    Loss,
+    Method,
+    Precision,
+    StateDtype,
+    Workload,
+)
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.model.known_models import read_known_models
+
+TABLE = read_gpu_table()
+SCOPE = RemedyScope(gpus=TABLE, models=read_known_models)
+GB = 10**9
+SLOW, FAST = parse_spec("4xRTX4090", TABLE), parse_spec("2xA100-40GB", TABLE)
+FOUR, EIGHT = parse_spec("4xA100-40GB", TABLE), parse_spec("8xH100-80GB-SXM", TABLE)
+SEVEN, LLAMA3 = read_model("llama-2-7b"), read_model("llama-3.1-8b")
+HUGE, SMALL = (model_from_size(name, parse_size(name) or 0) for name in ("405b", "1.5b"))
+
+
+def planned(machine: Machine, workload: Workload, **values: Any) -> PlanInput:
+    """A job on GPUs of the table."""
+    rates = find_rates(machine, TABLE)
+    return PlanInput(machine=machine, workload=workload, rates=rates, **values)
+
+
+def refused(
+    machine: Machine = SLOW,
+    workload: Workload | None = None,
+    constraints: Constraints | None = None,
+    **values: Any,
+) -> Decision:
+    """A decision that chose nothing."""
+    values = {"model": SEVEN, **values}
+    decision = decide(
+        planned(machine, workload or Workload(), **values), constraints or Constraints()
+    )
+    assert decision.chosen is None
+    return decision
+
+
+def _on_machine(job: PlanInput, name: str, value: str) -> PlanInput:
+    machine = job.machine
+    if name == "machine":
+        machine = parse_spec(value, TABLE)
+    elif name == "interconnect":
+        machine = with_interconnect(machine, value)
+    elif name == "host_memory":
+        machine = with_host_memory(machine, parse_host_memory(value))
+    return replace(job, machine=machine, rates=find_rates(machine, TABLE))
+
+
+def _allowed(constraints: Constraints, name: str, value: object) -> Constraints:
+    if name == "stage":
+        return replace(constraints, stage=None if value == "auto" else int(str(value)))
+    if name == "offload":
+        return replace(constraints, offload=OffloadChoice(str(value)))
+    return replace(constraints, allow_slow=True)
+
+
+def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
+    """What the person gets by typing the options."""
+    job, constraints = decision.job, decision.constraints
+    for name in sorted(change, key=lambda each: each != "machine"):
+        value = change[name]
+        if name in {"machine", "interconnect", "host_memory"}:
+            job = _on_machine(job, name, str(value))
+        elif name in {"stage", "offload", "allow_slow"}:
+            constraints = _allowed(constraints, name, value)
+        elif name == "model":
+            job = replace(job, model=named(str(value)))
+        elif name == "memory_budget":
+            job = replace(job, budget_bytes=parse_budget(str(value), job.machine.total_bytes))
+        elif name == "optimizer_state_dtype":
+            job = replace(job, state_dtype=StateDtype(str(value)))
+        else:
+            step = {**to_builtins(job.workload), name: value}
+            job = replace(job, workload=convert(step, Workload))
+    return job, constraints
+
+
+def named(text: str) -> Any:
+    """The model that a remedy names."""
+    params = parse_size(text)
+    if params is not None:
+        return model_from_size(text, params)
+    return next(row for row in read_known_models() if row.id == text).build()
+
+
+LEAN = Workload(gradient_checkpointing=True)
+LONG = Workload(micro_batch=8, sequence_tokens=4096)
+REFUSED: Mapping[str, Decision] = {
+    "slow": refused(),
+    "slow and batched": refused(workload=LONG),
+    "slow zero3": refused(
+        replace(SLOW, host=Host(available_bytes=900 * GB)), LEAN, state_dtype=StateDtype.BF16
+    ),
+    "fast": refused(FAST, LONG),
+    "four": refused(FOUR),
+    "four, batched": refused(FOUR, replace(LEAN, micro_batch=32), constraints=Constraints(stage=3)),
+    "fp16": refused(FAST, Workload(precision=Precision.FP16)),
+    "one": refused(parse_spec("A100-40GB", TABLE)),
+    "stage 2": refused(FAST, constraints=Constraints(stage=2)),
+    "stage 2, and stage 3 fits": refused(FOUR, LEAN, constraints=Constraints(stage=2)),
+    "stage and offload": refused(
+        with_host_memory(FAST, 900 * GB),
+        LEAN,
+        Constraints(stage=0, offload=OffloadChoice.NONE),
+    ),
+    "no offload": refused(SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
+    "nodes": refused(with_nodes(SLOW, 2), LONG),
+    "fp32": refused(
+        parse_spec("8xA100-40GB", TABLE),
+        Workload(precision=Precision.FP32),
+        Constraints(stage=2),
+    ),
+    "eager": refused(
+        parse_spec("8xA100-40GB", TABLE),
+        replace(LEAN, attention=Attention.EAGER, sequence_tokens=16384),
+        model=LLAMA3,
+    ),
+    "many logits": refused(
+        EIGHT, replace(LEAN, sequence_tokens=65536, micro_batch=1), model=LLAMA3
+    ),
+    "unknown network": refused(with_nodes(EIGHT, 16), LEAN, model=HUGE),
+    "unknown network, pair": refused(with_nodes(EIGHT, 16), model=HUGE),
+    "a family": refused(FAST, model=LLAMA3),
+    "little host": refused(with_host_memory(FAST, 64 * GB), LEAN),
+    "adapters": refused(
+        parse_spec("T4", TABLE),
+        Workload(precision=Precision.FP16, method=Method.LORA, gradient_checkpointing=True),
+    ),
+    "budget": refused(parse_spec("8xH200", TABLE), LEAN, budget_bytes=5 * GB),
+    "squeezed": refused(
+        parse_spec("A100-40GB", TABLE),
+        replace(LEAN, micro_batch=64, sequence_tokens=65536),
+        model=SMALL,
+        state_dtype=StateDtype.BF16,
+    ),
+    "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
+    "hopeless": refused(parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE),
+}
+FOUND = {name: find_remedies(decision, SCOPE) for name, decision in REFUSED.items()}
+
+
+def leads_where_it_says(decision: Decision, remedy: Remedy) -> None:
+    chosen, _ = find_way(*apply(decision, remedy.change))
+    assert chosen is not None
+    assert chosen.runs
+    assert (remedy.strategy, remedy.verdict) == (chosen.strategy.name, chosen.verdict)
+    assert (remedy.device_bytes, remedy.budget_bytes) == (chosen.device_bytes, chosen.budget_bytes)
+    assert remedy.step_seconds == (chosen.step_time and chosen.step_time.expected_seconds)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_typing_a_remedy_leads_to_what_it_says(case: str) -> None:
+    assert FOUND[case]
+    for remedy in FOUND[case]:
+        leads_where_it_says(REFUSED[case], remedy)
+
+
+MACHINES = ("A10", "2xRTX4090", "4xA100-40GB", "8xL4", "8xH100-80GB-SXM", "2x8xV100-32GB")
+MODELS = (SEVEN, LLAMA3, SMALL, HUGE, read_model("qwen3-32b"), read_model("opt-1.3b"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    machine=st.sampled_from(MACHINES),
+    model=st.sampled_from(MODELS),
+    step=st.builds(
+        Workload,
+        micro_batch=st.sampled_from((1, 4, 12)),
+        sequence_tokens=st.sampled_from((512, 2048)),
+        precision=st.sampled_from((Precision.FP16, Precision.FP32)),
+        gradient_checkpointing=st.booleans(),
+        method=st.sampled_from((Method.FULL, Method.LORA)),
+    ),
+    constraints=st.builds(
+        Constraints,
+        stage=st.sampled_from((None, 0, 2, 3)),
+        offload=st.sampled_from((None, OffloadChoice.NONE)),
+    ),
+)
+def test_any_remedy_of_any_job_leads_to_what_it_says(
+    machine: str, model: Any, step: Workload, constraints: Constraints
+) -> None:
+    job = planned(parse_spec(machine, TABLE), step, model=model)
+    decision = decide(job, constraints)
+    found = find_remedies(decision, SCOPE)
+    assert found or decision.chosen is not None
+    for remedy in found:
+        if decision.chosen is None:
+            leads_where_it_says(decision, remedy)
+    assert list(found) == sorted(found, key=lambda each: max(ranks(each), default=-1))
+
+
+def ranks(remedy: Remedy) -> list[int]:
+    return [list(Expense).index(cost) for cost in remedy.costs]
+
+
+def test_every_kind_of_change_is_offered_in_some_case() -> None:
+    offered: set[str] = set()
+    kinds = (*KEEPING, *ROUNDING, shorten, adapt)
+    for name, decision in REFUSED.items():
+        changes = [remedy.change for remedy in FOUND[name]]
+        for kind in kinds:
+            tried = kind(decision.job, decision.constraints)
+            if any(each.change.items() <= change.items() for each in tried for change in changes):
+                offered.add(kind.__name__)
+    assert {kind.__name__ for kind in kinds} == offered
+    assert set(Expense) == {
+        cost for found in FOUND.values() for each in found for cost in each.costs
+    }
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_no_remedy_is_dominated_and_the_cheapest_comes_first(case: str) -> None:
+    found = FOUND[case]
+    assert list(found) == list(worth_offering(found))
+    assert len({tuple(remedy.change.items()) for remedy in found}) == len(found)
+    prices = [(max(ranks(each), default=-1), each.time_fraction or 0.0) for each in found]
+    assert prices == sorted(prices)
+    for each in found:
+        cheaper = [
+            other
+            for other in found
+            if other.change.items() < each.change.items()
+            and other.verdict is each.verdict
+            and (other.time_fraction or 0) <= (each.time_fraction or 0)
+        ]
+        assert [] == [one for one in cheaper if "interconnect" not in one.change]
+
+
+KEPT = {"method", "memory_budget", "machine", "model", "interconnect", "host_memory"}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_combination_does_with_none_of_its_changes_less(case: str) -> None:
+    decision = REFUSED[case]
+    for remedy in FOUND[case]:
+        pairs = {"micro_batch": "accumulation_steps"}
+        for name in set(remedy.change) - {"accumulation_steps"} - KEPT:
+            without = {
+                n: v for n, v in remedy.change.items() if n not in {name, pairs.get(name, "")}
+            }
+            if not without:
+                continue
+            chosen, _ = find_way(*apply(decision, without))
+            worse = chosen is None or (remedy.is_sure and not chosen.is_sure)
+            assert worse, (remedy.change, name)
+
+
+def find(case: str, *names: str) -> list[Change]:
+    """The changes that set just these."""
+    return [remedy.change for remedy in FOUND[case] if set(names) == set(remedy.change)]
+
+
+def test_a_stage_that_was_set_is_dropped_where_it_is_what_blocks() -> None:
+    assert {"stage": "auto"} == FOUND["stage 2, and stage 3 fits"][0].change
+    assert "zero3" == FOUND["stage 2, and stage 3 fits"][0].strategy
+    assert [{"stage": "auto", "offload": "auto"}] == find("stage and offload", "stage", "offload")
+
+
+def test_long_sequences_are_offered_a_loss_that_holds_no_logits() -> None:
+    assert {"loss": "liger"} == FOUND["many logits"][0].change
+    assert (FOUND["many logits"][0].time_fraction or 2) < 1
+
+
+def test_host_memory_to_add_is_a_number() -> None:
+    (host,) = [r for r in FOUND["little host"] if "host_memory" in r.change]
+    gib = int(str(host.change["host_memory"]).removesuffix("GiB"))
+    assert gib * 2**30 - 64 * GB == host.more_host_bytes
+    job = REFUSED["little host"].job
+    less = replace(job, machine=with_host_memory(job.machine, (gib - 1) * 2**30))
+    chosen = decide(less, Constraints()).chosen
+    assert host.is_sure
+    assert chosen is None or not chosen.is_sure
+
+
+def test_a_smaller_model_is_a_sibling_by_name_and_the_last() -> None:
+    assert {"model": "meta-llama/Llama-3.2-3B"} == FOUND["a family"][-1].change
+    assert {"model": "3b"}.items() <= FOUND["one"][-1].change.items() or (
+        "meta-llama/Llama-2" not in str(FOUND["one"][-1].change)
+    )
+
+
+def test_of_a_size_the_next_size_is_offered() -> None:
+    size = refused(FOUR, model=model_from_size("7b", 7 * 10**9))
+    assert {"model": "3b"} == find_remedies(size, SCOPE)[-1].change
+
+
+def test_machines_are_named_by_more_gpus_and_by_larger_ones() -> None:
+    machines = [remedy.change["machine"] for remedy in FOUND["four"] if "machine" in remedy.change]
+    assert ["8xA100-40GB", "4xA100-80GB"] == machines
+
+
+def test_what_fits_nowhere_names_the_smallest_machine_that_does() -> None:
+    (machine,) = [r for r in FOUND["hopeless"] if "machine" in r.change]
+    assert Expense.GPUS in machine.costs
+    job, constraints = apply(REFUSED["hopeless"], machine.change)
+    fewer = replace(job, machine=with_nodes(job.machine, max(1, job.machine.nodes // 2)))
+    assert job.machine.nodes > 1
+    assert decide(fewer, constraints).chosen is None
+
+
+def test_what_does_not_reach_the_ranks_is_an_edit_of_the_script() -> None:
+    scope = replace(SCOPE, takes=lambda change: "gradient_checkpointing" not in change)
+    decision = REFUSED["four"]
+    assert not any("gradient_checkpointing" in r.change for r in find_remedies(decision, scope))
+    (edit, *_) = find_edits(decision, scope)
+    assert {"gradient_checkpointing": True} == edit.change
+    leads_where_it_says(decision, edit)
+
+
+def test_a_budget_that_was_set_can_be_raised_to_what_is_needed() -> None:
+    (budget,) = [r for r in FOUND["budget"] if "memory_budget" in r.change]
+    assert budget.is_sure
+    assert budget.budget_bytes is not None
+    assert 0 <= budget.budget_bytes - budget.device_bytes
+
+
+def flags(decision: Decision) -> list[str]:
+    return [flag for remedy in find_remedies(decision, SCOPE) for flag in remedy.change]
+
+
+def test_what_is_done_already_is_no_remedy() -> None:
+    job = planned(SLOW, LEAN, model=SEVEN, state_dtype=StateDtype.BF16)
+    decision = decide(job, Constraints(stage=2, offload=OffloadChoice.AUTO, allow_slow=True))
+    done = {"gradient_checkpointing", "optimizer_state_dtype", "offload", "allow_slow"}
+    assert decision.chosen is None
+    assert not done & set(flags(decision))
+
+
+def test_fp16_is_not_offered_bf16_states() -> None:
+    assert "optimizer_state_dtype" not in flags(REFUSED["fp16"])
+
+
+def test_a_slow_zero3_can_be_allowed() -> None:
+    (slow,) = [r for r in FOUND["slow zero3"] if "allow_slow" in r.change]
+    assert ({"allow_slow": True}, "zero3") == (slow.change, slow.strategy)
+
+
+INFINIBAND = {"interconnect": "infiniband:400Gb/s"}
+
+
+def test_an_unknown_network_is_asked_for_before_anything_is_changed() -> None:
+    (first, *_) = FOUND["unknown network"]
+    assert (INFINIBAND, "zero3", 0) == (first.change, first.strategy, first.frees_bytes)
+
+
+def test_a_slow_link_is_passed_in_each_way_together_with_what_else_is_needed() -> None:
+    changes = [remedy.change for remedy in FOUND["unknown network, pair"]]
+    assert {"gradient_checkpointing": True, **INFINIBAND} in changes
+    assert {"gradient_checkpointing": True, "allow_slow": True} in changes
+
+
+def test_what_a_network_is_known_to_be_is_no_question() -> None:
+    for text in ("ethernet:10Gb/s", "infiniband"):
+        job = REFUSED["unknown network"].job
+        known = replace(job, machine=with_interconnect(job.machine, text))
+        remedies = find_remedies(decide(known, Constraints(stage=2)), RemedyScope())
+        assert not [remedy for remedy in remedies if "interconnect" in remedy.change]
+
+
+def test_an_adapter_that_cannot_be_used_here_is_not_passed_over() -> None:
+    nic = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND, unusable="port 1 is DOWN")
+    job = REFUSED["unknown network"].job
+    seen = replace(job, machine=replace(job.machine, network=Network(nics=(nic,))))
+    found = find_remedies(decide(seen, Constraints()), RemedyScope())
+    assert not [remedy for remedy in found if "interconnect" in remedy.change]
+
+
+def test_beside_a_persons_own_config_nothing_is_offered() -> None:
+    job = replace(REFUSED["four"].job, own_buffers=DEEPSPEED_DEFAULTS)
+    assert () == find_remedies(decide(job, Constraints(stage=2)), SCOPE)
+
+
+def test_the_largest_batch_that_helps_is_offered_and_keeps_the_global_batch() -> None:
+    decision = REFUSED["four, batched"]
+    (change,) = find("four, batched", "micro_batch", "accumulation_steps")
+    micro_batch, steps = int(change["micro_batch"]), int(change["accumulation_steps"])
+    workload = decision.job.workload
+    assert workload.micro_batch * workload.accumulation_steps == micro_batch * steps
+    larger = replace(workload, micro_batch=2 * micro_batch)
+    assert decide(replace(decision.job, workload=larger), decision.constraints).chosen is None
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_longest_sequence_that_helps_is_offered(case: str) -> None:
+    decision = REFUSED[case]
+    for remedy in FOUND[case]:
+        if "sequence_tokens" in remedy.change:
+            tokens = int(remedy.change["sequence_tokens"])
+            longer = {**remedy.change, "sequence_tokens": 2 * tokens}
+            chosen, _ = find_way(*apply(decision, longer))
+            assert chosen is None or (remedy.is_sure and not chosen.is_sure)
+
+
+def test_no_other_machine_is_offered_to_a_cpu_job_that_can_do_without() -> None:
+    gpus = tuple(replace(gpu, free_bytes=6 * GB) for gpu in SLOW.gpus)
+    cpu = replace(SLOW, accelerator=Accelerator.CPU, gpus=gpus)
+    assert "machine" not in flags(refused(cpu, Workload(precision=Precision.BF16), model=SMALL))
+
+
+def test_a_good_choice_needs_no_remedy() -> None:
+    job = PlanInput(
+        machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN
+    )
+    assert () == find_remedies(decide(job, Constraints()), SCOPE)
+
+
+def test_what_frees_memory_says_how_much_on_the_same_strategy() -> None:
+    decision = refused(FOUR, Workload(micro_batch=4), Constraints(stage=3))
+    remedy = next(r for r in find_remedies(decision, SCOPE) if "gradient_checkpointing" in r.change)
+    changed = decide(*apply(decision, remedy.change)).chosen
+    assert changed is not None
+    before = decision.of(changed.strategy).device_bytes
+    assert before - changed.device_bytes == remedy.frees_bytes
+
+
+def test_slower_compares_with_the_job_as_it_is_if_memory_were_no_matter() -> None:
+    decision = REFUSED["four"]
+    (remedy,) = [r for r in FOUND["four"] if {"gradient_checkpointing": True} == r.change]
+    times = [e.step_time.expected_seconds for e in decision.evaluated if e.step_time]
+    assert remedy.step_seconds is not None
+    assert remedy.time_fraction is not None
+    assert remedy.time_fraction == pytest.approx(remedy.step_seconds / min(times))
+    assert remedy.time_fraction > 1
+    assert Loss.PLAIN is decision.job.workload.loss

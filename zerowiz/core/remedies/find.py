@@ -1,0 +1,459 @@
+"""Find the changes after which a job fits: one alone, or the least of a combination."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from msgspec import Struct
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
+from zerowiz.core.decision.flowchart import (
+    Decision,
+    OffloadChoice,
+    Reason,
+    considered,
+    find_way,
+)
+from zerowiz.core.machine.spec import GpuModel
+from zerowiz.core.machine.types import Machine, with_host_memory
+from zerowiz.core.model.known import KnownModel
+from zerowiz.core.model.types import ModelSource
+from zerowiz.core.remedies.changes import (
+    KEEPING,
+    PAST_SLOW_LINK,
+    ROUNDING,
+    Kind,
+    adapt,
+    allow_offload,
+    allow_slow,
+    cut_loss,
+    recompute,
+    shorten,
+    split_batch,
+    state_network,
+    use_sdpa,
+)
+from zerowiz.core.remedies.machines import SIZES, Complete, MachineTable
+from zerowiz.core.remedies.models import smaller_models
+from zerowiz.core.remedies.remedy import (
+    Attempt,
+    Change,
+    Lazy,
+    Remedy,
+    make_remedy,
+    worth_offering,
+)
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload
+from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
+
+_MIB, _GIB = 2**20, 2**30
+# More than any host has.
+_ANY_HOST_BYTES = 2**50
+
+
+def _always(_: Change) -> bool:
+    return True
+
+
+def _as_it_is(machine: Machine) -> Machine:
+    return machine
+
+
+class RemedyScope(Struct, frozen=True, kw_only=True):
+    """What there is to change to."""
+
+    takes: Callable[[Change], bool] = _always
+    """Whether a change reaches the ranks, if it is made: a script may fix what it changes."""
+    gpus: Sequence[GpuModel] = ()
+    """The table that other machines are taken from."""
+    models: Callable[[], Sequence[KnownModel]] = tuple
+    """The table that smaller models are taken from; read when it is needed."""
+    complete: Complete = _as_it_is
+    """What the options add to a machine of the table."""
+
+
+class _Found(Struct, frozen=True, kw_only=True):
+    attempt: Attempt
+    chosen: StrategyEstimate
+
+
+class _Search:
+    """The changes of one decision that lead to a strategy."""
+
+    def __init__(self, decision: Decision, scope: RemedyScope) -> None:
+        self.decision = decision
+        self.scope = scope
+        self.start = Attempt(change={}, job=decision.job, constraints=decision.constraints)
+        # A size stays a size whatever is changed, so its doubt is no reason to look further.
+        by_size = decision.job.model.source is ModelSource.SIZE
+        self.refused = decision.chosen is None
+        self.takes_doubt = self.refused and by_size
+        # Where nothing fits, what is uncertain is better than nothing.
+        self._wanted = 1 if self.refused else 2
+
+    def leads(self, attempt: Attempt | None) -> tuple[StrategyEstimate | None, bool]:
+        """The strategy that an attempt leads to, and whether nothing but a slow link refuses it."""
+        if attempt is None:
+            return None, False
+        try:
+            chosen, reason = find_way(attempt.job, attempt.constraints)
+        except UsageError:
+            return None, False
+        slow = reason is Reason.SLOW_LINK_REFUSES_ZERO3
+        return (chosen if chosen is not None and chosen.runs else None), slow
+
+    def _grade(self, chosen: StrategyEstimate | None) -> int:
+        """0: it does not run; 1: perhaps; 2: it surely does, or nothing could tell more surely."""
+        if chosen is None:
+            return 0
+        return 2 if chosen.is_sure or self.takes_doubt else 1
+
+    def mildest(self, attempts: Sequence[Lazy]) -> _Found | None:
+        """The first attempt that leads to a strategy, of those that free more and more.
+
+        Surely, where the last one does; where nothing fits, an uncertain one is better than none.
+        """
+        if not attempts:
+            return None
+        known: dict[int, _Found | None] = {}
+
+        def at(index: int) -> int:
+            if index not in known:
+                attempt = attempts[index]()
+                chosen, _ = self.leads(attempt)
+                both = attempt is not None and chosen is not None
+                known[index] = _Found(attempt=attempt, chosen=chosen) if both else None  # type: ignore[arg-type]
+            found = known[index]
+            return self._grade(None if found is None else found.chosen)
+
+        wanted = at(len(attempts) - 1)
+        if wanted < self._wanted:
+            return None
+        index = bisect_left(range(len(attempts)), x=True, key=lambda i: at(i) >= wanted)
+        at(index)
+        return known[index]
+
+    def attempts(self, kind: Kind, base: Attempt) -> list[Attempt]:
+        """What of a kind can be done after a change, and reaches the ranks."""
+        made = kind(base.job, base.constraints)
+        return [base.then(each) for each in made if self.scope.takes(each.change)]
+
+    def alone(self, kind: Kind, base: Attempt | None = None) -> _Found | None:
+        """The mildest of one kind that is enough."""
+        attempts = self.attempts(kind, base or self.start)
+        return self.mildest([partial(_same, each) for each in attempts])
+
+    def combined(self, kinds: Sequence[Kind], needed: Kind | None = None) -> _Found | None:
+        """The fewest and mildest of several changes that are enough together.
+
+        All are made; then each is left out again if the others do without it, the last first.
+
+        Args:
+            kinds: What may be changed.
+            needed: The one of them that is never left out; None where each may be.
+        """
+        base = self.start
+        kinds = [kind for kind in kinds if self.attempts(kind, base)]
+        if needed is not None and needed not in kinds:
+            return None
+        grade = self._grade(self.leads(self.most(kinds, base))[0])
+        if grade < self._wanted:
+            return None
+        for kind in reversed(kinds):
+            others = [each for each in kinds if each is not kind]
+            if kind is needed:
+                continue
+            if self._grade(self.leads(self.most(others, base))[0]) >= grade:
+                kinds = others
+        for kind in reversed(kinds):
+            rest = self.most([each for each in kinds if each is not kind], base)
+            found = self.alone(kind, rest)
+            if found is not None and len(self.attempts(kind, rest)) > 1:
+                return found
+        made = self.most(kinds, base)
+        chosen, _ = self.leads(made)
+        return None if chosen is None else _Found(attempt=made, chosen=chosen)
+
+    def found(self, attempt: Attempt) -> _Found | None:
+        """The attempt, if it leads to a strategy as surely as is asked for."""
+        return self.mildest([partial(_same, attempt)])
+
+    def pruned(self, found: _Found, kinds: Sequence[Kind], start: Attempt) -> _Found:
+        """Another machine or model with no more of these changes than it needs, the last first."""
+        whole, grade = found.attempt, self._grade(found.chosen)
+        leaner = self.most(kinds, start).change
+        own = {name: value for name, value in whole.change.items() if name not in leaner}
+        for kind in reversed(kinds):
+            others = [each for each in kinds if each is not kind]
+            base = self.most(others, start)
+            if base.change == self.most(kinds, start).change:
+                kinds = others
+                continue
+            job = replace(
+                base.job,
+                budget_bytes=whole.job.budget_bytes,
+                machine=whole.job.machine,
+                rates=whole.job.rates,
+                calibration=whole.job.calibration,
+                ran_out=whole.job.ran_out,
+                model=whole.job.model,
+                traced=whole.job.traced,
+            )
+            less = Attempt(change={**base.change, **own}, job=job, constraints=base.constraints)
+            chosen, _ = self.leads(less)
+            if chosen is not None and self._grade(chosen) >= grade:
+                kinds, found = others, _Found(attempt=less, chosen=chosen)
+        return found
+
+    def most(self, kinds: Iterable[Kind], base: Attempt) -> Attempt:
+        """The most of each of these changes."""
+        for kind in kinds:
+            base = next(reversed(self.attempts(kind, base)), base)
+        return base
+
+    def past_slow_link(self, found: _Found | None) -> Iterator[_Found]:
+        """A combination that takes ZeRO-3 over a slow link, and the same by each other way."""
+        if found is None:
+            return
+        yield found
+        if "allow_slow" not in found.attempt.change:
+            return
+        change = {n: v for n, v in found.attempt.change.items() if n != "allow_slow"}
+        free = replace(found.attempt.constraints, allow_slow=self.decision.constraints.allow_slow)
+        without = Attempt(change=change, job=found.attempt.job, constraints=free)
+        for kind in PAST_SLOW_LINK:
+            other = None if kind is allow_slow else self.alone(kind, without)
+            if other is not None:
+                yield other
+
+    def with_host(self, base: Attempt) -> _Found | None:
+        """The least memory of the host with which something is offloaded."""
+        machine, constraints = base.job.machine, base.constraints
+        if machine.lives_on_host or constraints.offload is OffloadChoice.NONE:
+            return None
+        if constraints.stage is not None and constraints.offload is None:
+            return None
+        needs = sorted(
+            {
+                -(-size_bytes // _GIB)
+                for strategy in considered(constraints)
+                if strategy.offload is not Offload.NONE
+                for size_bytes in self._host_needs(strategy.name, base)
+            }
+        )
+        now_bytes = machine.host.available_bytes or 0
+        attempts = [_with_host(base, gib) for gib in needs if gib * _GIB > now_bytes]
+        found = self.mildest([partial(_same, each) for each in attempts])
+        return found if found and found.chosen.strategy.offload is not Offload.NONE else None
+
+    def with_budget(self, base: Attempt) -> _Found | None:
+        """The least of each GPU that is enough, where a person allows less than is free."""
+        job, free_bytes = base.job, base.job.machine.free_bytes or 0
+        if job.budget_bytes is None or job.budget_bytes >= free_bytes:
+            return None
+        roomy = replace(job, budget_bytes=None)
+        rows = [row for row in considered(base.constraints) if row.offload is Offload.NONE]
+        known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
+        needs = {-(-n // _MIB) for e in known for n in (e.device_bytes, e.high_device_bytes)}
+        attempts = [
+            Attempt(
+                change={**base.change, "memory_budget": f"{mib}MiB"},
+                job=replace(job, budget_bytes=mib * _MIB),
+                constraints=base.constraints,
+            )
+            for mib in sorted(needs)
+            if job.budget_bytes < mib * _MIB <= free_bytes
+        ]
+        return self.mildest([partial(_same, each) for each in attempts])
+
+    def _host_needs(self, name: str, base: Attempt) -> Iterator[int]:
+        """What a strategy takes of a host that has enough, if its GPUs have enough as well."""
+        row = next(row for row in STRATEGIES if row.name == name)
+        known = evaluate(_with_host(base, _ANY_HOST_BYTES // _GIB).job, row)
+        room_bytes = known.headroom_bytes
+        if room_bytes is not None and room_bytes >= 0:
+            yield from (known.host.running_bytes, known.host.peak_bytes)
+
+
+def _same(attempt: Attempt) -> Attempt:
+    return attempt
+
+
+def _with_host(base: Attempt, gib: int) -> Attempt:
+    machine = with_host_memory(base.job.machine, gib * _GIB)
+    return Attempt(
+        change={**base.change, "host_memory": f"{gib}GiB"},
+        job=replace(base.job, machine=machine),
+        constraints=base.constraints,
+    )
+
+
+# What of a run can be made leaner, the cheapest first; the last is the first to be left out again.
+_LEANER: tuple[Kind, ...] = (
+    *(kind for kind in KEEPING if kind is not state_network),
+    *ROUNDING,
+)
+# A combination on another machine, or of another model, needs no slow or offloaded strategy.
+_LEANEST: tuple[Kind, ...] = (use_sdpa, cut_loss, split_batch, recompute, *ROUNDING)
+
+
+class _Finder:
+    """Puts the remedies of one decision together."""
+
+    def __init__(self, decision: Decision, scope: RemedyScope) -> None:
+        self.search = _Search(decision, scope)
+        self.scope = scope
+        self.machines = MachineTable(scope.gpus, scope.complete)
+
+    def find(self) -> Iterator[_Found]:
+        """Each change that is enough, or the combination where none is."""
+        search = self.search
+        same = [found for kind in (*KEEPING, *ROUNDING) if (found := search.alone(kind))]
+        same = same or list(search.past_slow_link(search.combined(_LEANER)))
+        yield from same
+        quality = [search.alone(shorten), search.alone(adapt)]
+        if not same and quality[0] is None:
+            quality[0] = search.combined((*_LEANER, shorten), shorten)
+        if quality[1] is None:
+            quality[1] = search.combined((*_LEANEST, adapt), adapt)
+        yield from filter(None, quality)
+        if budget := self._budget(leanest=not same):
+            yield budget
+        host = self._host(leanest=not same)
+        if host is not None:
+            yield host
+        on_others = list(self._on_others(leanest=not same))
+        yield from on_others
+        if not (same or any(quality) or budget or host or on_others):
+            yield from self._smallest_machine()
+        smaller = self._smaller(leanest=not same)
+        if smaller is not None:
+            yield smaller
+
+    def _budget(self, *, leanest: bool) -> _Found | None:
+        """More memory of each GPU, where a person set less than is free."""
+        search = self.search
+        for kinds in ((), _LEANEST) if leanest else ((),):
+            if found := search.with_budget(search.most(kinds, search.start)):
+                return search.pruned(found, kinds, search.start)
+        return None
+
+    def _host(self, *, leanest: bool) -> _Found | None:
+        """More memory of the host, with offload allowed or a leaner step where it takes that."""
+        search = self.search
+        offloading = [search.start, *search.attempts(allow_offload, search.start)]
+        for kinds in ((), _LEANEST) if leanest else ((),):
+            for start in offloading:
+                base = search.most(kinds, start)
+                if found := search.with_host(base):
+                    return search.pruned(found, kinds, start)
+        return None
+
+    def _on_others(self, *, leanest: bool) -> Iterator[_Found]:
+        """More GPUs like these, and the smallest of the larger ones."""
+        search = self.search
+        for kinds in ((), _LEANEST) if leanest else ((),):
+            base = search.most(kinds, search.start)
+            more = self.machines.more_of_the_same(base.job, base.constraints)
+            fitting = (search.found(base.then(each)) for each in more if self._takes(each))
+            larger = self._after(base, self.machines.larger(base.job, base.constraints))
+            both = [next(filter(None, fitting), None), search.mildest(larger)]
+            if any(both):
+                yield from (search.pruned(each, kinds, search.start) for each in both if each)
+                return
+
+    def _takes(self, attempt: Attempt) -> bool:
+        return self.scope.takes(attempt.change)
+
+    def _smaller(self, *, leanest: bool) -> _Found | None:
+        """The largest smaller model that fits, with a leaner step where nothing else does."""
+        search, table = self.search, self.scope.models()
+        for kinds in (_LEANEST, ()) if leanest else ((),):
+            base = search.most(kinds, search.start)
+            models = smaller_models(base.job, base.constraints, table)
+            if found := search.mildest(self._after(base, models)):
+                return search.pruned(found, kinds, search.start)
+        return None
+
+    def _after(self, base: Attempt, attempts: Sequence[Lazy]) -> list[Lazy]:
+        """Attempts that were made of the job after a change; those that reach the ranks."""
+
+        def made(attempt: Lazy) -> Attempt | None:
+            found = attempt()
+            if found is None or not self._takes(found):
+                return None
+            return base.then(found)
+
+        return [partial(made, attempt) for attempt in attempts]
+
+    def _smallest_machine(self) -> Iterator[_Found]:
+        """The fewest and smallest GPUs of the table with which the job fits, leaner if need be."""
+        search = self.search
+        base = search.most(_LEANEST, search.start)
+        for size in SIZES:
+            gpus = self.machines.of_size(size, base.job, base.constraints)
+            if gpus and (found := search.mildest(self._after(base, gpus))):
+                yield search.pruned(found, _LEANEST, search.start)
+                return
+
+
+def _roomier(decision: Decision, chosen: StrategyEstimate) -> Iterator[Remedy]:
+    """The strategies below the chosen one that fit, without being tight or uncertain."""
+    forbidden = decision.constraints.offload is OffloadChoice.NONE
+    for each in decision.evaluated[decision.evaluated.index(chosen) + 1 :]:
+        offloads = each.strategy.offload is not Offload.NONE
+        if each.verdict is Verdict.FITS and not (forbidden and offloads):
+            change = {"stage": str(each.strategy.stage), "offload": each.strategy.offload.value}
+            remedy = make_remedy(decision, change, each)
+            yield replace(remedy, frees_bytes=max(0, chosen.device_bytes - each.device_bytes))
+
+
+def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple[Remedy, ...]:
+    """The changes that would lead to a strategy, the cheapest first; none where one fits well.
+
+    A tight or uncertain choice is given the next strategy that fits. Where there is none, an
+    uncertain one is given the changes after which something surely runs.
+
+    Args:
+        decision: What was decided.
+        scope: What there is to change to; None knows no other machines, and no models by name.
+    """
+    chosen = decision.chosen
+    if decision.job.own_buffers is not None:
+        # The user's own config sets all this itself; no option can be added to it.
+        return ()
+    if chosen is not None:
+        if chosen.verdict not in {Verdict.TIGHT, Verdict.UNCERTAIN}:
+            return ()
+        roomier = tuple(islice(_roomier(decision, chosen), 1))
+        if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
+            return roomier
+    found = _Finder(decision, scope or RemedyScope()).find()
+    return worth_offering(make_remedy(decision, e.attempt.change, e.chosen) for e in found)
+
+
+def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
+    """The changes that would lead to a strategy, and that only the script itself can make.
+
+    Args:
+        decision: What was decided, which is nothing.
+        scope: What reaches the ranks without a change of the script.
+    """
+    if decision.job.own_buffers is not None or decision.chosen is not None:
+        return ()
+    outside = replace(scope, takes=lambda change: not scope.takes(change))
+    search = _Search(decision, outside)
+    kinds = (*KEEPING, *ROUNDING, shorten, adapt)
+    found = [each for kind in kinds if (each := search.alone(kind))]
+    if not found:
+        together = _Search(decision, replace(scope, takes=_always)).combined(_LEANER)
+        found = [each for each in (together,) if each and not scope.takes(each.attempt.change)]
+    return worth_offering(make_remedy(decision, each.attempt.change, each.chosen) for each in found)
+
+
+def _may_be_sure(evaluated: StrategyEstimate) -> bool:
+    """Whether less memory makes it sure: not where something is not counted."""
+    return evaluated.interval is None or not evaluated.interval.uncounted

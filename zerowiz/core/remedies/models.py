@@ -1,0 +1,46 @@
+"""Smaller models for a job: of the same series by name, or of a size where a size was said."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from zerowiz.core.decision.flowchart import Constraints
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.known import KnownModel, find_siblings
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.remedies.remedy import Attempt, Lazy
+from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
+
+# Sizes that people train, from the largest.
+_SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
+_SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
+
+
+def smaller_models(
+    job: PlanInput, constraints: Constraints, table: Sequence[KnownModel]
+) -> list[Lazy]:
+    """The job with each smaller model, the largest first; a model is built when it is asked for."""
+    if job.model.source is ModelSource.SIZE:
+        return [
+            partial(
+                _with_model, name, partial(model_from_size, name, int(params)), job, constraints
+            )
+            for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True)
+            if params < job.model.params
+        ]
+    return [
+        partial(_with_model, row.id, row.build, job, constraints)
+        for row in find_siblings(job.model, table)
+    ]
+
+
+def _with_model(
+    name: str, build: Callable[[], Model], job: PlanInput, constraints: Constraints
+) -> Attempt | None:
+    """The job with another model; None where that cannot take the step."""
+    try:
+        changed = replace(job, model=build(), traced=None)
+    except UsageError:
+        return None
+    return Attempt(change={"model": name}, job=changed, constraints=constraints)
