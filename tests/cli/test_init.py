@@ -161,7 +161,7 @@ def test_the_job_scripts_line_gives_the_same_config(
     assert ("zerowiz", "launch") == (tool, command)
     again = here("launch", "--dry-run", *rest)
     assert 0 == again.code, again.stderr
-    _, heading, *config, _ = again.stdout.splitlines()
+    _, heading, *config, _, _ = again.stdout.splitlines()
     written = Path(heading.removeprefix("# writes "))
     assert written.read_text() == "\n".join(config) + "\n"
 

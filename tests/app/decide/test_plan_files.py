@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_PARSER, Result, Run, Terminal, clean_environ
+from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal, clean_environ
 from paths import ROOT
 from recorded import library
 
@@ -430,23 +430,28 @@ def test_line_ends_of_windows_are_named(process: Run, script: Path) -> None:
 def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) -> None:
     words = ("init", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
     person = terminal(*words)
-    person.reply("will be written; go on?", "\r")
+    person.reply("Write the files?", ENTER)
     assert 0 == person.end()
     assert {CONFIG, PLAN} == set(written(script.parent))
     edit(script.parent / CONFIG)
     before = written(script.parent)
     person = terminal(*words)
-    person.reply("was changed by hand; overwrite it?", "\r")
-    assert 130 == person.end()
-    assert before == written(script.parent)
+    person.reply("Write the files?", ENTER)
+    person.wait_for("was changed by hand; overwrite it?")
     shown = [place for place, line in enumerate(person.lines) if '"stage":' in line]
     asked = next(place for place, line in enumerate(person.lines) if "overwrite it?" in line)
     assert ['-    "stage": 3,', '+    "stage": 2,'] == [person.lines[place] for place in shown]
     assert max(shown) < asked
     # In red and green, as at every terminal.
     assert ["red", "green"] == [person.screen.buffer[place][0].fg for place in shown]
+    # Not to overwrite is the default, and leads back to the question before.
+    person.reply("overwrite it?", ENTER)
+    person.reply("Write the files?", "stop" + ENTER)
+    assert 0 == person.end()
+    assert before == written(script.parent)
     person = terminal(*words)
-    person.reply("was changed by hand; overwrite it?", "y")
+    person.reply("Write the files?", ENTER)
+    person.reply("was changed by hand; overwrite it?", "yes" + ENTER)
     assert 0 == person.end()
     assert '"stage": 2,' in (script.parent / CONFIG).read_text()
 
@@ -454,8 +459,10 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
 def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> None:
     (script.parent / CONFIG).write_text("mine\n")
     person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
-    person.reply("was changed by hand; overwrite it?", "\r")
-    assert 130 == person.end()
+    person.reply("Write the files?", ENTER)
+    person.reply("was changed by hand; overwrite it?", ENTER)
+    person.reply("Write the files?", "stop" + ENTER)
+    assert 0 == person.end()
     assert "mine" not in person.text
 
 
