@@ -22,6 +22,11 @@ def check(answer: str) -> None:
         raise ZerowizError(f"`{answer}` is bad", "say `good`")
 
 
+def lead(answer: str) -> str:
+    time.sleep(float(os.environ.get("CONSEQUENCE_SECONDS", "0")))
+    return f"leads to <{answer}>"
+
+
 def main() -> None:
     questions = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Question])
     person = find_person(os.environ, yes=False)
@@ -33,7 +38,7 @@ def main() -> None:
         answer = person.ask(
             question,
             check=check,
-            consequence=lambda answer: f"leads to <{answer}>",
+            consequence=lead,
             can_go_back=bool(answers),
         )
         if isinstance(answer, Back):

@@ -151,8 +151,9 @@ def test_what_a_choice_leads_to_is_shown_as_it_is_pointed_at(ask: Ask) -> None:
     assert "? Which goal? jokes, quickly" in person.lines
 
 
-def test_a_menu_without_a_default_starts_at_its_first_line(ask: Ask) -> None:
-    person = ask({**MENU, "default": None})
+@pytest.mark.parametrize("default", [None, "what is not in it"])
+def test_a_menu_without_a_default_starts_at_its_first_line(ask: Ask, default: str | None) -> None:
+    person = ask({**MENU, "default": default})
     see(person, "leads to <fast>")
     person.child.send(ENTER)
     assert ["fast"] == answers(person)
@@ -213,13 +214,18 @@ def test_a_no_may_be_the_default(ask: Ask) -> None:
     assert ["no"] == answers(person)
 
 
-def test_what_was_typed_before_a_yes_or_no_is_no_answer_to_it(ask: Ask) -> None:
-    person = ask(TEXT, CONFIRM, CHECK_SECONDS="0.7")
+@pytest.mark.parametrize(
+    ("question", "default", "other"), [(CONFIRM, "yes", "no"), (MENU, "own", "joke")]
+)
+def test_an_enter_before_a_menu_is_drawn_is_no_answer_to_it(
+    ask: Ask, question: Mapping[str, object], default: str, other: str
+) -> None:
+    person = ask(TEXT, question, CHECK_SECONDS="0.7")
     person.reply("Which one?", "x" + ENTER)
     person.child.send(ENTER * 3)
-    see(person, "leads to <yes>")
-    person.child.send("n" + ENTER)
-    assert ["x", "no"] == answers(person)
+    see(person, f"leads to <{default}>")
+    person.child.send(DOWN + ENTER)
+    assert ["x", other] == answers(person)
 
 
 def test_what_is_typed_ahead_of_other_questions_counts(ask: Ask) -> None:
@@ -654,6 +660,27 @@ def test_every_coloured_word_has_a_sign(ask: Ask) -> None:
     see(person, "! a whole number")
     red = [y for y in range(30) if person.screen.buffer[y][2].fg == "red"]
     assert [True] == [person.lines[y].startswith("  ! ") for y in red]
+
+
+@pytest.mark.parametrize("seconds", ["0.02", "0.05", "0.3"])
+def test_a_slow_consequence_holds_up_no_key_and_no_answer(ask: Ask, seconds: str) -> None:
+    person = ask(COUNT, TEXT, MENU, CONFIRM, CONSEQUENCE_SECONDS=seconds)
+    person.reply("How many?", "16" + ENTER)
+    person.reply("Which one?", "name" + ENTER)
+    person.reply("Which goal?", DOWN + ENTER)
+    person.reply("Go on?", "n" + ENTER)
+    assert ["16", "name", "joke", "no"] == answers(person)
+    assert [
+        "a line before",
+        "? How many? 16",
+        "told after count",
+        "? Which one? name",
+        "told after text",
+        "? Which goal? jokes, quickly",
+        "told after menu",
+        "? Go on? no",
+        "told after confirm",
+    ] == person.text.splitlines()[:-1]
 
 
 def test_a_new_consequence_is_drawn_within_50_ms(ask: Ask) -> None:

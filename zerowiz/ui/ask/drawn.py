@@ -7,6 +7,7 @@ import sys
 import termios
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
@@ -169,9 +170,9 @@ class DrawnQuestion:
         self.was_suspended = False
         choices = choices_of(question)
         takes_typed = question.kind not in MUST_CHOOSE
-        first = question.default or (choices[0].value if choices else None)
         self._must_choose = not takes_typed
-        self._choices = Menu(choices, first, takes_typed=takes_typed and bool(choices))
+        self._choices = Menu(choices, takes_typed=takes_typed and bool(choices))
+        self._choices.point_at(question.default)
         # The choices, or the paths that go on from what is typed.
         self._menu = self._choices
         self._buffer = Buffer(
@@ -189,8 +190,8 @@ class DrawnQuestion:
         """
         keyboard = create_input(sys.stdin)
         self._screen.clear_line()
-        if self._question.kind is AnswerKind.CONFIRM:
-            # What was typed before this could be read is no answer to it.
+        if self._must_choose:
+            # Enter that was pressed before this could be read is no answer to it: it may launch.
             termios.tcflush(keyboard.fileno(), termios.TCIFLUSH)
             clear_typeahead(keyboard)
         application: Application[str | Back] = Application(
@@ -207,8 +208,12 @@ class DrawnQuestion:
 
     def _redraw(self) -> None:
         """May be called in any thread."""
-        if self._application is not None:
-            self._application.invalidate()
+        application = self._application
+        loop = None if application is None else application.loop
+        if application is not None and loop is not None:
+            # Once the question is answered its loop is closed.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(application.invalidate)
 
     # Keys
 

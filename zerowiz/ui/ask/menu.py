@@ -20,18 +20,14 @@ class Menu:
 
     Args:
         choices: All lines.
-        pointed: The answer of the line that is pointed at; None: of no line yet.
         takes_typed: Whether what is typed is a line of its own.
     """
 
-    def __init__(
-        self, choices: Sequence[Choice], pointed: str | None = None, *, takes_typed: bool = False
-    ) -> None:
+    def __init__(self, choices: Sequence[Choice], *, takes_typed: bool = False) -> None:
         self._all = tuple(choices)
         self._takes_typed = takes_typed
         self.shown = self._all
         self.pointed: int | None = None
-        self._point_at(pointed)
 
     @property
     def choice(self) -> Choice | None:
@@ -56,13 +52,13 @@ class Menu:
         if self._takes_typed and text:
             self.shown = _with_typed(self.shown, text)
             pointed = next(each for each in self.shown if _starts(each, text.casefold()))
-        self._point_at(None if pointed is None else pointed.value)
-        if self.pointed is None and self.shown:
-            self.pointed = 0
+        self.point_at(None if pointed is None else pointed.value)
 
-    def _point_at(self, value: str | None) -> None:
+    def point_at(self, value: str | None) -> None:
+        """Point at the line of this answer, else at the first if there is one."""
         values = [choice.value for choice in self.shown]
-        self.pointed = values.index(value) if value in values else None
+        first = 0 if values else None
+        self.pointed = values.index(value) if value in values else first
 
 
 def _has(choice: Choice, words: Sequence[str]) -> bool:
