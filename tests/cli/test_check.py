@@ -126,7 +126,7 @@ def test_fix_fixes_and_leaves_all_else_as_it_was(here: Run, configs: Path) -> No
         stream.write(WRONG.replace("\n", "\r\n"))
     result = here("check", "--fix", "wrong.json")
     assert (0, "no findings\n") == (result.code, result.stdout)
-    assert "2 findings mended in wrong.json" in result.stderr
+    assert "fixed 2 findings in wrong.json" in result.stderr
     assert RIGHT.replace("\n", "\r\n").encode() == path.read_bytes()
     assert 0o640 == stat.S_IMODE(path.stat().st_mode)
     again = here("check", "--fix", "wrong.json")
@@ -183,7 +183,7 @@ def test_quiet_says_errors_alone(here: Run, configs: Path) -> None:
         (("qqq",), "`qqq` does not exist", "`-` for stdin"),
         (("wrong.jsn",), "`wrong.jsn` does not exist", "did you mean `wrong.json`?"),
         (("right.json/x",), "`right.json/x` does not exist", ""),
-        (("empty",), "no DeepSpeed config in the folder `empty`", "named itself"),
+        (("empty",), "no DeepSpeed config in the folder `empty`", "pass it by name"),
         (
             ("--schema", "right.json"),
             "`--schema` takes no file argument",
