@@ -65,7 +65,7 @@ def test_a_consequence_follows_what_is_typed(terminal: Open, scripts: Path) -> N
     person = terminal("init", *A100)
     person.reply(SCRIPT, ENTER)
     person.reply(MODEL, "1b")
-    person.wait_for("-> zero")
+    person.wait_for("-> ZeRO-")
     person.child.send(BACKSPACE * 2 + "700b")
     person.wait_for("-> nothing fits")
     person.child.send(BACKSPACE * 4 + "1b" + ENTER)

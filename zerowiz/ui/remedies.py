@@ -40,16 +40,25 @@ def options(remedy: Remedy) -> str:
     return " ".join(words)
 
 
+def strategy(name: str) -> str:
+    """A strategy in words: `ZeRO-3 with the optimizer offloaded`."""
+    return _STRATEGIES.get(name, name)
+
+
+def fits(name: str, verdict: Verdict) -> str:
+    """Whether a strategy fits, in words: `ZeRO-3 fits`."""
+    return f"{strategy(name)} {_VERDICTS[verdict]}"
+
+
 def outcome(remedy: Remedy) -> str:
     """What a remedy leads to, how fast that is, and what it costs besides.
 
     Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 0.93 s a step, about 26 % slower`.
     """
-    name = _STRATEGIES.get(remedy.strategy, remedy.strategy)
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
     return "; ".join(
         [
-            ", ".join([f"{name} {_VERDICTS[remedy.verdict]}: {sizes}", *_speed(remedy)]),
+            ", ".join([f"{fits(remedy.strategy, remedy.verdict)}: {sizes}", *_speed(remedy)]),
             *_costs(remedy),
         ]
     )

@@ -2,19 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
-from zerowiz.ui import sentences
+from zerowiz.ui import remedies, sentences
 from zerowiz.ui.text.units import gpus, seconds, size_of
-
-_VERDICTS: Mapping[Verdict, str] = {
-    Verdict.FITS: "fits",
-    Verdict.TIGHT: "is tight",
-    Verdict.UNCERTAIN: "may not fit",
-    Verdict.DOES_NOT_FIT: "does not fit",
-}
 
 
 def detected(
@@ -51,10 +44,12 @@ def consequence(decision: Decision) -> str:
     chosen = decision.chosen
     if chosen is None:
         closest = decision.closest
+        name = remedies.strategy(closest.strategy.name)
         if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
-            return f"only {closest.strategy.name} fits, and the link is slow for it"
-        return f"nothing fits: {closest.strategy.name} needs {_memory(decision, closest)}"
-    said = f"{chosen.strategy.name} {_VERDICTS[chosen.verdict]}: {_memory(decision, chosen)}"
+            return f"only {name} fits, and the link is slow for it"
+        return f"nothing fits: {name} needs {_memory(decision, closest)}"
+    fits = remedies.fits(chosen.strategy.name, chosen.verdict)
+    said = f"{fits}: {_memory(decision, chosen)}"
     if chosen.step_time is not None:
         said += f", {seconds(chosen.step_time.expected_seconds)} s a step"
     step = decision.job.workload
