@@ -9,6 +9,7 @@ CASES = "tests/core/remedies/test_find.py"
 
 REMEDY = """\
 def precompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    \"\"\"The reference's log-probabilities from before training.\"\"\"
     w = job.workload
     if w.trainer is Trainer.DPO and w.resolved_reference is Reference.MODEL:
         yield _step(job, constraints, reference=Reference.PRECOMPUTED)

@@ -18,7 +18,6 @@ from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.from_size import parse_size
-from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies
 from zerowiz.core.remedies.remedy import Change, Expense, Remedy, make_remedy, worth_offering
 from zerowiz.core.script import Convention, ScriptFacts, check_method, settle
 from zerowiz.core.search.cover import Evaluator, split_batch
@@ -221,6 +220,10 @@ class _Finding:
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
         """The remedies that can be taken, then those that only a change of the script makes."""
+        if decision.chosen is not None and decision.chosen.verdict is Verdict.FITS:
+            return ()
+        from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies  # noqa: PLC0415 - takes long to load
+
         scope = RemedyScope(
             takes=self._reaches,
             gpus=read_gpu_table(),
