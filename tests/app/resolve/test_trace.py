@@ -122,7 +122,7 @@ def test_what_transformers_does_not_know_either_is_guessed_unless_a_trace_is_ask
     (models / "llama" / "config.json").write_text(json.dumps({**LLAMA, "model_type": "abacus"}))
     guessed = run_process(models, "plan", "--model", "llama", "--json", *ON)
     assert "guess" == json.loads(guessed.stdout)["model"]["source"]
-    assert "a guess: a Llama of its sizes; transformers has no model for `abacus`" in guessed.stderr
+    assert "a Llama of the same sizes; transformers has no model for `abacus`" in guessed.stderr
     asked = run_process(models, "plan", "--model", "llama", "--trace", *ON)
     assert (2, "transformers has no model for `abacus`") == (asked.code, asked.problem)
 
