@@ -44,6 +44,7 @@ class TerminalPerson:
         self._is_dumb = is_dumb
         self._transcript = Transcript()
         self._went_back = False
+        self._last_answer = ""
 
     def ask(
         self,
@@ -115,8 +116,8 @@ class TerminalPerson:
 
         problem: str | None = None
         typed = ""
-        # A question that is asked twice in a row, such as what to change, was answered twice.
-        if self._went_back or self._transcript.last_answered != question.key:
+        # The person goes back to it, or chose it in a menu of what to change.
+        if self._went_back or self._last_answer == question.key:
             self._take_back(question)
         while True:
             prompt = DrawnQuestion(
@@ -140,6 +141,7 @@ class TerminalPerson:
                 self._transcript.add(self._screen.show_answer(question, answer), question.key)
                 problem = _refused(answer, check)
                 if problem is None:
+                    self._last_answer = answer
                     return answer
                 self._take_back(question)
 

@@ -7,11 +7,6 @@ class Transcript:
     def __init__(self) -> None:
         self._blocks: list[tuple[str | None, int]] = []
 
-    @property
-    def last_answered(self) -> str | None:
-        """The key of the question that was answered last."""
-        return next((key for key, _rows in reversed(self._blocks) if key is not None), None)
-
     def add(self, rows: int, key: str | None = None) -> None:
         """Rows were written: of the answer to the question of this key, or of anything else."""
         self._blocks.append((key, rows))
