@@ -16,7 +16,8 @@ from ranks.harness import rank_environ, read_reports, run
 Open = Callable[..., Terminal]
 A100 = ("--machine", "4xA100-40GB")
 SCRIPT, MODEL, LENGTH = "Which training script?", "Which model?", "How many tokens per sequence?"
-GOAL, LAST = "What is your goal?", "Write the files?"
+# The last question itself stays on the screen once it is answered; its menu does not.
+GOAL, LAST = "What is your goal?", "yes, write the files"
 # An answer stands behind its question; an open question ends its line.
 ANSWERED = re.compile(r"^\? .*[?)] +\S", re.MULTILINE)
 

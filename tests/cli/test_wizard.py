@@ -147,7 +147,7 @@ def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
     person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", "many" + ENTER)
     person.reply("a whole number from 1 on", "64" + ENTER)
-    person.reply("Launch now?", "stop" + ENTER)
+    person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert "nothing was written" in person.text
     assert {"train.py"} == files(script)
@@ -254,7 +254,7 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
     person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     person.reply("was changed by hand; overwrite it?", ENTER)
-    person.reply("Launch now?", "stop" + ENTER)
+    person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert "{}\n" == config.read_text()
     assert {"train.py", "ds_config_zero0.json"} == files(script)

@@ -446,7 +446,7 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
     assert ["red", "green"] == [person.screen.buffer[place][0].fg for place in shown]
     # Not to overwrite is the default, and leads back to the question before.
     person.reply("overwrite it?", ENTER)
-    person.reply("Write the files?", "stop" + ENTER)
+    person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert before == written(script.parent)
     person = terminal(*words)
@@ -461,7 +461,7 @@ def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> N
     person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
     person.reply("Write the files?", ENTER)
     person.reply("was changed by hand; overwrite it?", ENTER)
-    person.reply("Write the files?", "stop" + ENTER)
+    person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert "mine" not in person.text
 
