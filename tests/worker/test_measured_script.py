@@ -56,9 +56,53 @@ for _ in range(10):
     other.step()
 """
 
+# What a training does with its `__main__`, and how it may end.
+ENDS = """\
+import pickle, sys, threading
+from beside import VALUE
+from torch.utils.data import DataLoader
+
+class Rows:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return Row(index * VALUE)
+
+class Row:
+    def __init__(self, value):
+        self.value = value
+
+def late():
+    threading.main_thread().join()
+    print(type(pickle.loads(pickle.dumps(Row(1)))) is Row, flush=True)
+
+def fail():
+    raise ValueError("broken")
+
+if __name__ == "__main__":
+    spawned = DataLoader(
+        Rows(), batch_size=None, num_workers=1, multiprocessing_context="spawn"
+    )
+    print([row.value for row in spawned], sys.argv[1:], __file__, __package__, flush=True)
+    threading.Thread(target=late).start()
+    ENDING
+"""
+ENDINGS = (
+    ("train.py", "pass"),
+    ("train.py", "fail()"),
+    ("train.py", "sys.exit('no data')"),
+    ("-m package.train", "fail()"),
+)
+
 
 def supervised(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
     (folder / "train.py").write_text(script)
+    return run(folder, "train.py", SHIM)
+
+
+def run(folder: Path, program: str, *beside: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a script, or a module by `-m`, alone or beside the file that supervises it."""
     environ = {
         **os.environ,
         "RANK": "1",
@@ -67,7 +111,7 @@ def supervised(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
         ATTEMPT_VARIABLE: str(folder / "attempt"),
         "PYTHONPATH": str(folder),
     }
-    words = [sys.executable, str(SHIM), "train.py", "--lr", "1"]
+    words = [sys.executable, *map(str, beside), *program.split(), "--lr", "1"]
     return subprocess.run(
         words, cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
@@ -79,6 +123,34 @@ def test_a_supervised_script_sees_what_it_sees_alone(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     expected = [str(path), "__main__", True, ["--lr", "1"], str(tmp_path), True]
     assert expected == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("program", "ending"), ENDINGS)
+def test_a_supervised_training_prints_and_ends_as_it_does_alone(
+    program: str, ending: str, tmp_path: Path
+) -> None:
+    script = ENDS.replace("ENDING", ending)
+    package = tmp_path / "package"
+    package.mkdir()
+    for folder, text in ((tmp_path, script), (package, script.replace("beside", ".beside"))):
+        (folder / "train.py").write_text(text)
+        (folder / "beside.py").write_text("VALUE = 7")
+    alone, beside = run(tmp_path, program), run(tmp_path, program, SHIM)
+    assert f"[0, 7, 14] ['--lr', '1'] {tmp_path}" in alone.stdout
+    assert alone.stdout == beside.stdout
+    assert alone.returncode == beside.returncode
+    assert alone.stderr == beside.stderr
+
+
+@pytest.mark.parametrize("text", ["def f(:", None], ids=["no Python", "none"])
+def test_a_script_that_cannot_be_read_fails_as_it_does_alone(
+    text: str | None, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "train.py").write_text(text)
+    alone, beside = run(tmp_path, "train.py"), run(tmp_path, "train.py", SHIM)
+    assert alone.returncode == beside.returncode
+    assert alone.stderr == beside.stderr
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ alone, on all of the data. `ACCELERATE_USE_CPU` finds one, but then DeepSpeed is
 that is made here finds one, and an Accelerator that comes after it takes both.
 """
 
+import builtins
 import runpy
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-_KEPT: dict[str, Any] = {}
+# The `__main__` that made room for the script's: what it has defined is in use to the end.
+_KEPT: list[ModuleType] = []
 
 
 def main() -> None:
@@ -24,17 +27,47 @@ def main() -> None:
 
 
 def run_words(words: list[str]) -> None:
-    """Become what is run: a script, or `-m` and a module, with the words after it."""
-    if words[0] == "-m":
-        sys.path[0] = str(Path.cwd())
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(words[0]).resolve().parent)
-        sys.argv = words
-        # As Python does it for a script on its command line: `__file__` is absolute, and what the
-        # script has made lives until the interpreter ends.
-        _KEPT.update(runpy.run_path(str(Path(words[0]).absolute()), run_name="__main__"))
+    """Become what is run, as Python's command line does it: a script, or `-m` and a module.
+
+    Its `__main__` stays until the interpreter ends, for a thread or an exit handler that pickles
+    its classes. Its traceback is printed without the frames of this file and its caller.
+
+    Args:
+        words: The script, or `-m` and a module, and the words after it.
+    """
+    _KEPT.append(sys.modules["__main__"])
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        if words[0] == "-m":
+            sys.path[0] = str(Path.cwd())
+            sys.argv = words[1:]
+            # CPython's own `-m` calls it by this name (Modules/main.c).
+            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # noqa: SLF001
+        else:
+            sys.path[0] = str(Path(words[0]).resolve().parent)
+            sys.argv = words
+            _run_script(str(Path(words[0]).absolute()))
+    except Exception as error:  # noqa: BLE001 - whatever the training raises
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _run_script(path: str) -> None:
+    """Run the script's code in `__main__`."""
+    loader = SourceFileLoader("__main__", path)
+    names = vars(sys.modules["__main__"])
+    names.update(__file__=path, __loader__=loader, __builtins__=builtins)
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        why = f"[Errno {error.errno}] {error.strerror}"
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: {why}\n")
+        sys.exit(2)
+    code = compile(source, path, "exec", dont_inherit=True)
+    exec(code, names)  # noqa: S102 - a person's own script
 
 
 if __name__ == "__main__":
