@@ -106,7 +106,7 @@ def test_a_global_batch_beside_another_accumulation_names_both(here: Run) -> Non
     said = ("--global-batch", "64", "--grad-accum", "3", "--micro-batch", "1")
     result = here(*PLAN, "--machine", "4xA100-40GB", *said)
     assert 2 == result.code
-    assert "`--global-batch 64` takes 16 micro-steps" in result.stderr
+    assert "`--global-batch 64` needs 16 micro-steps" in result.stderr
     assert "`--grad-accum 3` says 3" in result.stderr
 
 

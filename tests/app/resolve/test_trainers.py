@@ -53,7 +53,7 @@ def test_a_prompt_that_nothing_cuts_is_assumed(here: Run, folder: Path) -> None:
         plan["workload"]["sequence_tokens"],
         plan["workload"]["completion_tokens"],
     )
-    assert "4608 tokens a sequence" in result.stderr
+    assert "4608 tokens per sequence" in result.stderr
 
 
 def test_what_is_generated_at_a_time_is_as_the_script_says(here: Run, folder: Path) -> None:

@@ -158,9 +158,9 @@ def test_a_global_batch_does_not_override_the_steps_that_a_config_says(
     said = ("--global-batch", "128", "--seq-len", "64")
     code, problem, hints, _ = launched(here, folder, own, *said)
     assert 2 == code
-    assert "takes 8 micro-steps" in problem
+    assert "needs 8 micro-steps" in problem
     assert "`mine.json` says 4" in problem
-    assert "make it 8 there" in hints
+    assert "set it to 8 there" in hints
     assert 0 == launched(here, folder, own.replace(": 4", ": 8"), *said)[0]
 
 

@@ -221,7 +221,7 @@ def test_a_script_that_names_another_config_is_refused(here: Run, folder: Path) 
     text = (folder / "acc.yaml").read_text().replace("steps: 4", "steps: 1")
     (folder / "acc.yaml").write_text(text)
     result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
-    assert "names `ds_config_zero0.json`, and `--config` is `acc.ds_config.json`" in result.problem
+    assert "names `ds_config_zero0.json`, but `--config` is `acc.ds_config.json`" in result.problem
 
 
 def test_a_config_of_deepspeed_in_yaml_is_written_as_json(here: Run, folder: Path) -> None:

@@ -74,7 +74,7 @@ def test_numbers_of_unlike_gpus_in_cudas_own_order_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match="`CUDA_DEVICE_ORDER=FASTEST_FIRST`") as caught:
         select_gpus(UNLIKE, {**environ, **FASTEST_FIRST}, asked)
-    assert "`CUDA_DEVICE_ORDER=PCI_BUS_ID`" in caught.value.hints[0]
+    assert "`export CUDA_DEVICE_ORDER=PCI_BUS_ID`" in caught.value.hints[0]
 
 
 @pytest.mark.parametrize(

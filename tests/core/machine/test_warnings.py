@@ -174,7 +174,7 @@ def test_a_scheduler_that_tells_no_gpus_says_nothing() -> None:
 
 
 def test_an_adapter_that_is_left_out_matters_between_nodes_alone() -> None:
-    expected = "network adapter `mlx5_1` is left out: port 1 is DOWN"
+    expected = "zerowiz does not use network adapter `mlx5_1`: port 1 is DOWN"
     assert (expected,) == find_warnings(replace(CLEAN, nodes=2))
 
 

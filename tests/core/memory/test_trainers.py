@@ -121,7 +121,7 @@ def test_a_reference_is_refused_where_nothing_is_compared(trainer: Trainer) -> N
 
 @pytest.mark.parametrize("trainer", [Trainer.GRPO, Trainer.RLOO, Trainer.PPO])
 def test_no_reference_is_computed_before_what_it_judges_is_generated(trainer: Trainer) -> None:
-    with pytest.raises(UsageError, match="computed before"):
+    with pytest.raises(UsageError, match="cannot precompute its reference"):
         training(trainer, reference=Reference.PRECOMPUTED)
 
 
@@ -138,7 +138,7 @@ def test_vllm_is_refused_where_it_generates_nothing(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.5])
 def test_a_fraction_is_a_part_of_the_memory(fraction: float) -> None:
-    with pytest.raises(UsageError, match="no part"):
+    with pytest.raises(UsageError, match="is not a fraction"):
         training(Trainer.GRPO, vllm_memory_fraction=fraction)
 
 

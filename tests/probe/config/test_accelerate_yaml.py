@@ -322,7 +322,7 @@ def test_what_accelerate_refuses_beside_a_named_config_is_refused(
     Path("z.json").write_text('{"zero_optimization": {"stage": 1}}')
     text = f"deepspeed_config:\n  deepspeed_config_file: z.json\n  {key}\n"
     path = write(tmp_path, HEAD + text)
-    with pytest.raises(UsageError, match=f"names `z.json` and says `{key.partition(':')[0]}` too"):
+    with pytest.raises(UsageError, match=f"names `z.json` and also sets `{key.partition(':')[0]}`"):
         read_config_file(path)
     with pytest.raises(ValueError, match="will be ignored"):
         config_in_a_rank(environ_of_accelerate(path, third), third)
@@ -333,7 +333,7 @@ def test_ranks_that_share_a_sequence_are_refused(tmp_path: Path, name: str) -> N
     text = "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n"
     key = f"  parallelism_config_{name}_size:"
     assert read_config_file(write(tmp_path, f"{HEAD}{text}{key} 1\n")).stage == 2
-    with pytest.raises(UsageError, match="says `parallelism_config`"):
+    with pytest.raises(UsageError, match="has `parallelism_config`"):
         read_config_file(write(tmp_path, f"{HEAD}{text}{key} 2\n"))
 
 
@@ -363,7 +363,7 @@ def test_a_file_in_json_is_read_under_another_name(tmp_path: Path) -> None:
 
 def test_a_precision_that_is_not_planned_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD + "mixed_precision: fp8\n")
-    with pytest.raises(UsageError, match="says `mixed_precision: fp8`, which zerowiz does not"):
+    with pytest.raises(UsageError, match="has `mixed_precision: fp8`, which zerowiz does not"):
         read_config_file(path)
 
 

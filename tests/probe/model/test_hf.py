@@ -174,7 +174,7 @@ def test_a_folder_without_config_says_what_it_holds(folder: Path, environ: dict[
     error = refuse(str(folder), environ)
     assert (f"`{folder}` has no config.json", ExitCode.USAGE) == (error.message, error.exit_code)
     listed = "`a.bin`, `b.bin`, `c.bin`, `checkpoint-500/`, `d.bin`, `e.bin`"
-    assert f"it holds {listed} and 2 more" == error.hints[0]
+    assert f"it contains {listed} and 2 more" == error.hints[0]
 
 
 def test_an_empty_folder_says_so(folder: Path, environ: dict[str, str]) -> None:

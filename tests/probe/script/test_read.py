@@ -49,7 +49,7 @@ def test_a_folder_is_an_error_that_names_its_scripts(tmp_path: Path) -> None:
     with pytest.raises(PreflightError) as caught:
         read_script(tmp_path)
     assert f"`{tmp_path}` is a folder, not a script" == caught.value.message
-    assert (f"it holds `{tmp_path / 'train.py'}`",) == caught.value.hints
+    assert (f"did you mean `{tmp_path / 'train.py'}`?",) == caught.value.hints
 
 
 def test_a_path_through_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
@@ -84,4 +84,4 @@ def test_a_file_of_words_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.args").write_bytes(b"\xff\xfe-")
     with pytest.raises(PreflightError) as caught:
         read_script(tmp_path / "train.py")
-    assert caught.value.message.startswith(f"`{tmp_path / 'train.args'}`, whose words")
+    assert caught.value.message.startswith(f"`{tmp_path / 'train.args'}`, from which")

@@ -151,14 +151,14 @@ def test_memory_of_an_unknown_error_is_not_the_hosts() -> None:
         (GPU_IS_LOST, "the driver has lost it (see `dmesg` for `Xid`)"),
         (NO_PERMISSION, "no permission to open it"),
         (16, "it has to be reset"),
-        (UNKNOWN_ERROR, "NVML answers `NVMLError_Unknown`"),
+        (UNKNOWN_ERROR, "NVML returned `NVMLError_Unknown`"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_left_out_and_named(code: int, why: str) -> None:
     machine = play(lose(recording("h200-x4"), 1, code))
     assert [0, 2, 3] == [gpu.index for gpu in machine.gpus]
     assert [0, 1, 2] == [gpu.ordinal for gpu in machine.gpus]
-    assert f"GPU 1 is ignored: {why}" == find_warnings(machine)[0]
+    assert f"zerowiz does not use GPU 1: {why}" == find_warnings(machine)[0]
 
 
 def test_a_gpu_lost_after_its_handle_is_left_out_too() -> None:
@@ -173,8 +173,8 @@ def test_a_driver_that_opens_no_gpu_by_index_is_asked_once() -> None:
     answer(content, "nvmlDeviceGetCount_v2()", 2**32 - 1)
     with pytest.raises(PreflightError) as caught:
         play(content)
-    left_out = [hint for hint in caught.value.hints if "left out" in hint]
-    assert ["GPU 0 is left out: NVML answers `NVMLError_FunctionNotFound`"] == left_out
+    left_out = [hint for hint in caught.value.hints if "does not use" in hint]
+    assert ["zerowiz does not use GPU 0: NVML returned `NVMLError_FunctionNotFound`"] == left_out
 
 
 def test_a_gpu_in_mig_mode_without_slices_is_left_out() -> None:
@@ -264,7 +264,7 @@ def test_a_slot_with_fewer_lanes_than_the_gpu_is_slower_and_noted() -> None:
     content = unplug_nvlink(recording("h200-x2"), 0, 1)
     machine = play(answer(content, "nvmlDeviceGetCurrPcieLinkWidth(gpu1)", 4))
     assert GEN5_X16_BYTES_PER_S // 4 == machine.interconnect.bytes_per_s
-    assert "GPU 1 has 4 of its 16 PCIe lanes" in find_warnings(machine)
+    assert "GPU 1 uses 4 of its 16 PCIe lanes" in find_warnings(machine)
 
 
 def test_one_gpu_off_the_nvlink_makes_it_partial_and_is_named() -> None:

@@ -33,7 +33,7 @@ NVME_FOLDER = Rule(
     name="nvme-folder",
     severity=Severity.ERROR,
     why="DeepSpeed cannot write the offloaded states",
-    when="the folder of `--nvme-path` does not exist or is not writable",
+    when="the folder for NVMe offload does not exist or is not writable",
 )
 NVME_FULL = Rule(
     code="PF502",
