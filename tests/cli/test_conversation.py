@@ -167,6 +167,7 @@ def test_more_is_told_and_every_strategy_shown_where_it_is_asked_for(
     assert "verdict" not in person.text
     person.reply(LAST, "show every" + ENTER)
     person.wait_for("verdict")
+    person.wait_for("> yes, write the files")
     person.reply(LAST, "stop" + ENTER)
     assert 0 == person.end()
     assert "nothing was written" in person.text

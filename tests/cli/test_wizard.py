@@ -86,7 +86,7 @@ def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
     script.write_text(SILENT)
     person = terminal("init", *CPU)
     person.reply("Which model?", "10m" + ENTER)
-    person.reply("How many sequences per GPU at a time?", "4" + ENTER)
+    person.reply("How many sequences per rank at a time?", "4" + ENTER)
     person.reply("How many tokens per sequence?", "64" + ENTER)
     person.reply("Does the script use gradient checkpointing?", DOWN + ENTER)
     person.reply("Launch now?", WRITE)

@@ -478,10 +478,10 @@ def remedy_question(plan: Plan) -> Question | None:
 
 
 def _beyond(plan: Plan) -> list[str]:
-    """What would help too, and cannot be done here."""
+    """What would help, and cannot be done here."""
     here = takeable(plan)
     others = [remedies_text.hint(each) for each in plan.remedies if each not in here]
-    return ["What would help too, and cannot be done here:", *others] if others else []
+    return ["What would help, and cannot be chosen here:", *others] if others else []
 
 
 def take_remedy(

@@ -97,8 +97,8 @@ QUESTIONS: tuple[Question, ...] = (
         flag="SCRIPT",
         text="Which training script?",
         why="It is read, never run: how it takes a config, its batch, its precision.",
-        more="Your script stays as it is. These files here train with the Trainer, with DeepSpeed"
-        " or with Accelerate.",
+        more="Your script stays as it is. A menu has the scripts here that train with the Trainer,"
+        " with DeepSpeed or with Accelerate. Without a script, `zerowiz plan` shows what fits.",
         default="train.py",
         kind=AnswerKind.PATH,
     ),
@@ -106,7 +106,7 @@ QUESTIONS: tuple[Question, ...] = (
         key="model",
         flag="$model",
         text="Which model? (a folder with config.json, a hub id, or a size like 7b)",
-        why="Its shape decides what every GPU has to hold; weights are not downloaded.",
+        why="Its shape decides how much memory the job needs; weights are not downloaded.",
         more="A size is enough to plan. Of a hub id, config.json is fetched if it is not in the"
         " cache of Hugging Face.",
         kind=AnswerKind.PATH,
@@ -130,7 +130,7 @@ QUESTIONS: tuple[Question, ...] = (
         key="goal",
         flag="$objective",
         text="What is your goal?",
-        why="Your script leaves open how many sequences a GPU takes at a time.",
+        why="Your script leaves open how many sequences a rank takes at a time.",
         more="The first two keep your global batch, so the job learns the same. The global batch is"
         " micro-batch times accumulation steps times ranks.",
         default="flowchart",
@@ -156,7 +156,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="micro_batch",
         flag="$micro_batch",
-        text="How many sequences per GPU at a time?",
+        text="How many sequences per rank at a time?",
         why="Activations grow with it; gradient accumulation makes up for a small one.",
         default="1",
         kind=AnswerKind.COUNT,
