@@ -284,7 +284,6 @@ def _finish(
         match answer:
             case LastAnswer.EXPLAIN:
                 reporter.strategies(planned.plan.decision)
-                default = LastAnswer.EXPLAIN
             case LastAnswer.LAUNCH | LastAnswer.WRITE:
                 launches = answer is LastAnswer.LAUNCH
                 ready = _make_ready(command, planned, reporter, person, launches=launches)
