@@ -73,7 +73,7 @@ def test_programs_get_one_object(here: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, f"`{FILE_NAME}` cannot be read: no such file or directory"),
+        (None, f"no supervised launch was recorded here: there is no `{FILE_NAME}`"),
         ("{", f"`{FILE_NAME}` is not JSON"),
         ("{}", f"`{FILE_NAME}"),
     ],

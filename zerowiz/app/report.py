@@ -19,12 +19,16 @@ def read_run(folder: Path) -> RunSummary:
     path = folder / FILE_NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ZerowizError(
+            f"no supervised launch was recorded here: there is no `{path}`",
+            "`zerowiz launch --supervise SCRIPT` records one; at a terminal of your own, outside a"
+            " container and a job, a launch is not supervised without it",
+            "`zerowiz report FOLDER` takes the `--output-dir` of the launch",
+        ) from error
     except OSError as error:
         raise ZerowizError(
-            f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}",
-            "`zerowiz launch --supervise SCRIPT` writes it; without `--supervise`, only a launch"
-            " that has no terminal does",
-            "`zerowiz report FOLDER` takes the `--output-dir` of the launch",
+            f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
         ) from error
     except ValueError as error:
         raise ZerowizError(f"`{path}` is not JSON") from error
