@@ -3,7 +3,6 @@
 import os
 import shlex
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
@@ -13,11 +12,13 @@ from zerowiz.app.ask.kept import keep, recall_kept
 from zerowiz.app.ask.person import Person
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
 from zerowiz.app.decide.decision import (
+    NoStrategyError,
     Plan,
     decide_or_back,
     decide_with,
     note_emulation,
     require_strategy,
+    takeable,
 )
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
@@ -27,8 +28,8 @@ from zerowiz.app.machines.node import find_node
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
-from zerowiz.app.wizard.conversation import ask_open, change_one
-from zerowiz.app.wizard.last_question import LastAnswer, ask_last, confirms_loss
+from zerowiz.app.wizard.conversation import ask_open, ask_other_script, can_change, change_one
+from zerowiz.app.wizard.last_question import LastAnswer, ask_last, ask_refused, confirms_loss
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import Back
@@ -36,7 +37,7 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.emit.files import find_losses, refuse_loss, replace_file, write_files
-from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.launch.init_record import record_path
 from zerowiz.probe.launch.programs import find_programs
 
@@ -125,28 +126,62 @@ def ask_init(
         None where the person wants nothing of it.
 
     Raises:
-        ZerowizError: What was typed cannot be used, or nothing fits and no remedy is taken.
+        ZerowizError: What was typed cannot be used, before anything is asked; or nothing fits, and
+            the person takes no remedy.
     """
     command = _understand(script, script_args, options, reporter)
     wizard = Wizard(command, reporter)
     if not options.quiet:
         person.tell(wizard.detected())
     answers = Answers()
+    done: LastAnswer | Back | None = None
     while True:
-        answers = ask_open(person, wizard, answers)
-        planned = _decide_or_change(command, wizard, answers, wanted, reporter, person)
-        if isinstance(planned, Answers):
-            answers = planned
-            continue
-        if options.dry_run:
-            return planned
-        done = _finish(command, planned, wanted, reporter, person, answers)
-        if isinstance(done, Back):
-            answers = answers.back()
-        elif done is LastAnswer.CHANGE:
-            answers = change_one(person, wizard, answers)
-        else:
-            return done
+        try:
+            answers = _go_on(person, wizard, answers, done)
+            for given in ask_open(person, wizard, answers):
+                # A refusal loses none of them.
+                answers = given
+            outcome = _decide_and_finish(command, wizard, answers, wanted, reporter, person)
+        except ZerowizError as error:
+            was_asked = done is not None or answers.given or answers.before
+            if _ends_it(error) or not was_asked:
+                raise
+            outcome = ask_refused(
+                person,
+                error,
+                can_change=can_change(wizard, answers),
+                can_go_back=bool(answers.given),
+            )
+        if isinstance(outcome, InitPlan):
+            return outcome
+        if outcome is LastAnswer.STOP:
+            person.tell(["nothing was written"])
+            return None
+        done = outcome
+
+
+def _ends_it(error: ZerowizError) -> bool:
+    """Whether it is what the person wants: an interruption, or no remedy of those offered."""
+    took_none = isinstance(error, NoStrategyError) and bool(takeable(error.plan))
+    return took_none or isinstance(error, InterruptedByUserError)
+
+
+def _go_on(
+    person: Person, wizard: Wizard, answers: Answers, after: LastAnswer | Back | None
+) -> Answers:
+    """The answers with which the questions go on, once the person has said how; None at first."""
+    if after is None:
+        return answers
+    wizard.forget()
+    match after:
+        case Back.BACK:
+            return answers.back()
+        case LastAnswer.CHANGE:
+            return change_one(person, wizard, answers)
+        case LastAnswer.SCRIPT:
+            return ask_other_script(person, wizard, answers)
+        case _:
+            return answers
 
 
 def _understand(
@@ -162,23 +197,19 @@ def _understand(
     return command
 
 
-def _decide_or_change(
+def _decide_and_finish(
     command: Command,
     wizard: Wizard,
     answers: Answers,
     wanted: InitOptions,
-    reporter: Reporter,
+    reporter: LaunchReporter,
     person: Person,
-) -> InitPlan | Answers:
-    """The plan; where these answers lead to none, those with which the questions go on."""
-    try:
-        planned = _decide(command, wizard, answers, wanted, reporter, person)
-    except UsageError as error:
-        if not answers.given:
-            raise
-        person.tell([error.message, *error.hints])
-        return change_one(person, wizard, answers)
-    return answers.back() if isinstance(planned, Back) else planned
+) -> InitPlan | LastAnswer | Back:
+    """The plan that is written, or what the person does instead."""
+    planned = _decide(command, wizard, answers, wanted, reporter, person)
+    if isinstance(planned, Back) or planned.plan.options.dry_run:
+        return planned
+    return _finish(command, planned, wanted, reporter, person, wizard, answers)
 
 
 def _decide(
@@ -265,16 +296,18 @@ def _finish(
     wanted: InitOptions,
     reporter: LaunchReporter,
     person: Person,
+    wizard: Wizard,
     answers: Answers,
-) -> InitPlan | Back | Literal[LastAnswer.CHANGE] | None:
+) -> InitPlan | LastAnswer | Back:
     """What becomes of the plan: itself, ready to be written; or what the person does instead."""
     can_launch = _can_launch(planned.plan, person)
+    config_path = planned.files[-1].path if planned.files else "no file"
     said: LastAnswer | Back | None = LastAnswer.LAUNCH if wanted.launch else None
     default: LastAnswer | None = None
     while True:
         answer = said or ask_last(
             person,
-            planned.files[-1].path if planned.files else "no file",
+            config_path,
             can_launch=can_launch,
             default=default,
             can_change=bool(answers.given),
@@ -285,40 +318,60 @@ def _finish(
             case LastAnswer.EXPLAIN:
                 reporter.strategies(planned.plan.decision)
             case LastAnswer.LAUNCH | LastAnswer.WRITE:
-                launches = answer is LastAnswer.LAUNCH
-                ready = _make_ready(command, planned, reporter, person, launches=launches)
-                if ready is not None:
-                    return ready
                 default = LastAnswer.WRITE
-            case LastAnswer.STOP:
-                person.tell(["nothing was written"])
-                return None
-            case LastAnswer.CHANGE | Back.BACK:
+                ready = _confirm_losses(planned, reporter, person)
+                if ready is None:
+                    continue
+                if answer is LastAnswer.WRITE:
+                    return ready
+                planned = ready
+                launched = _launch(command, planned, config_path, reporter, person, wizard, answers)
+                if not isinstance(launched, LastAnswer | Back):
+                    return launched
+                said = None if launched is Back.BACK else launched
+            case _:
                 return answer
 
 
-def _make_ready(
+def _launch(
     command: Command,
     planned: InitPlan,
+    config_path: str,
     reporter: LaunchReporter,
     person: Person,
-    *,
-    launches: bool,
-) -> InitPlan | None:
-    """The plan, ready to be written; None where it cannot start, or a file is to be kept."""
-    ready = _confirm_losses(planned, reporter, person)
-    if ready is None or not launches:
-        return ready
+    wizard: Wizard,
+    answers: Answers,
+) -> InitPlan | LastAnswer | Back:
+    """The plan with its start; where it cannot start, what the person does instead."""
     try:
-        return _with_start(command, ready, reporter)
+        if not _was_edited(wizard, answers, planned):
+            return _with_start(command, planned, reporter)
     except ZerowizError as error:
-        person.tell([error.message, *error.hints])
-        return None
+        return ask_refused(
+            person,
+            error,
+            config_path=config_path,
+            can_change=can_change(wizard, answers),
+            can_go_back=True,
+        )
+    person.tell([f"{planned.script} was edited meanwhile; it is planned again"])
+    return LastAnswer.RETRY
+
+
+def _was_edited(wizard: Wizard, answers: Answers, planned: InitPlan) -> bool:
+    """Whether the script is another one than the one that was planned for.
+
+    Raises:
+        ZerowizError: It cannot be read any more.
+    """
+    wizard.forget()
+    return wizard.facts(answers) != planned.facts
 
 
 def _confirm_losses(planned: InitPlan, reporter: Reporter, person: Person) -> InitPlan | None:
     """The plan; None where what somebody changed by hand is to be kept."""
-    losses = () if planned.plan.options.force else find_losses(planned.files)
+    may_overwrite = planned.may_overwrite or planned.plan.options.force
+    losses = () if may_overwrite else find_losses(planned.files)
     if not losses:
         return planned
     reporter.losses(losses)

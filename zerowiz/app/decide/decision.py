@@ -552,7 +552,11 @@ def decide_or_back(
         if answer == _STOP.value:
             break
         before = plan, machine
-        plan, machine = take_remedy(plan, answer, machine, facts, script_args)
+        try:
+            plan, machine = take_remedy(plan, answer, machine, facts, script_args)
+        except ZerowizError as error:
+            person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
+            continue
         taken.append(before)
         reporter.decision(plan.decision, plan.remedies)
     note_settled(plan, reporter)

@@ -1,6 +1,6 @@
 """Ask what is open, one question after the other; Esc goes back to the one before."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from zerowiz.app.ask.person import Person
 from zerowiz.app.wizard.wizard import Wizard
@@ -15,41 +15,66 @@ from zerowiz.core.decision.questions import (
     next_question,
 )
 from zerowiz.core.values import replace
+from zerowiz.errors import ZerowizError
 
 
-def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Answers:
-    """The answers, once nothing is open.
+def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answers]:
+    """The answers after each question, until nothing is open: a refusal loses none of them.
 
     Args:
         person: Answers.
         wizard: Knows what is open.
         answers: Those that were given before.
+
+    Raises:
+        ZerowizError: What the answers name cannot be used, or cannot be read any more.
     """
-    while (question := next_question(wizard.known(answers))) is not None:
-        answer = _ask(person, wizard, question, answers, can_go_back=bool(answers.given))
-        if isinstance(answer, Back):
-            answers = answers.back()
-        else:
-            answers = _answered(wizard, answers, question, answer)
-    return answers
+    while True:
+        known = wizard.known(answers)
+        # What does not matter after the latest answer is not kept.
+        answers = answers.only({each.key for each in QUESTIONS if is_relevant(each, known)})
+        yield answers
+        question = next_question(known)
+        if question is None:
+            return
+        answers = _ask(person, wizard, question, answers, can_go_back=bool(answers.given))
+        yield answers
 
 
 def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers, one of which the person has changed, or none."""
     while True:
-        known = wizard.known(answers)
-        listed = [
-            Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, known)}")
-            for question in QUESTIONS
-            if is_relevant(question, known)
-        ]
-        key = person.ask(replace(_WHICH, choices=(*listed, _NOTHING)))
+        key = person.ask(replace(_WHICH, choices=(*_listed(wizard, answers), _NOTHING)))
         if isinstance(key, Back) or key == _NOTHING.value:
             return answers
         question = next(each for each in QUESTIONS if each.key == key)
-        answer = _ask(person, wizard, question, answers, can_go_back=True)
-        if not isinstance(answer, Back):
-            return _answered(wizard, answers, question, answer)
+        changed = _change(person, wizard, question, answers)
+        if changed is not None:
+            return changed
+
+
+def can_change(wizard: Wizard, answers: Answers) -> bool:
+    """Whether an answer could be another one; not where what is open cannot be read."""
+    try:
+        return bool(_listed(wizard, answers))
+    except ZerowizError:
+        return False
+
+
+def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answers:
+    """The answers with a script that the person names now; as they were where they go back."""
+    question = next(each for each in QUESTIONS if each.key == "script")
+    return _change(person, wizard, question, answers) or answers
+
+
+def _listed(wizard: Wizard, answers: Answers) -> list[Choice]:
+    """The answers that matter, as a menu."""
+    known = wizard.known(answers)
+    return [
+        Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, known)}")
+        for question in QUESTIONS
+        if is_relevant(question, known)
+    ]
 
 
 _NAMES = {
@@ -72,14 +97,23 @@ def _shown(question: Question, known: Mapping[str, str | None]) -> str:
     return next((each.title for each in question.choices if each.value == answer), answer)
 
 
-def _answered(wizard: Wizard, answers: Answers, question: Question, answer: str) -> Answers:
-    """With this answer, and without those that do not matter after it."""
-    now = answers.with_answer(question.key, answer)
-    known = wizard.known(now)
-    return now.only({each.key for each in QUESTIONS if is_relevant(each, known)})
+def _change(person: Person, wizard: Wizard, question: Question, answers: Answers) -> Answers | None:
+    """The answers with another one to this question; None where the person goes back."""
+    answer = _answer(person, wizard, question, answers, can_go_back=True)
+    return None if isinstance(answer, Back) else answers.with_answer(question.key, answer)
 
 
 def _ask(
+    person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
+) -> Answers:
+    """The answers with one to this question, or without the one before."""
+    answer = _answer(person, wizard, question, answers, can_go_back=can_go_back)
+    if isinstance(answer, Back):
+        return answers.back()
+    return answers.with_answer(question.key, answer)
+
+
+def _answer(
     person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
 ) -> str | Back:
     return person.ask(

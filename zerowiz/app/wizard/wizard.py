@@ -87,6 +87,11 @@ class Wizard:
         is_there = not self._nearby and Path(DEFAULT_SCRIPT).is_file()
         return DEFAULT_SCRIPT if is_there else None
 
+    def forget(self) -> None:
+        """Read scripts, models and named machines again: the person may have edited them."""
+        for read in (self._machines, self._facts, self._models, self._recalled):
+            read.clear()
+
     def detected(self) -> tuple[str, str, str]:
         """What is known before anything is asked, in three lines."""
         script = self._script and self.facts(Answers())
@@ -148,7 +153,8 @@ class Wizard:
         found: dict[str, str | None] = {}
         if self._here is None or self._typed.machine is not None:
             found["machine"] = self._typed.machine
-        if self._script is None or len(self._nearby) > 1:
+        is_other = "script" in answers.by_key
+        if self._script is None or len(self._nearby) > 1 or is_other:
             found["script"] = self._script
         script = self.script(answers)
         if script is not None:
@@ -193,11 +199,13 @@ class Wizard:
         """The question with what was found here as a menu, and what was answered before."""
         match question.key:
             case "script":
+                # Where one was named, others matter only once it is refused.
+                nearby = self._nearby or tuple(find_scripts(Path()))
                 default = next(
-                    (f.path for f in self._nearby if f.path == DEFAULT_SCRIPT),
-                    self._nearby[0].path if self._nearby else None,
+                    (f.path for f in nearby if f.path == DEFAULT_SCRIPT),
+                    nearby[0].path if nearby else None,
                 )
-                found = [(f.path, sentences.convention(f)) for f in self._nearby]
+                found = [(f.path, sentences.convention(f)) for f in nearby]
                 question = _menu(question, found, default)
             case "model":
                 models = find_models(Path(), os.environ)
