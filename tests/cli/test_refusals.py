@@ -55,6 +55,7 @@ def test_a_script_is_read_again_once_it_was_edited(terminal: Open, script: Path)
     # Nothing was edited yet.
     person.reply(REFUSED, ENTER)
     person.wait_for(f"{REFUSED} try again")
+    person.wait_for("> try again")
     script.write_text(HF_IN_CODE)
     person.reply("> try again", ENTER)
     person.reply("Launch now?", "only write" + ENTER)
