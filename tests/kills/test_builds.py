@@ -125,6 +125,6 @@ def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
         return
     done = run(argv, env, tmp_path)
     assert 0 == done.returncode, done.stderr[-4000:]
-    assert (way == "--supervise") == (f"note: removed `{lock}`" in done.stderr)
+    assert (way == "--supervise") == (f"note: removed the lock `{lock}`" in done.stderr)
     assert "step 1" in done.stdout
     assert [] == [*lock.parent.glob("lock*")]
