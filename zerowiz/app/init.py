@@ -274,7 +274,7 @@ def _with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) -
 
 
 def _can_launch(plan: Plan, person: Person) -> bool:
-    """Whether this machine trains the plan; the person hears why not where that can be mended."""
+    """Whether this machine trains the plan; the person hears why not where that can be changed."""
     from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
 
     options = plan.options

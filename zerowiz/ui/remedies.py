@@ -11,7 +11,7 @@ from zerowiz.core.strategy import Offload
 from zerowiz.ui.text.table import say
 from zerowiz.ui.text.units import gib, seconds, size_of
 
-_STRATEGIES: Mapping[str, str] = {
+STRATEGIES: Mapping[str, str] = {
     "ddp": "DDP",
     "zero1": "ZeRO-1",
     "zero2": "ZeRO-2",
@@ -20,6 +20,7 @@ _STRATEGIES: Mapping[str, str] = {
     "zero3-offload-optimizer": "ZeRO-3 with the optimizer offloaded",
     "zero3-offload": "ZeRO-3 with everything offloaded",
 }
+"""Each strategy in words, by its name."""
 _VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "just fits",
@@ -42,7 +43,7 @@ def options(remedy: Remedy) -> str:
 
 def strategy(name: str) -> str:
     """A strategy in words: `ZeRO-3 with the optimizer offloaded`."""
-    return _STRATEGIES.get(name, name)
+    return STRATEGIES.get(name, name)
 
 
 def fits(name: str, verdict: Verdict) -> str:

@@ -19,6 +19,7 @@ from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
+from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text.units import (
     bare_gib,
     count,
@@ -500,15 +501,7 @@ def assumption(value: Assumption) -> str:
 
 
 _PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
-    PairedSetting.STRATEGY: {
-        "ddp": "DDP",
-        "zero1": "ZeRO-1",
-        "zero2": "ZeRO-2",
-        "zero3": "ZeRO-3",
-        "zero2-offload": "ZeRO-2 with the optimizer offloaded",
-        "zero3-offload-optimizer": "ZeRO-3 with the optimizer offloaded",
-        "zero3-offload": "ZeRO-3 with everything offloaded",
-    },
+    PairedSetting.STRATEGY: STRATEGIES,
     PairedSetting.ACCUMULATION: {
         "1": "no accumulation",
         "2": "2 to 7 micro-steps",

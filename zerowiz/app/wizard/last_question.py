@@ -90,7 +90,7 @@ def ask_refused(
     can_change: bool,
     can_go_back: bool,
 ) -> LastAnswer | Back:
-    """What the person wants after a refusal, which they are told with its hints.
+    """What the person wants after a refusal, which is shown with its hints.
 
     Args:
         person: Answers.
