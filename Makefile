@@ -31,8 +31,8 @@ demo: $(STAMP)  ## train a small model twice: with room, and under a budget that
 # What starts ranks takes all cores of a small machine.
 ALONE := deepspeed or package
 define PYTEST
-	@echo "==> tests that start no ranks, two at a time"
-	$(BIN)/python -m pytest $(1) -n 2 --dist worksteal -m "not ($(ALONE))"
+	@echo "==> tests that start no ranks, three at a time: many wait for a terminal"
+	$(BIN)/python -m pytest $(1) -n 3 --dist worksteal -m "not ($(ALONE))"
 	@echo "==> tests with real DeepSpeed ranks"
 	$(BIN)/python -m pytest $(1) -m "$(ALONE)"
 endef
