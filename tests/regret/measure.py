@@ -25,6 +25,8 @@ START_SECONDS = 2 * run_timing.START_SECONDS
 """To load the libraries, for the ones and for the others."""
 # One case does not cost the others their time.
 _CASE_DEADLINE_S = 120
+# What is kept for each of them: without the choice a job has no figure.
+_FRESH_SECONDS = 15
 
 
 class Runs(Struct, frozen=True, kw_only=True):
@@ -48,11 +50,12 @@ def measure(runs: Runs, out: Path, until: float, options: Options) -> int:
     environ, left = dict(os.environ), {case["id"]: case for case in runs.swept}
     machine = run_timing.machine_of(options)
     rates = find_rates(machine, read_gpu_table())
-    for row in run_timing.run(runs.swept, until, machine, rates) if left else ():
+    swept_until = until - _FRESH_SECONDS * len(runs.fresh)
+    for row in run_timing.run(runs.swept, swept_until, machine, rates) if left else ():
         if seconds_of(row) is not None:
             append_line(out, json.dumps(row))
             del left[row["id"]]
-    # What fits as predicted but did not beside others is run again, as a job would.
+    # What fits as predicted but did not beside others is run again, as a job would, if there is time.
     fresh = [*runs.fresh, *left.values()]
     return _measure_fresh(fresh, out, until, options, environ) if fresh else 0
 

@@ -25,6 +25,7 @@ from speed.sweep import by_engine, sweep
 from speed.timing_cases import (
     AGAIN,
     MODELS,
+    SETTINGS,
     TIMING_FILE,
     Candidate,
     choose,
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("--host-memory", help="of its host, where less is read")
     parser.add_argument("--accelerator", choices=["cuda", "cpu"])
     parser.add_argument("--model", action="append", help="of tests/models, or a size; repeatable")
+    parser.add_argument("--strategy", action="append", help="of STRATEGIES; repeatable")
     parser.add_argument("--limit", type=int, help="at most so many cases")
     asked = parser.parse_args()
     began = time.time()
@@ -143,7 +145,9 @@ def main() -> int:
     )
     machine = machine_of(options)
     rates, timed = find_rates(machine, read_gpu_table()), read_timed(asked.out)
-    candidates = list(find_candidates(asked.model or MODELS, machine, rates))
+    found = find_candidates(asked.model or MODELS, machine, rates)
+    wanted = asked.strategy or SETTINGS["strategy"]
+    candidates = [each for each in found if each.point["strategy"] in wanted]
     here = [point_of(row) for row in timed if row["gpus"] == machine.world_size]
     # What runs took less than was thought leaves time for more.
     budget_seconds = MORE * (asked.budget_seconds - START_SECONDS)

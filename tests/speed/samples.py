@@ -35,6 +35,8 @@ DISTURBED = frozenset({"2026-11-grid.jsonl", "2026-11-trl.jsonl", "launches.json
 _LEAST_STEPS, _UNSTEADY = 3, 0.15
 # Rented by the GPU, with so many cores for each; of PCIe 5.0 x16 (docs/concepts/links.md).
 _CORES_EACH, _PCIE_BYTES_PER_S = 16, 63_000_000_000
+# Of rows that do not say it: what was read beside an H200 of the same renter.
+_PYTHON_CALL_SECONDS = 87e-9
 
 
 class Sample(NamedTuple):
@@ -105,10 +107,13 @@ def _seconds(row: Row) -> tuple[float, bool] | None:
 
 
 @cache
-def machine_of(gpu: str, gpus: int, *, p2p: bool, cores: int) -> Machine:
+def machine_of(
+    gpu: str, gpus: int, *, p2p: bool, cores: int, python_call_seconds: float
+) -> Machine:
     """What a row ran on; without peer-to-peer the GPUs talk through the host."""
     machine = parse_spec(f"{gpus}x{gpu}", read_gpu_table())
-    machine = replace(machine, host=replace(machine.host, cores=cores))
+    host = replace(machine.host, cores=cores, python_call_seconds=python_call_seconds)
+    machine = replace(machine, host=host)
     if p2p or gpus == 1:
         return machine
     # A spec knows no slots, as a machine that is read does.
@@ -129,7 +134,13 @@ def sample_of(row: Row) -> Sample | None:
         return None
     gpus = row["gpus"]
     cores = row.get("cpu_cores") or _CORES_EACH * gpus
-    machine = machine_of(spec, gpus, p2p=row.get("nccl_p2p") is not False, cores=cores)
+    machine = machine_of(
+        spec,
+        gpus,
+        p2p=row.get("nccl_p2p") is not False,
+        cores=cores,
+        python_call_seconds=row.get("python_call_seconds") or _PYTHON_CALL_SECONDS,
+    )
     rates = find_rates(machine, read_gpu_table())
     assert rates is not None
     seconds, free_running = timed

@@ -46,6 +46,8 @@ class Host(Struct, frozen=True, kw_only=True):
     """The limit that decides it: `MemAvailable`, `cgroup v2`, `cgroup v1`, `SLURM` ..."""
     cores: Count | None = None
     """Those that this process may run on: by its affinity, and whole cores of a cgroup's quota."""
+    python_call_seconds: float | None = None
+    """What a call takes in Python: it launches the GPU's work. Read beside GPUs alone."""
     numa_nodes: Count | None = None
     """Those with cores; on a Grace machine the memory of a GPU is a NUMA node without cores."""
     shm_bytes: Count | None = None

@@ -265,6 +265,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         available_bytes=tightest.available_bytes,
         available_by=tightest.available_by,
         cores=least(host.cores for host in hosts),
+        python_call_seconds=_most(host.python_call_seconds for host in hosts),
         numa_nodes=least(host.numa_nodes for host in hosts),
         shm_bytes=least(host.shm_bytes for host in hosts),
         memlock_bytes=least(host.memlock_bytes for host in hosts),
@@ -272,6 +273,12 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         computes_bf16=_all_true(host.computes_bf16 for host in hosts),
         computes_fp16=_all_true(host.computes_fp16 for host in hosts),
     )
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    """The largest; unknown where any is."""
+    known = [*values]
+    return None if None in known else max(filter(None, known), default=None)
 
 
 def _all_true(values: Iterable[bool | None]) -> bool | None:

@@ -2,6 +2,9 @@
 
 from msgspec import Struct
 
+from zerowiz.core.machine.host import Host
+from zerowiz.core.values import replace
+
 
 class Costs(Struct, frozen=True, kw_only=True):
     """What hardware and software take, beyond the nominal rates of a data sheet."""
@@ -14,6 +17,10 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Of the nominal memory bandwidth, reached by a kernel that only moves bytes."""
     forward_passes: float
     """Bytes that forward's small kernels move for each byte that it keeps; backward twice that."""
+    python_call_seconds: float
+    """Of the host that the times of Python below are of; those of another one are in proportion."""
+    unknown_python_call_seconds: float
+    """Of a host that nobody timed."""
     host_seconds: float
     """Of Python and launches, for each module with weights, forward or backward."""
     hook_seconds: float
@@ -52,24 +59,41 @@ class Costs(Struct, frozen=True, kw_only=True):
     """By which steps are longer near the limit of memory, where the allocator flushes."""
 
 
-# What has no source of its own was fitted by `python tests/speed/fit.py --fit`, on the fitted steps
-# of tests/measured at stages 0 to 2 (samples.py says which): they were synchronised at each phase.
+_OF_THE_HOST = (
+    *("host_seconds", "hook_seconds", "gather_seconds", "micro_step_seconds"),
+    *("gradient_seconds", "step_seconds", "fixed_seconds"),
+)
+
+
+def on_host(costs: Costs, host: Host) -> Costs:
+    """The constants with the times of this host."""
+    call_seconds = host.python_call_seconds or costs.unknown_python_call_seconds
+    factor = call_seconds / costs.python_call_seconds
+    return replace(costs, **{name: factor * getattr(costs, name) for name in _OF_THE_HOST})
+
+
+# What has no source of its own was fitted by `python tests/speed/fit.py --fit --free-running`, on
+# the fitted steps of tests/measured/times: nothing was synchronised inside them.
 COSTS = Costs(
-    product_fraction=0.66,
-    attention_fraction=0.59,
+    product_fraction=0.69,
+    attention_fraction=0.82,
     # Not fitted: what large copies usually reach; `forward_passes` is fitted beside it.
     memory_fraction=0.80,
-    forward_passes=3.5,
-    host_seconds=138e-6,
-    # No steady step of stage 3 ran freely in tests/measured. Published (public_times.json, qwen): a
-    # micro-step of 256 tokens takes a 1.8B model 0.26 s on one A100, where nothing is gathered, and
-    # a 7B model 0.50 s on two, of which `host_seconds` are 0.11 and 0.13.
-    hook_seconds=150e-6,
+    forward_passes=3.4,
+    # tests/measured/README.md: of the rented host beside one H200.
+    python_call_seconds=87e-9,
+    # Fitted on the times of qwen at stage 3 in public_times.json, where Python decides: servers that
+    # are not shared run it faster.
+    unknown_python_call_seconds=60e-9,
+    host_seconds=143e-6,
+    hook_seconds=307e-6,
+    # Nothing is gathered on one GPU. Published (public_times.json, qwen): a micro-step of 256 tokens
+    # takes a 7B model 0.50 s on two A100s, and a 1.8B model 0.26 s on one.
     gather_seconds=240e-6,
-    micro_step_seconds=19.6e-3,
-    gradient_seconds=13e-6,
-    step_seconds=44e-6,
-    fixed_seconds=9.1e-3,
+    micro_step_seconds=3.2e-3,
+    gradient_seconds=79e-6,
+    step_seconds=41e-6,
+    fixed_seconds=20e-3,
     # tests/measured/links.json: 1 GiB over NVLink 0.58 (reduce-scatter) to 0.72 (all-reduce),
     # with NCCL_P2P_DISABLE=1 0.40 to 0.46. Between nodes nothing was measured.
     nvlink_fraction=0.60,
@@ -85,7 +109,7 @@ COSTS = Costs(
     queued_seconds=10e-6,
     # Not fitted: what copies from pinned memory usually reach.
     pcie_fraction=0.70,
-    core_bytes_per_s=5.45e9,
+    core_bytes_per_s=7.1e9,
     # Not fitted: twelve channels of DDR5-4800 have 460 GB/s, and half of that is usual.
     host_bytes_per_s=200e9,
     # The cores of the measured machines, by their GPUs.

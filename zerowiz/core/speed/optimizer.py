@@ -48,8 +48,9 @@ def step_optimizer(
     """
     params = r.share if Part.OPTIMIZER in r.strategy.sharded else r.trainable
     # Stages 1 and 2 step one flat vector; stage 0's wrapper casts, scales and copies tensor by
-    # tensor (fp16/unfused_optimizer.py, step), and stage 3 partitions them so.
-    apart = 0 if r.strategy.cuts_shares else tensors
+    # tensor (fp16/unfused_optimizer.py, step), and stage 3 partitions them so. Offloaded, stages 1
+    # and 2 too wait for the norm of each (complete_grad_norm_calculation_for_cpu_offload).
+    apart = 0 if r.strategy.cuts_shares and not r.offloaded else tensors
     launched = costs.fixed_seconds + costs.step_seconds * apart
     moved_bytes = params * _stepped_bytes(r)
     if not r.offloaded:

@@ -22,7 +22,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.communication import regathered_bytes, whole_bytes
 from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
-from zerowiz.core.speed.costs import COSTS, Costs
+from zerowiz.core.speed.costs import COSTS, Costs, on_host
 from zerowiz.core.speed.doubts import doubt_fraction
 from zerowiz.core.speed.links import find_ring
 from zerowiz.core.speed.optimizer import Stepping, step_optimizer
@@ -195,14 +195,21 @@ def _seconds(
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
         total.add(_beside(incoming, busy, 0.0, costs), times)
 
+    each_time = _reduces_each_micro_step(r)
     backward, busy = _phase(passes.backward, again * host, again * hooks + reducing)
-    total.add(backward, micro_steps)
+    if each_time:
+        total.add(backward, micro_steps)
+    else:
+        # Stage 1 accumulates where the gradients are, and reduces behind the last backward alone
+        # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
+        total.add(backward)
+        quiet, _ = _phase(passes.backward, again * host, again * hooks)
+        total.add(quiet, micro_steps - 1)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
     if not sent.overlaps:
-        times = micro_steps if _reduces_each_micro_step(r) else 1
-        total.add(behind, times)
-    elif _reduces_each_micro_step(r):
+        total.add(behind, micro_steps if each_time else 1)
+    elif each_time:
         both = _Sum()
         both.add(incoming)
         both.add(behind)
@@ -285,7 +292,8 @@ def predict_step_time(
         flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
     if rates is None or flop_per_s is None:
         return None
-    seconds = _seconds(model, rank, machine, rates, flop_per_s, costs)
+    here = on_host(costs, machine.host)
+    seconds = _seconds(model, rank, machine, rates, flop_per_s, here)
     if tight:
         seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())
     return _step_time(model, rank, machine, _terms(seconds, calibration), calibration, tight=tight)
