@@ -127,6 +127,7 @@ def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     reporter: Reporter = SILENT
     reporter.note("a note")
     reporter.error(PreflightError("it failed"))
-    with reporter.progress("asking nodes", 2) as advance:
-        advance("n1")
+    with reporter.wait("asking nodes", 2) as wait:
+        wait.at("n1")
+        wait.done("n1")
     assert ("", "") == capsys.readouterr()

@@ -19,6 +19,7 @@ from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
 from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, settable, with_plain
+from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.dsconfig.write import write_config as render_values
@@ -300,9 +301,10 @@ def plan_with(
     machine: Machine,
     facts: "ScriptFacts | None" = None,
     script_args: Sequence[str] = (),
+    reporter: Reporter = SILENT,
 ) -> PlanResult:
     """Decide with these options on this machine: what `plan` and `zerowiz plan` do."""
-    return PlanResult(decided=plan_options(options, machine, facts, script_args))
+    return PlanResult(decided=plan_options(options, machine, facts, script_args, reporter))
 
 
 def find_machines(

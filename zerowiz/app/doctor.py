@@ -50,6 +50,8 @@ from zerowiz.probe.machine.scheduler import parse_count
 
 T = TypeVar("T")
 
+_CHECKING = "checking what a job needs here"
+
 
 class _Examination(Struct, frozen=True, kw_only=True):
     """What is examined, and the findings of the steps of a launch that failed."""
@@ -159,13 +161,15 @@ def _examine(examination: _Examination, node: NodeRank | None) -> tuple[Prefligh
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
     if plan is None or machine is None:
-        return (*examination.refused, *check_any_job(program, machine, environ))
+        with examination.reporter.wait(_CHECKING):
+            return (*examination.refused, *check_any_job(program, machine, environ))
     port = None if examination.options.hostfile else _said_port(node, machine)
     strategy = require_strategy(plan)
-    inputs = preflight_input(
-        plan, facts, strategy, examination.script_args, program, environ, master_port=port
-    )
-    return (*examination.refused, *examine(inputs))
+    with examination.reporter.wait(_CHECKING):
+        inputs = preflight_input(
+            plan, facts, strategy, examination.script_args, program, environ, master_port=port
+        )
+        return (*examination.refused, *examine(inputs))
 
 
 def _find_machine(examination: _Examination) -> Machine:
@@ -207,7 +211,8 @@ def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | No
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    plan = plan_options(answer(options, asked, by_default), machine, facts, words)
+    said = answer(options, asked, by_default)
+    plan = plan_options(said, machine, facts, words, examination.reporter)
     strategy = require_strategy(plan)
     if facts is not None:
         check_own_config(options, machine, facts, words, examination.reporter)

@@ -25,7 +25,7 @@ from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.yaml_config import ready_values
 from zerowiz.core.codec import encode
-from zerowiz.core.launch.doctor.ops import BUILT_BY
+from zerowiz.core.launch.doctor.ops import BUILT_BY, Op
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measure.keep import keep_run
@@ -113,7 +113,7 @@ def plan_measurement(
             for trial in _trials_of(options, machine, loop, reporter, every=every)
         )
     )
-    planned = _plan_all(trials, machine, trace=options.trace)
+    planned = _plan_all(trials, machine, reporter, trace=options.trace)
     if listed:
         # Many runs share a note. Of a run by options the notes were said when it was decided.
         for note in dict.fromkeys(note for _, notes in planned for note in notes):
@@ -148,11 +148,14 @@ def run_measurement(
     comparisons: list[Comparison] = []
     environ = {name: value for name, value in os.environ.items() if name not in _OF_A_CASE}
     ops = [BUILT_BY[builder] for builder in batch.ops]
-    check_locks(batch.launcher[0], {**environ, **batch.env}, ops, reporter)
+    compiled = check_locks(batch.launcher[0], {**environ, **batch.env}, ops, reporter)
     with (
-        reporter.progress("Measuring", len(planned)) as advance,
-        closing(run_batch(batch, environ)) as ended,
+        reporter.wait("measuring", len(planned)) as wait,
+        closing(
+            run_batch(batch, environ, lambda index: wait.at(str(planned[index].trial.id)))
+        ) as ended,
     ):
+        wait.at(_before_first(compiled))
         for each in ended:
             plan = planned[each.index]
             row = make_row(plan, each.ends, machine.accelerator)
@@ -161,8 +164,15 @@ def run_measurement(
             comparisons.append(compare(plan, row))
             _keep(plan, comparisons[-1], reporter)
             on_result(comparisons[-1], each.log_tail)
-            advance(str(plan.trial.id))
+            wait.done(str(plan.trial.id))
     return comparisons
+
+
+def _before_first(compiled: Sequence[Op]) -> str:
+    """What the ranks do before the first case begins."""
+    if not compiled:
+        return "loading torch and DeepSpeed"
+    return f"DeepSpeed compiles {', '.join(op.name for op in compiled)}"
 
 
 def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> None:
@@ -249,7 +259,7 @@ def _trials_of(
     named = options.stage not in {None, "auto"}
     reader = INTEGRATIONS[loop]
     asked = replace(options, integration=reader, force=options.force or (named and not every))
-    plan = plan_options(asked, machine, None, ())
+    plan = plan_options(asked, machine, None, (), reporter)
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
     job, own = plan.request.job, options.config
@@ -290,7 +300,7 @@ def _under(strategy: Strategy, trial: Trial) -> Trial:
 
 
 def _plan_all(
-    trials: Sequence[Trial], machine: Machine, *, trace: bool | None
+    trials: Sequence[Trial], machine: Machine, reporter: Reporter, *, trace: bool | None
 ) -> list[tuple[PlannedTrial, Notes]]:
     """Every case as it will run, and what its prediction rests on."""
     release, rates = read_transformers_release(), find_rates(machine, read_gpu_table())
@@ -299,6 +309,7 @@ def _plan_all(
             replace(trial, workload=replace(trial.workload, transformers_version=release)),
             machine,
             rates,
+            reporter,
             trace=trace,
         )
         for trial in trials
@@ -306,11 +317,16 @@ def _plan_all(
 
 
 def _plan(
-    trial: Trial, machine: Machine, rates: GpuRates | None, *, trace: bool | None
+    trial: Trial,
+    machine: Machine,
+    rates: GpuRates | None,
+    reporter: Reporter,
+    *,
+    trace: bool | None,
 ) -> tuple[PlannedTrial, Notes]:
     """The case as it will run, and what its prediction rests on."""
     trial = replace(trial, config=trial.config or read_config_json(trial.model))
-    read = _read(trial, trace=trace)
+    read = _read(trial, reporter, trace=trace)
     if isinstance(read, str):
         return plan_trial(trial, machine, read), ()
     if not trial.config:
@@ -318,7 +334,7 @@ def _plan(
     return plan_trial(trial, machine, read.model, read.traced, rates), read.notes
 
 
-def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:
+def _read(trial: Trial, reporter: Reporter, *, trace: bool | None) -> ReadModel | str:
     """The model as the estimator counts it, or why it cannot.
 
     Raises:
@@ -328,8 +344,8 @@ def _read(trial: Trial, *, trace: bool | None) -> ReadModel | str:
     try:
         if trial.config:
             named = (Path(trial.model).name, trial.config)
-            return count_or_trace(trial.model, named, workload, os.environ, trace=trace)
-        return read_and_trace(trial.model, workload, os.environ, trace=trace)
+            return count_or_trace(trial.model, named, workload, os.environ, reporter, trace=trace)
+        return read_and_trace(trial.model, workload, os.environ, reporter, trace=trace)
     except ZerowizError as error:
         if not trial.config:
             raise

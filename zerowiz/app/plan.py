@@ -35,7 +35,7 @@ def plan_job(
         script_args: The words after it.
         options: What was said.
         question: What was said of the run's length and of prices.
-        reporter: Hears how many nodes of a hostfile have answered.
+        reporter: Hears what is waited for: the nodes of a hostfile, the hub, a trace.
 
     Raises:
         ZerowizError: The script cannot be read, nobody says which model, or the options contradict
@@ -51,8 +51,9 @@ def plan_job(
     if machine is None:
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
 
-        return find_machines(options, facts, script_args, question)
-    result = plan_with(options, machine, facts, script_args)
+        with reporter.wait("planning for every machine of the tables"):
+            return find_machines(options, facts, script_args, question)
+    result = plan_with(options, machine, facts, script_args, reporter)
     if facts is not None:
         from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - most plans are for no script
 

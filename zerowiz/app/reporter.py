@@ -1,6 +1,6 @@
 """What use cases say while they work, to whoever listens: a terminal, or nobody."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from zerowiz.core.script import ScriptFacts
     from zerowiz.core.strategy import Strategy
 
-Advance = Callable[[str], None]
-"""Takes the name of each thing that is done."""
+
+class Wait(Protocol):
+    """A wait that goes on, and what it has come to."""
+
+    def at(self, what: str) -> None:
+        """What it waits for now."""
+
+    def done(self, name: str) -> None:
+        """One of the things that it waits for is done."""
 
 
 class Reporter(Protocol):
@@ -48,8 +55,16 @@ class Reporter(Protocol):
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """What writing the files would lose."""
 
-    def progress(self, label: str, total: int) -> AbstractContextManager[Advance]:
-        """A wait for so many things."""
+    def wait(
+        self, label: str, total: int | None = None, usual_seconds: int | None = None
+    ) -> AbstractContextManager[Wait]:
+        """A wait that may last longer than half a second.
+
+        Args:
+            label: What is waited for: `tracing the model`.
+            total: How many things are done one after the other; None where they are not counted.
+            usual_seconds: How long it takes as a rule, where nothing is counted.
+        """
 
 
 class LaunchReporter(Reporter, Protocol):
@@ -68,6 +83,16 @@ class LaunchReporter(Reporter, Protocol):
         """What is tried next."""
 
 
+class _UnseenWait:
+    """Nobody is told how far it is."""
+
+    def at(self, what: str) -> None:
+        """Nobody looks."""
+
+    def done(self, name: str) -> None:
+        """Nobody counts."""
+
+
 class SilentReporter:
     """Says nothing: for Python code that calls a use case."""
 
@@ -76,10 +101,12 @@ class SilentReporter:
 
     note = event = error = script = decision = strategies = losses = _ignore
 
-    def progress(self, label: str, total: int) -> AbstractContextManager[Advance]:
+    def wait(
+        self, label: str, total: int | None = None, usual_seconds: int | None = None
+    ) -> AbstractContextManager[Wait]:
         """Nobody waits."""
-        del label, total
-        return nullcontext(lambda _name: None)
+        del label, total, usual_seconds
+        return nullcontext(_UnseenWait())
 
 
 SILENT: Reporter = SilentReporter()

@@ -29,7 +29,7 @@ def doctor(
     ] = None,
 ) -> None:
     """Check, before a job starts, for what would make it fail here"""
-    reporter = TerminalReporter(quiet=options.quiet)
+    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     findings = find_preflight_findings(script, tuple(args or ()), options, reporter)
     if options.as_json:
         write_json(encode_findings(findings, __version__))

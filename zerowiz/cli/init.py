@@ -47,7 +47,7 @@ def init(
     _check_options(options, launch=launch)
     person = find_person(os.environ, yes=options.yes or options.as_json)
     reporter = (
-        TerminalLaunchReporter(quiet=options.quiet)
+        TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
         if person is None
         else WizardReporter(quiet=options.quiet, stream=person.stream)
     )

@@ -86,7 +86,9 @@ def launch(
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
     _check_options(options, supervise=supervise, escalate=escalate)
-    reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=False)
+    reporter = TerminalLaunchReporter(
+        quiet=options.quiet, with_table=False, with_waits=not options.as_json
+    )
     how = RunOptions(
         supervise=supervise,
         policy=RestartPolicy(escalate=escalate, max_attempts=max_attempts),

@@ -66,7 +66,7 @@ def machine(
         output_dir=disk,
         force=force,
     )
-    reporter = TerminalReporter()
+    reporter = TerminalReporter(with_waits=not as_json)
     seen = see_machine(options, save, reporter, deadline_s=deadline)
     if as_json:
         write_json(seen.describe())

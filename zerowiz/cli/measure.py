@@ -79,7 +79,7 @@ def measure(
         _refuse_beside_script(given)
         _measure_script(script, tuple(args or ()), options, steps or _SCRIPT_STEPS, deadline)
         return
-    reporter = TerminalReporter(quiet=options.quiet)
+    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     planned = plan_measurement(
         options,
         cases,
@@ -143,7 +143,9 @@ def _measure_script(
     from zerowiz.ui import show  # noqa: PLC0415
     from zerowiz.ui.launch_reporter import TerminalLaunchReporter  # noqa: PLC0415
 
-    reporter = TerminalLaunchReporter(quiet=options.quiet, with_table=False)
+    reporter = TerminalLaunchReporter(
+        quiet=options.quiet, with_table=False, with_waits=not options.as_json
+    )
     start = plan_script(script, args, options, reporter)
     if options.dry_run:
         show.launch(start.launch_plan, sys.stdout)

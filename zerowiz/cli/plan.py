@@ -46,7 +46,7 @@ def plan(
     limits: Annotated[bool, option_of(settings.LIMITS)] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
-    reporter = TerminalReporter(quiet=options.quiet)
+    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,8 @@ _PATIENCE_S = {**PATIENCE_S, signal.SIGTERM: 5.0}
 # Every process of the job has this variable, with the folder as its value.
 _JOB_VARIABLE = "ZEROWIZ_MEASURE"
 _TAIL_LINES = 12
+
+OnBegin = Callable[[int], None]
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -196,12 +198,17 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
         raise PreflightError(f"cannot start `{argv[0]}`: {error.strerror}") from error
 
 
-def _follow(batch: Batch, folder: Path, process: subprocess.Popen[bytes]) -> Iterator[EndedCase]:
+def _follow(
+    batch: Batch, folder: Path, process: subprocess.Popen[bytes], on_begin: OnBegin
+) -> Iterator[EndedCase]:
     """Yield each case as it ends, until all cases have ended or the launcher has."""
     until = time.monotonic() + batch.deadline_s + _GRACE_S
     for index, case in enumerate(batch.cases):
-        ranks = cast("int", case["gpus"])
+        ranks, begun = cast("int", case["gpus"]), False
         while not _has_ended(folder, index, ranks):
+            if not begun and _has_begun(folder, index):
+                begun = True
+                on_begin(index)
             # A case can end between the check above and the end of the launcher.
             gone = process.poll() is not None or time.monotonic() > until
             if gone and not _has_ended(folder, index, ranks):
@@ -212,12 +219,15 @@ def _follow(batch: Batch, folder: Path, process: subprocess.Popen[bytes]) -> Ite
         yield _read_case(folder, index, ranks)
 
 
-def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[EndedCase, None, None]:
+def run_batch(
+    batch: Batch, environ: Mapping[str, str], on_begin: OnBegin = lambda _index: None
+) -> Generator[EndedCase, None, None]:
     """Start the launcher and yield each case as it ends; a case that never began is not yielded.
 
     Args:
         batch: What is measured.
         environ: The caller's environment.
+        on_begin: Takes the index of each case that begins, unless it has ended by then.
 
     Raises:
         PreflightError: The launcher could not be started.
@@ -229,7 +239,7 @@ def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[EndedCase, 
         unrelated = read_children(os.getpid())
         process = _start(batch, folder, environ)
         with _ending_job(process, folder, unrelated):
-            yield from _follow(batch, folder, process)
+            yield from _follow(batch, folder, process, on_begin)
             if not _has_begun(folder, 0):
                 _raise_failed_start(process, folder)
 

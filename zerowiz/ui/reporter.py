@@ -1,7 +1,7 @@
 """Say at a terminal what use cases say while they work: on stderr, where results are not."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
@@ -10,7 +10,7 @@ from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show
-from zerowiz.ui.text.progress import counting
+from zerowiz.ui.text.progress import TerminalWait
 
 
 class TerminalReporter:
@@ -19,14 +19,21 @@ class TerminalReporter:
     Args:
         quiet: Whether a person wants errors and results alone.
         with_table: Whether a decision is said with every strategy and what would help.
+        with_waits: Whether a wait is shown; a program that reads JSON needs none.
         stream: Where it is said, if not on stderr as it is then.
     """
 
     def __init__(
-        self, *, quiet: bool = False, with_table: bool = True, stream: TextIO | None = None
+        self,
+        *,
+        quiet: bool = False,
+        with_table: bool = True,
+        with_waits: bool = True,
+        stream: TextIO | None = None,
     ) -> None:
         self.quiet = quiet
         self.with_table = with_table
+        self.with_waits = with_waits and not quiet
         self._stream = stream
 
     @property
@@ -79,6 +86,10 @@ class TerminalReporter:
                 diff.losses(losses, self.stream)
                 self.stream.write("\n")
 
-    def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
-        """A bar on a terminal, nothing elsewhere."""
-        return counting(label, total, sys.stderr)
+    def wait(
+        self, label: str, total: int | None = None, usual_seconds: int | None = None
+    ) -> AbstractContextManager[TerminalWait]:
+        """A line on a terminal, as long as it lasts; nothing elsewhere."""
+        # What is drawn moves the cursor: a stream that counts its rows would count too many.
+        stream = sys.stderr if self.with_waits else None
+        return TerminalWait(label, stream, total, usual_seconds)

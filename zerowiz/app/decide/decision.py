@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.reporter import Reporter
+from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
@@ -71,9 +71,10 @@ def _follow(
     facts: ScriptFacts | None,
     script_args: Sequence[str],
     read: ReadModel | None = None,
+    reporter: Reporter = SILENT,
 ) -> tuple[Request, _Followed]:
     """The request as it was made first, and what was decided for it."""
-    request = make_request(options, machine, facts, script_args, read)
+    request = make_request(options, machine, facts, script_args, read, reporter)
     if facts is not None:
         check_method(facts, request.job.workload.method)
     found = _search(options, request)
@@ -111,10 +112,14 @@ def follow_options(
 
 
 def plan_options(
-    options: Options, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    reporter: Reporter = SILENT,
 ) -> Plan:
     """Decide with these options on this machine, and choose what nobody decided."""
-    request, followed = _follow(options, machine, facts, script_args)
+    request, followed = _follow(options, machine, facts, script_args, reporter=reporter)
     chosen, found, decision = followed.request, followed.found, followed.decision
     finding = _Finding(options, request, facts, script_args)
     return Plan(
@@ -536,7 +541,7 @@ def decide_or_back(
 
     Going back undoes the remedy that was taken last; where there is none it is the answer.
     """
-    plan = plan_options(options, machine, facts, script_args)
+    plan = plan_options(options, machine, facts, script_args, reporter)
     note_basis(plan, reporter)
     reporter.script(facts)
     reporter.decision(plan.decision, plan.remedies)

@@ -247,7 +247,8 @@ def start_planned(
     """
     machine = plan.request.job.machine
     strategy = require_strategy(plan)
-    launch_plan = plan_launch(plan, facts, script_args, strategy, run)
+    with reporter.wait("preparing the launch"):
+        launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
         check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)

@@ -8,7 +8,7 @@ from zerowiz.app.decide.decision import Plan
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.dsconfig.write import write_config
 from zerowiz.core.launch.doctor import script
-from zerowiz.core.launch.doctor.builds import WAITS, dead_locks, judge_lock
+from zerowiz.core.launch.doctor.builds import WAITS, dead_locks, judge_lock, will_compile
 from zerowiz.core.launch.doctor.examine import examine
 from zerowiz.core.launch.doctor.facts import Lock
 from zerowiz.core.launch.doctor.finding import PreflightFinding
@@ -54,10 +54,11 @@ def check_start(
     """
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
-    inputs = preflight_input(
-        plan, facts, strategy, script_args, program, environ, master_port=master_port
-    )
-    findings = examine(inputs)
+    with reporter.wait("checking what the job needs"):
+        inputs = preflight_input(
+            plan, facts, strategy, script_args, program, environ, master_port=master_port
+        )
+        findings = examine(inputs)
     note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
     if not options.dry_run:
@@ -167,8 +168,10 @@ def take_over(locks: Sequence[Lock], reporter: Reporter) -> None:
 
 def check_locks(
     program: str, environ: Mapping[str, str], ops: Sequence[Op], reporter: Reporter
-) -> None:
+) -> tuple[Op, ...]:
     """See that ranks which load these ops do not wait for the lock of a build that was killed.
+
+    Returns those that the ranks will compile.
 
     Args:
         program: `deepspeed`.
@@ -181,17 +184,20 @@ def check_locks(
     """
     extensions = read_builds(program, environ, ops, HostFiles())
     if extensions is None:
-        return
+        return ()
     take_over([lock for lock in extensions.locks if lock.left_by_rank], reporter)
     findings = [
         judge_lock(lock, extensions.file_system)
         for lock in extensions.locks
         if not lock.left_by_rank
     ]
+    compiled = tuple(op for op in ops if op.name not in extensions.built)
+    waits = [will_compile(compiled)] if compiled else []
     note_findings(findings, reporter)
-    note_waits(findings, reporter)
+    note_waits([*findings, *waits], reporter)
     for finding in errors_of(findings):
         raise PreflightError(doctor.in_short(finding), *finding.fixes)
+    return compiled
 
 
 def note_script(

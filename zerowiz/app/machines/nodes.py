@@ -40,9 +40,9 @@ def read_fleet(
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
-    with reporter.progress("asking nodes", len(hosts)) as advance:
+    with reporter.wait("asking nodes", len(hosts)) as wait:
         answers = ask_nodes(
-            hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=advance
+            hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=wait.done
         )
     return merge_nodes(answers, slots)
 

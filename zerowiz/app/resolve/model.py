@@ -2,15 +2,24 @@
 
 from collections.abc import Mapping
 
+from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.model.from_unknown import is_unknown
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui import sentences
 
+# Seen on two cores: 10 s for the template's model, as for one of 32 layers.
+_TRACE_S = 10
+
 
 def read_and_trace(
-    text: str, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+    text: str,
+    workload: Workload,
+    environ: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    trace: bool | None,
 ) -> ReadModel:
     """The model that `--model` names.
 
@@ -18,20 +27,28 @@ def read_and_trace(
         text: What was said.
         workload: The micro-step that a trace takes.
         environ: Names the caches and the hub.
+        reporter: Hears what is waited for.
         trace: Whether to trace; None traces what is not known otherwise, if that is possible.
 
     Raises:
         ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
     """
-    named = read_config(text, environ=environ)
+    with reporter.wait(f"reading config.json of `{text}`"):
+        named = read_config(text, environ=environ)
     if named is None:
         notes = (sentences.size_untraced(text),) if trace else ()
         return ReadModel(model=model_of(text, None), notes=notes)
-    return count_or_trace(text, named, workload, environ, trace=trace)
+    return count_or_trace(text, named, workload, environ, reporter, trace=trace)
 
 
 def count_or_trace(
-    text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+    text: str,
+    named: Named,
+    workload: Workload,
+    environ: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    trace: bool | None,
 ) -> ReadModel:
     """The same for a model whose config.json was read already.
 
@@ -42,7 +59,8 @@ def count_or_trace(
         return ReadModel(model=model_of(text, named))
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    return trace_or_guess(text, named, workload, environ, trace=trace)
+    with reporter.wait(f"tracing `{named[0]}` on the meta device", usual_seconds=_TRACE_S):
+        return trace_or_guess(text, named, workload, environ, trace=trace)
 
 
 def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.calibration import read_calibration
 from zerowiz.app.resolve.conflicts import by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
@@ -161,6 +162,7 @@ def make_request(
     facts: ScriptFacts | None,
     script_args: Sequence[str],
     read: ReadModel | None = None,
+    reporter: Reporter = SILENT,
 ) -> Request:
     """The job, the constraints on its decision, and how its config reaches DeepSpeed.
 
@@ -170,6 +172,7 @@ def make_request(
         facts: What the script shows; None without one.
         script_args: The words after the script.
         read: The model where it was read already; None reads it, which may fetch it.
+        reporter: Hears what that waits for.
     """
     environ = os.environ
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
@@ -191,7 +194,7 @@ def make_request(
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None:
-        read = read_and_trace(named, workload, environ, trace=options.trace)
+        read = read_and_trace(named, workload, environ, reporter, trace=options.trace)
     if "sequence_tokens" not in resolved.said:
         workload = _within_positions(workload, read)
     if settings.targets_by_architecture and options.lora_target_modules is None:

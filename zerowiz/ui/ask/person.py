@@ -11,6 +11,7 @@ from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.ask import plain
 from zerowiz.ui.ask.counted import counted
 from zerowiz.ui.ask.transcript import Transcript
+from zerowiz.ui.text.progress import TerminalWait
 
 if TYPE_CHECKING:
     from zerowiz.ui.ask.drawn import Screen
@@ -159,7 +160,8 @@ def _refused(answer: str, check: _Check | None) -> str | None:
     """Why the world does not bear out this answer, and what to do."""
     try:
         if check is not None:
-            check(answer)
+            with TerminalWait(f"checking `{answer}`", sys.stderr):
+                check(answer)
     except ZerowizError as error:
         return spell("\n".join((error.message, *error.hints)))
     return None

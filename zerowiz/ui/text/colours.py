@@ -28,10 +28,14 @@ _SGR: Mapping[Colour, str] = {
 }
 
 
+def is_dumb() -> bool:
+    """Whether the terminal can only print."""
+    return os.environ.get("TERM", "") in _DUMB
+
+
 def is_coloured(stream: TextIO) -> bool:
     """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in _DUMB
-    return stream.isatty() and not plain
+    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
 
 
 def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:

@@ -332,16 +332,21 @@ WAITS = frozenset({BEING_BUILT, COMPILES})
 """What a job waits for when it starts."""
 
 
+def will_compile(ops: Sequence[Op]) -> PreflightFinding:
+    """That a job compiles these ops when it starts."""
+    likely = "likely " if all(op.likely for op in ops) else ""
+    return found(
+        COMPILES,
+        f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about half"
+        " a minute, once",
+    )
+
+
 def _builds(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     being_built = {lock.op for lock in _locks_of(inputs) if lock.holder_pid is not None}
     ops = [op for op in _missing(inputs) if op.name not in being_built]
     if inputs.facts.extensions is not None and ops:
-        likely = "likely " if all(op.likely for op in ops) else ""
-        yield found(
-            COMPILES,
-            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about half"
-            " a minute, once",
-        )
+        yield will_compile(ops)
 
 
 NO_LIBAIO = Rule(

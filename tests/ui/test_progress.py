@@ -1,0 +1,149 @@
+"""What a terminal shows of a wait: nothing of a short one, then how long it lasts and will last."""
+
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+import pyte
+import pytest
+
+from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.text.progress import Pace, TerminalWait
+
+LONG_S = 0.8
+
+
+def last(wait: AbstractContextManager[object]) -> None:
+    with wait:
+        time.sleep(LONG_S)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "50")
+
+
+def shown_by(
+    during: Callable[[TerminalWait], None], total: int | None = None, usual_seconds: int = 60
+) -> bytes:
+    """The bytes that a terminal gets of a wait in which something happens."""
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        label = "asking the nodes of a hostfile that is long"
+        with TerminalWait(label, stream, total, usual_seconds) as waiting:
+            during(waiting)
+        stream.flush()
+        os.set_blocking(ours, False)
+        shown = b""
+        with suppress(BlockingIOError):
+            while True:
+                shown += os.read(ours, 1 << 16)
+        os.close(ours)
+        return shown
+
+
+def lines_of(shown: bytes) -> list[str]:
+    screen = pyte.Screen(50, 10)
+    pyte.ByteStream(screen).feed(shown)
+    return [line.rstrip() for line in screen.display if line.strip()]
+
+
+def test_a_short_wait_shows_nothing() -> None:
+    assert b"" == shown_by(lambda _: None)
+
+
+def test_a_long_wait_fits_its_line_and_leaves_nothing_behind() -> None:
+    shown = shown_by(lambda _: time.sleep(LONG_S))
+    before_the_end = shown[: shown.rindex(b"left")] + b"left"
+    (line,) = lines_of(before_the_end)
+    assert re.fullmatch(r"asking the nodes.*…  0:01, about 0:59 left", line)
+    assert [] == lines_of(shown)
+
+
+def test_what_is_done_is_counted() -> None:
+    def two_of_four(waiting: TerminalWait) -> None:
+        time.sleep(0.6)
+        for name in ("n1", "n2"):
+            waiting.done(name)
+        waiting.at("n3")
+        time.sleep(0.4)
+
+    shown = shown_by(two_of_four, total=4)
+    assert b"2 of 4, 0:01, about 0:00 left" in shown
+
+
+def test_a_terminal_that_can_only_print_gets_one_plain_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    shown = shown_by(lambda _: time.sleep(LONG_S)).decode()
+    assert re.fullmatch(r"asking the nodes of a hostfile that is long \(.*\)\r\n", shown)
+
+
+def test_a_log_gets_nothing() -> None:
+    log = io.StringIO()
+    last(TerminalWait("asking nodes", log))
+    assert "" == log.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "silent", [TerminalReporter(with_waits=False), TerminalReporter(quiet=True)]
+)
+def test_who_wants_results_alone_sees_no_wait(
+    silent: TerminalReporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    last(silent.wait("asking nodes"))
+    assert "" == stderr.getvalue()
+    last(TerminalReporter().wait("asking nodes"))
+    assert "asking nodes" in stderr.getvalue()
+
+
+def test_results_in_a_file_stay_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "out").open("w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+
+        def say(_: TerminalWait) -> None:
+            time.sleep(LONG_S)
+            print("a result")  # noqa: T201 - what a command does
+
+        shown = shown_by(say)
+    assert b"a result" not in shown
+    assert "a result\n" == (tmp_path / "out").read_text(encoding="utf-8")
+
+
+def test_the_time_left_follows_from_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace(5, None)
+    assert "0 of 5, 0:00" == pace.words()
+    now = 160.0
+    pace.advance()
+    assert "1 of 5, 1:00, about 4:00 left" == pace.words()
+    now = 190.0
+    assert "1 of 5, 1:30, about 3:30 left" == pace.words()
+    now = 4160.0
+    pace.advance()
+    assert "2 of 5, 1:07:40, about 1:41:30 left" == pace.words()
+
+
+def test_what_takes_longer_than_usual_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace(None, 10)
+    now = 4.0
+    assert "0:04, about 0:06 left" == pace.words()
+    now = 11.0
+    assert "0:11" == pace.words()
