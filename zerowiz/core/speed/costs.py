@@ -82,13 +82,13 @@ COSTS = Costs(
     forward_passes=3.4,
     # tests/measured/README.md: of the rented host beside one H200.
     python_call_seconds=87e-9,
-    # Fitted on the times of qwen at stage 3 in public_times.json, where Python decides: servers that
-    # are not shared run it faster.
+    # Fitted on the times of qwen at stage 3 in public_times.json, where Python decides: servers
+    # that are not shared run it faster.
     unknown_python_call_seconds=60e-9,
     host_seconds=143e-6,
     hook_seconds=307e-6,
-    # Nothing is gathered on one GPU. Published (public_times.json, qwen): a micro-step of 256 tokens
-    # takes a 7B model 0.50 s on two A100s, and a 1.8B model 0.26 s on one.
+    # Nothing is gathered on one GPU. Published (public_times.json, qwen): a micro-step of 256
+    # tokens takes a 7B model 0.50 s on two A100s, and a 1.8B model 0.26 s on one.
     gather_seconds=240e-6,
     micro_step_seconds=3.2e-3,
     gradient_seconds=79e-6,
