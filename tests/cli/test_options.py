@@ -83,7 +83,9 @@ ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
     "init": {"--slurm", "--launch"},
-    "plan": {"--explain", "--limits", "--tokens", "--sequences", "--epochs", "--price"},
+    "plan": {
+        *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
+    },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),
         *("--grace-seconds", "--launcher"),

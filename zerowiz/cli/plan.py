@@ -1,9 +1,10 @@
 """`zerowiz plan`: decide, write nothing."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from zerowiz.app.api import PlanResult
 from zerowiz.app.catalog.run_question import RunQuestion
@@ -20,14 +21,59 @@ from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import settings
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.search.limits import find_limits
+from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog.machines import MachineChoice
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What of a plan is shown beside its page."""
+
+    explain: str | None
+    limits: bool
+    is_verbose: bool
+
+
+# What `--explain` is without a value.
+_CHOSEN = "chosen"
+
+
+def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
+    """The strategy that is explained: the chosen one, or the one that is named.
+
+    Raises:
+        UsageError: There is no such strategy.
+    """
+    if name == _CHOSEN:
+        return decision.chosen
+    strategy = find_strategy(name)
+    if strategy is None:
+        names = ", ".join(each.name for each in STRATEGIES)
+        raise UsageError(f"`$explain {name}`: there is no such strategy", f"use one of {names}")
+    return decision.of(strategy)
+
+
+class PlanCommand(PlainCommand):
+    """The command whose `--explain` may stand without a value."""
+
+    # click's context is typer's own or click's, by typer's release.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
+        """Give it a value, where the word behind it is not one."""
+        own, script = self.split_words(ctx, args)
+        given: list[str] = []
+        for place, word in enumerate(own):
+            behind = next(iter(own[place + 1 :]), None)
+            bare = word == settings.EXPLAIN.flag and find_strategy(behind or "") is None
+            given.append(f"{word}={_CHOSEN}" if bare else word)
+        return super().parse_args(ctx, [*given, *script])
 
 
 @takes_options
@@ -38,7 +84,8 @@ def plan(
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
     *,
-    explain: Annotated[bool, option_of(settings.EXPLAIN)] = False,
+    explain: Annotated[str | None, option_of(settings.EXPLAIN)] = None,
+    verbose: Annotated[bool, option_of(settings.VERBOSE)] = False,
     tokens: Annotated[str | None, option_of(settings.TOKENS)] = None,
     sequences: Annotated[str | None, option_of(settings.SEQUENCES)] = None,
     epochs: Annotated[float | None, option_of(settings.EPOCHS)] = None,
@@ -52,7 +99,8 @@ def plan(
     )
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
-        _show_plan(planned, options, question, reporter, explain=explain, limits=limits)
+        shown = Shown(explain=explain, limits=limits, is_verbose=verbose)
+        _show_plan(planned, options, question, reporter, shown)
     else:
         alone = "$explain" if explain else "$limits" if limits else None
         if alone is not None:
@@ -68,27 +116,29 @@ def _show_plan(
     options: Options,
     question: RunQuestion,
     reporter: Reporter,
-    *,
-    explain: bool,
-    limits: bool,
+    shown: Shown,
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
-    run = question.plan_run(result.decided.decision, options.machine)
+    decision = result.decided.decision
+    explained = None if shown.explain is None else _explained(decision, shown.explain)
+    run = question.plan_run(decision, options.machine)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
-    largest = find_limits(result.decided.decision.job) if limits else None
+    largest = find_limits(decision.job) if shown.limits else None
     if options.as_json:
         write_plan(result.decided, run=run, limits=largest)
     else:
-        show.plan(result.decided.decision, result.remedies, sys.stdout)
+        show.plan(decision, result.remedies, sys.stdout, is_verbose=shown.is_verbose)
         found = result.decided.search
         if found is not None and options.objective is not Objective.FLOWCHART:
             choice.search(found, options.objective, sys.stdout)
         if largest is not None:
-            choice.limits(largest, result.decided.decision.job, sys.stdout)
-        if explain:
-            show.explain(result.decided.decision, sys.stdout)
+            choice.limits(largest, decision.job, sys.stdout)
+        if explained is not None:
+            from zerowiz.ui.pictures.explain import explain  # noqa: PLC0415 - most plans explain nothing
+
+            explain(decision, explained, sys.stdout)
         if run is not None:
             from zerowiz.ui.catalog.run import run as show_run  # noqa: PLC0415 - most plans ask for none
 
@@ -112,4 +162,4 @@ def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter)
 def register(app: typer.Typer) -> None:
     """Add the command; from SCRIPT on, every word belongs to the script."""
     context = {"allow_interspersed_args": False}
-    app.command(name="plan", cls=PlainCommand, context_settings=context)(plan)
+    app.command(name="plan", cls=PlanCommand, context_settings=context)(plan)

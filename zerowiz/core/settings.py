@@ -192,7 +192,13 @@ LIMITS = SettingRow(
 )
 EXPLAIN = SettingRow(
     flag="--explain",
-    help="Show what takes the time of a step, and the memory",
+    help="Show what takes time and memory, of the choice or of a strategy: zero2",
+    panel=Panel.OUTPUT,
+)
+VERBOSE = SettingRow(
+    flag="--verbose",
+    short="-v",
+    help="Show all that is known of each strategy",
     panel=Panel.OUTPUT,
 )
 AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)

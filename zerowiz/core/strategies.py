@@ -151,3 +151,13 @@ ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
 FLOWCHART_STRATEGIES = (DDP, ZERO1, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD)
 # The others are chosen only where `--stage` and `--offload` ask for them.
 STRATEGIES = (*FLOWCHART_STRATEGIES, ZERO3_OFFLOAD_OPTIMIZER)
+
+
+def find_strategy(text: str) -> StrategyRow | None:
+    """The strategy of a name as people type it: `zero2`, `ZeRO-2`, `zero3_offload`."""
+    plain = _letters(text)
+    return next((each for each in STRATEGIES if _letters(each.name) == plain), None)
+
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text.lower() if each.isalnum())

@@ -1,7 +1,7 @@
 """Make sentences of the values that core decided with."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
@@ -18,21 +18,19 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.workload import Accounting, Reference, Trainer, Workload
+from zerowiz.core.workload import Reference, Trainer, Workload
 from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text.units import (
     bare_gib,
     count,
-    decimal_size_of,
     gib,
     gpus,
     on_device,
-    size_of,
     small,
 )
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
-    FlowchartQuestion.FITS_ONE_GPU: "Does it fit on one GPU, replicated?",
+    FlowchartQuestion.FITS_ONE_GPU: "Does a replica fit on one GPU?",
     FlowchartQuestion.FITS_ZERO1: "Slow link: does it fit with ZeRO-1?",
     FlowchartQuestion.FITS_ZERO2: "Does it fit with ZeRO-2?",
     FlowchartQuestion.FAST_INTERCONNECT: "Is the interconnect fast?",
@@ -162,18 +160,6 @@ def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
     return [each for each in uncertain if each.strategy.name in asked]
 
 
-def _limits(evaluated: StrategyEstimate) -> str:
-    """What an uncertain strategy takes, and how much that may be."""
-    said = size_of(evaluated.device_bytes, evaluated.budget_bytes)
-    high_bytes, budget_bytes = evaluated.high_device_bytes, evaluated.budget_bytes
-    if budget_bytes is not None and high_bytes > budget_bytes:
-        said += f", or up to {gib(high_bytes)}"
-    if evaluated.interval is not None and evaluated.interval.uncounted:
-        besides = " and ".join(map(uncounted, evaluated.interval.uncounted))
-        said += f", not counting {besides}"
-    return f"{said}, and the host lacks memory to save" if evaluated.lacks_to_save else said
-
-
 def question(value: FlowchartQuestion) -> str:
     """A question of the flowchart."""
     return _QUESTIONS[value]
@@ -254,34 +240,22 @@ def _of(decision: Decision, value: Answer) -> StrategyEstimate:
     return next(each for each in decision.evaluated if each.strategy.name == value.strategy)
 
 
-def answer(decision: Decision, value: Answer) -> str:
-    """The numbers behind one answer of the flowchart."""
-    if value.strategy is None:
-        return links(decision.job.machine)
-    by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
-    of = decimal_size_of if by_rule_of_thumb else size_of
-    evaluated = _of(decision, value)
-    if evaluated.verdict is Verdict.UNCERTAIN:
-        return f"{value.strategy}: {_limits(evaluated)}"
-    sizes = of(value.need_bytes, value.have_bytes)
-    return f"{value.strategy}: {sizes}{_whose(decision, value)}{_died(decision, value)}"
+def remarks(decision: Decision) -> list[str]:
+    """What of the answers no number says: a run that died, what is not counted."""
+    asked = [_of(decision, each) for each in decision.answers if each.strategy is not None]
+    return [f"{each.strategy.name}: {words}" for each in asked for words in _remarks(each)]
 
 
-def _died(decision: Decision, value: Answer) -> str:
-    """Whatever is predicted: a run of it, or of one that needs less, died here."""
-    evaluated = _of(decision, value)
+def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
     seen = evaluated.ran_out
-    if seen is None:
-        return ""
-    memory = "host memory" if seen.memory is MemoryKind.HOST else "memory"
-    return f"; {seen.strategy} ran out of {memory} here on {seen.seen_on} (`--ignore-oom`)"
-
-
-def _whose(decision: Decision, value: Answer) -> str:
-    """Sizes are the GPU's unless the GPU has room and the host is what was asked."""
-    evaluated = _of(decision, value)
-    on_host = value.need_bytes == evaluated.host.running_bytes != evaluated.device_bytes
-    return " host RAM to train" if on_host else ""
+    if seen is not None:
+        memory = "host memory" if seen.memory is MemoryKind.HOST else "memory"
+        yield f"{seen.strategy} ran out of {memory} here on {seen.seen_on} (`--ignore-oom`)"
+    if evaluated.verdict is Verdict.UNCERTAIN:
+        if evaluated.interval is not None and evaluated.interval.uncounted:
+            yield f"not counting {' and '.join(map(uncounted, evaluated.interval.uncounted))}"
+        if evaluated.lacks_to_save:
+            yield "the host lacks memory to save"
 
 
 _WHEN: Mapping[HostPhase, str] = {
@@ -372,6 +346,8 @@ def guess(family: str, exact: str, *, wraps: bool) -> str:
     return f"zerowiz does not know `{family}` yet, and estimates it as {counted}; {exact}"
 
 
+HOST_UNKNOWN = "host?"
+"""The verdict where the GPU has room, and what the host has is unknown."""
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: "+ fits",
     Verdict.TIGHT: "~ tight",
@@ -553,7 +529,7 @@ def verdict(evaluated: StrategyEstimate) -> str:
         return "x ran out"
     unknown = evaluated.host_headroom_bytes is None and evaluated.needs_known_host
     if room is not None and room >= 0 and unknown:
-        return "host?"
+        return HOST_UNKNOWN
     return VERDICTS[evaluated.verdict]
 
 

@@ -1,43 +1,28 @@
 """Show a decision: the flowchart, the table of strategies, the remedies, the launch."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Mapping, Sequence
+from typing import TextIO
 
 from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.terms import StepTime
-from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import remedies as ui_remedies
 from zerowiz.ui import sentences
+from zerowiz.ui.pictures import memory
+from zerowiz.ui.pictures import strategies as table
+from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
+from zerowiz.ui.pictures.flowchart import flowchart as draw_flowchart
 from zerowiz.ui.text.colours import Colour
-from zerowiz.ui.text.fold import fold_command
-from zerowiz.ui.text.table import grid, has_room, print_table, say
-from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, gpus, on_device, seconds, small
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_COLOURS = {
-    Verdict.FITS: Colour.GOOD,
-    Verdict.TIGHT: Colour.DOUBT,
-    Verdict.UNCERTAIN: Colour.DOUBT,
-    Verdict.DOES_NOT_FIT: Colour.BAD,
-}
-# What the columns of a flowchart's answer hold.
-_ANSWERS = {
-    r"(?<=  )yes(?=\s)": Colour.GOOD,
-    r"(?<=  )uncertain(?=\s)": Colour.DOUBT,
-    r"(?<=  )no(?=\s)": Colour.BAD,
-}
+from zerowiz.ui.text.fold import columns_of, fold_command
+from zerowiz.ui.text.lines import draw
+from zerowiz.ui.text.table import say
+from zerowiz.ui.text.units import gpus, on_device, seconds, small
 
 
 def _job_lines(job: PlanInput) -> tuple[str, ...]:
@@ -60,87 +45,6 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
 
 # `Machine  `, `Model    `, `Chosen   `.
 _LABEL_COLUMNS = 9
-
-_LEGEND = (
-    "peak is what torch allocates; device adds CUDA, NCCL and allocator slack; room is what is"
-    " left of the budget; host is the most that a node's ranks hold of its memory, saving"
-    ' included ("host?" means that it is unknown); sent is what each GPU sends in one optimizer'
-    " step; time is the seconds of one optimizer step"
-)
-
-
-_RULE_OF_THUMB_LEGEND = (
-    "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
-    " textbook` to count what it allocates"
-)
-
-
-def _answer_lines(decision: Decision) -> Iterator[str]:
-    asked = _even([sentences.question(step.question) for step in decision.answers])
-    answered = _even([sentences.answered(decision, step) for step in decision.answers])
-    for step, question, answer in zip(decision.answers, asked, answered, strict=True):
-        yield f"{question}  {answer}  {sentences.answer(decision, step)}"
-
-
-def _even(words: Sequence[str]) -> list[str]:
-    width = max(map(len, words), default=0)
-    return [f"{word:{width}}" for word in words]
-
-
-def _strategy_row(evaluated: StrategyEstimate, *, wide: bool) -> tuple[str, ...]:
-    colour = _COLOURS[evaluated.verdict]
-    phase = (evaluated.estimate.peak_phase.value,) if wide else ()
-    return (
-        evaluated.strategy.name,
-        bare_gib(evaluated.estimate.peak_bytes),
-        *phase,
-        bare_gib(evaluated.device_bytes),
-        bare_gib(evaluated.headroom_bytes),
-        bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
-        bare_gib(evaluated.wire_bytes_per_step),
-        "-" if evaluated.step_time is None else seconds(evaluated.step_time.expected_seconds),
-        f"[{colour}]{sentences.verdict(evaluated)}[/]",
-    )
-
-
-def _strategy_table(decision: Decision, stream: TextIO) -> "Table":
-    """Narrow enough for 80 columns, so the unit stands above the table."""
-    wide = has_room(stream)
-    phase = ("peak in",) if wide else ()
-    table = grid(
-        stream, "strategy", "peak", *phase, "device", "room", "host", "sent", "time", "verdict"
-    )
-    for evaluated in decision.evaluated:
-        table.add_row(*_strategy_row(evaluated, wide=wide))
-    return table
-
-
-# The ledger's kind, and the heading of the rule of thumb for it.
-_RULE_OF_THUMB_KINDS = {
-    AllocationKind.PARAMETERS: "params",
-    AllocationKind.GRADIENTS: "grads",
-    AllocationKind.OPTIMIZER: "optimizer",
-    AllocationKind.ACTIVATIONS: "activations",
-}
-
-
-def _rule_of_thumb_table(decision: Decision, stream: TextIO) -> "Table":
-    table = grid(
-        stream,
-        "strategy",
-        *_RULE_OF_THUMB_KINDS.values(),
-        on_device("per GPU", decision.job.machine),
-        "verdict",
-    )
-    for evaluated in decision.evaluated:
-        held = {
-            allocation.kind: allocation.size_bytes
-            for allocation in evaluated.estimate.peaks()[Phase.STEP]
-        }
-        parts = [decimal_gb(held.get(part, 0)) for part in _RULE_OF_THUMB_KINDS]
-        verdict = sentences.verdict(evaluated)
-        table.add_row(evaluated.strategy.name, *parts, decimal_gb(evaluated.device_bytes), verdict)
-    return table
 
 
 def script(facts: ScriptFacts, stream: TextIO) -> None:
@@ -185,10 +89,13 @@ def answers(decision: Decision, stream: TextIO) -> None:
 
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
-    _say(decision, stream, *_answer_lines(decision), hang=_LABEL_COLUMNS, marks=_ANSWERS)
+    draw(draw_flowchart(decision), stream)
+    if remarks := sentences.remarks(decision):
+        _say(decision, stream, "", *remarks, hang=_LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
-    name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    colour = Colour.BAD if decision.chosen is None else _COLOURS[decision.chosen.verdict]
+    chosen = decision.chosen
+    name = "none" if chosen is None else chosen.strategy.name
+    colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^Chosen   ){name}(?=:)": colour}
     _say(decision, stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS, marks=marks)
 
@@ -249,23 +156,34 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, f"Buffers  {words}", hang=_LABEL_COLUMNS)
 
 
-def plan(decision: Decision, remedies: Sequence[Remedy], stream: TextIO) -> None:
-    """The flowchart, every strategy with its verdict, and the remedies."""
+def plan(
+    decision: Decision, remedies: Sequence[Remedy], stream: TextIO, *, is_verbose: bool = False
+) -> None:
+    """The flowchart, every strategy with its verdict, and the remedies.
+
+    Args:
+        decision: What was decided.
+        remedies: What would help.
+        stream: Where to.
+        is_verbose: Whether all that is known of each strategy is shown, and not only what people
+            decide by.
+    """
     flowchart(decision, stream)
-    strategies(decision, stream)
+    strategies(decision, stream, is_verbose=is_verbose)
     ui_remedies.listed(remedies, stream)
 
 
-def strategies(decision: Decision, stream: TextIO) -> None:
-    """Every strategy with its verdict, and what the chosen one takes."""
-    by_rule_of_thumb = decision.job.accounting is Accounting.TEXTBOOK
+def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) -> None:
+    """Every strategy with its verdict and its memory, and what the chosen one takes."""
+    job = decision.job
+    by_rule_of_thumb = job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
-    if not by_rule_of_thumb:
-        budget = gib(decision.job.gpu_budget_bytes)
-        _say(decision, stream, f"Sizes in GiB; the budget of each GPU is {budget}")
-    table = _rule_of_thumb_table if by_rule_of_thumb else _strategy_table
-    print_table(table(decision, stream), stream)
-    _say(decision, stream, "", _RULE_OF_THUMB_LEGEND if by_rule_of_thumb else _LEGEND)
+    if by_rule_of_thumb:
+        table.rule_of_thumb_table(decision, stream)
+    else:
+        table.table(decision, stream, is_verbose=is_verbose)
+        stream.write("\n")
+        draw(memory.strategies(job, decision.evaluated, columns_of(stream)), stream)
     _say_interval(decision, stream)
     if not by_rule_of_thumb:
         _say_time(decision, stream)
@@ -273,49 +191,8 @@ def strategies(decision: Decision, stream: TextIO) -> None:
     _say_vllm(decision, stream)
     if not by_rule_of_thumb:
         _say_host(decision, stream)
-        _say_buffers(decision, stream)
-
-
-def explain(decision: Decision, stream: TextIO) -> None:
-    """What makes the time and the memory of the chosen strategy, part by part."""
-    chosen = decision.chosen
-    if chosen is None:
-        return
-    _say(decision, stream, "", f"Time of a step with {chosen.strategy.name}, in seconds:")
-    if chosen.step_time is None:
-        _say(decision, stream, f"  unknown: {decision.job.why_untimed}")
-    else:
-        print_table(_time_table(chosen.step_time, stream), stream)
-        for line in _pcie(decision.job, chosen):
-            _say(decision, stream, line)
-    _say(decision, stream, "", f"Memory of each GPU with {chosen.strategy.name}, in GiB, by phase:")
-    table = grid(stream, "phase", "part", "GiB", "formula")
-    for phase, moment in chosen.estimate.peaks().items():
-        for allocation in moment:
-            size = bare_gib(allocation.size_bytes)
-            table.add_row(phase.value, allocation.kind.value, size, allocation.formula)
-    print_table(table, stream)
-
-
-def _pcie(job: PlanInput, chosen: StrategyEstimate) -> Iterator[str]:
-    """Where the PCIe rate of the GPU enters the time, and how large it is taken to be."""
-    if job.rates is None:
-        return
-    rate = f"{job.rates.pcie_bytes_per_s / 1e9:.0f} GB/s one way"
-    if is_assumed(job.machine):
-        yield f"The link between the GPUs has no known speed: their PCIe is assumed, {rate}."
-    if chosen.strategy.offload is not Offload.NONE:
-        yield f"What is offloaded crosses the PCIe of each GPU: {rate} by the table of GPUs."
-
-
-def _time_table(value: StepTime, stream: TextIO) -> "Table":
-    table = grid(stream, "part", "seconds", "share", "formula")
-    for term in value.terms:
-        share = term.exposed_seconds / value.expected_seconds
-        words = term.kind.value.replace("_", " ")
-        table.add_row(words, seconds(term.exposed_seconds), f"{share:.0%}", term.formula)
-    table.add_row("sum", seconds(value.expected_seconds), "100%", "")
-    return table
+        if is_verbose:
+            _say_buffers(decision, stream)
 
 
 def launch(plan: LaunchPlan, stream: TextIO) -> None:

@@ -17,15 +17,35 @@ class Colour(StrEnum):
     DOUBT = "magenta"
     BAD = "red"
     LABEL = "bold"
+    DIM = "dim"
+    # Areas: the terminal's own background writes on them.
+    BLUE = "reverse blue"
+    CYAN = "reverse cyan"
+    MAGENTA = "reverse magenta"
+    GREEN = "reverse green"
+    YELLOW = "reverse yellow"
+    GREY = "reverse"
+    DARK = "reverse dim"
+    RED = "reverse red"
 
 
 # ECMA-48, section 8.3.117.
-_SGR: Mapping[Colour, str] = {
+SGR: Mapping[Colour, str] = {
     Colour.GOOD: "32",
     Colour.DOUBT: "35",
     Colour.BAD: "31",
     Colour.LABEL: "1",
+    Colour.DIM: "2",
+    Colour.BLUE: "7;34",
+    Colour.CYAN: "7;36",
+    Colour.MAGENTA: "7;35",
+    Colour.GREEN: "7;32",
+    Colour.YELLOW: "7;33",
+    Colour.GREY: "7",
+    Colour.DARK: "7;2",
+    Colour.RED: "7;31",
 }
+"""What turns each on; `0` turns it off."""
 
 
 def is_dumb() -> bool:
@@ -45,6 +65,6 @@ def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:
     for pattern, colour in marks.items():
         found = re.search(pattern, text)
         if found is not None:
-            word = f"\x1b[{_SGR[colour]}m{found[0]}\x1b[0m"
+            word = f"\x1b[{SGR[colour]}m{found[0]}\x1b[0m"
             text = text[: found.start()] + word + text[found.end() :]
     return text

@@ -14,6 +14,11 @@ def columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def columns_of(stream: TextIO) -> int:
+    """How wide a picture may be."""
+    return columns(stream) or _WIDEST_COLUMNS
+
+
 def fold(text: str, stream: TextIO, *, hang: int = 0) -> str:
     """A line as the stream shows it best; where it is folded, `hang` spaces open the next ones."""
     width = columns(stream)

@@ -1,6 +1,6 @@
 """Draw tables and folded lines on a terminal, a pipe or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
@@ -9,6 +9,7 @@ from zerowiz.ui.text.fold import columns, fold
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 # Tables of a file or a pipe are not cut to a terminal that is not there.
 _FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
@@ -23,14 +24,65 @@ _WORDS = frozenset(
 
 def grid(stream: TextIO, *headings: str) -> "Table":
     """A table without lines; words stand left, numbers right."""
+    return _table(2 if has_room(stream) else 1, headings)
+
+
+def _table(gap: int, headings: Sequence[str]) -> "Table":
     from rich.table import Table
 
-    gap = 2 if has_room(stream) else 1
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     for heading in headings:
         justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
         table.add_column(heading, justify=justify, no_wrap=True)
     return table
+
+
+Cell = str | tuple[str, Colour]
+"""Words, in a colour where they have one."""
+
+
+def show_rows(
+    stream: TextIO,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    leaving: Sequence[str] = (),
+) -> None:
+    """A table of which nothing is cut: where the terminal is too narrow, columns leave.
+
+    Args:
+        stream: Where to; a file or a pipe gets every column.
+        headings: Of the columns.
+        rows: Their cells.
+        leaving: Headings of the columns that can be done without, in the order in which they leave.
+    """
+    room = columns(stream)
+    widths = {
+        heading: max(len(heading), *(len(_words(row[place])) for row in rows))
+        for place, heading in enumerate(headings)
+    }
+    order = iter(leaving)
+    while room is not None and sum(widths.values()) + len(widths) - 1 > room:
+        gone = next(order, None)
+        if gone is None:
+            break
+        widths.pop(gone, None)
+    natural = sum(widths.values()) + 2 * (len(widths) - 1)
+    gap = 2 if room is None or natural <= room else 1
+    table = _table(gap, tuple(widths))
+    for row in rows:
+        kept = (cell for heading, cell in zip(headings, row, strict=True) if heading in widths)
+        table.add_row(*map(_text, kept))
+    _print(table, stream, max(room or _FILE_COLUMNS, 0 if room else natural))
+
+
+def _words(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def _text(cell: Cell) -> "Text":
+    from rich.text import Text
+
+    return Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1].value)
 
 
 def has_room(stream: TextIO) -> bool:
@@ -40,9 +92,13 @@ def has_room(stream: TextIO) -> bool:
 
 def print_table(table: "Table", stream: TextIO) -> None:
     """The table, without blanks at the ends of its lines."""
+    _print(table, stream, columns(stream) or _FILE_COLUMNS)
+
+
+def _print(table: "Table", stream: TextIO, width: int) -> None:
     from rich.console import Console
 
-    console = Console(file=stream, width=columns(stream) or _FILE_COLUMNS, highlight=False)
+    console = Console(file=stream, width=width, highlight=False)
     with console.capture() as captured:
         console.print(table)
     stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())

@@ -42,6 +42,14 @@ def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     return f"{' of '.join(sizes)} {name}"
 
 
+def range_of(low_bytes: int, high_bytes: int, have_bytes: int) -> str:
+    """As `size_of`, for what is not known better: `38.2 to 41.0 of 39.4 GiB`."""
+    is_small = max(high_bytes, have_bytes) < 2**30
+    unit, digits, name = (2**20, 0, "MiB") if is_small else (2**30, 1, "GiB")
+    low, high, have = (f"{b / unit:.{digits}f}" for b in (low_bytes, high_bytes, have_bytes))
+    return f"{low} to {high} of {have} {name}"
+
+
 def decimal_size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     """As `size_of`, in textbook units: `28.5 of 42.29 GB`."""
     return f"{decimal_gb(need_bytes).removesuffix(' GB')} of {decimal_gb(have_bytes)}"

@@ -1,0 +1,136 @@
+"""Draw the flowchart: the path that was taken, and below each question the branch that was not.
+
+Example:
+    ● Does a replica fit on one GPU?  no
+    ┃ ╌ yes → ddp: 133.2 of 39.4 GiB
+    ● Does it fit with ZeRO-2?  yes
+    ┃ ╌ no → zero3: 21.9 of 39.4 GiB
+    ┗ zero2: 30.4 of 39.4 GiB
+"""
+
+from collections.abc import Iterator, Mapping
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion
+from zerowiz.core.decision.path import FlowchartPath, FlowchartStep, find_path
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.workload import Accounting
+from zerowiz.ui import sentences
+from zerowiz.ui.text.colours import Colour
+from zerowiz.ui.text.lines import Line, Picture, Span, length
+from zerowiz.ui.text.units import decimal_size_of, on_device, range_of, size_of
+
+MOST_LINES, MOST_COLUMNS = 10, 50
+
+VERDICT_COLOURS: Mapping[Verdict, Colour] = {
+    Verdict.FITS: Colour.GOOD,
+    Verdict.TIGHT: Colour.DOUBT,
+    Verdict.UNCERTAIN: Colour.DOUBT,
+    Verdict.DOES_NOT_FIT: Colour.BAD,
+}
+_ANSWER_COLOURS: Mapping[str, Colour] = {
+    "yes": Colour.GOOD,
+    "no": Colour.BAD,
+    "too slow": Colour.BAD,
+    "uncertain": Colour.DOUBT,
+}
+# Where a question shares a line with its branch.
+_SHORT: Mapping[FlowchartQuestion, str] = {
+    FlowchartQuestion.FITS_ONE_GPU: "Replica?",
+    FlowchartQuestion.FITS_ZERO1: "ZeRO-1?",
+    FlowchartQuestion.FITS_ZERO2: "ZeRO-2?",
+    FlowchartQuestion.FAST_INTERCONNECT: "Fast link?",
+    FlowchartQuestion.FITS_ZERO3: "ZeRO-3?",
+    FlowchartQuestion.FITS_OFFLOAD: "Offload?",
+}
+
+
+def flowchart(decision: Decision) -> Picture:
+    """At most ten lines of at most fifty columns; of a long path the first questions are short."""
+    path = find_path(decision)
+    short = max(0, 2 * len(path.steps) + 1 - MOST_LINES)
+    lines: list[Line] = []
+    for place, step in enumerate(path.steps):
+        is_last = place == len(path.steps) - 1
+        lines += _step(decision, step, is_short=place < short, is_last=is_last)
+    return (*lines, _end(decision, path))
+
+
+def _step(
+    decision: Decision, step: FlowchartStep, *, is_short: bool, is_last: bool
+) -> Iterator[Line]:
+    question = step.answer.question
+    words = _SHORT[question] if is_short else sentences.question(question)
+    answer = sentences.answered(decision, step.answer)
+    machine = decision.job.machine
+    asked: Line = (
+        ("● ", Colour.LABEL),
+        (on_device(words, machine), Colour.LABEL),
+        ("  ", None),
+        (answer, _ANSWER_COLOURS[answer]),
+        *_rate(step.answer, machine),
+    )
+    # What was asked next is where a "yes" that was not taken led.
+    branch = "" if step.answer.answer and step.about and not is_last else _branch(decision, step)
+    if is_short:
+        room = MOST_COLUMNS - length(asked) - len("  ")
+        yield (*asked, ("  ", None), (_within(branch, room), Colour.DIM)) if branch else asked
+        return
+    yield asked
+    if branch:
+        yield ("┃ ", Colour.LABEL), (_within(branch, MOST_COLUMNS - 2), Colour.DIM)
+
+
+def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
+    """How fast the link is, where there is one kind of it."""
+    rate = machine.interconnect.bytes_per_s
+    if answer.question is FlowchartQuestion.FAST_INTERCONNECT and rate and machine.nodes == 1:
+        yield f", {rate / 1e9:.0f} GB/s", None
+
+
+def _branch(decision: Decision, step: FlowchartStep) -> str:
+    """Where the other answer leads, with its number."""
+    other = "no" if step.answer.answer else "yes"
+    if step.other is None:
+        is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
+        return f"╌ {other} → {'ZeRO-3 would be slow' if is_link else 'what would help'}"
+    asked = step.answer if step.other is step.about else None
+    return f"╌ {other} → {step.other.strategy.name}: {_sizes(decision, step.other, asked)}"
+
+
+def _within(branch: str, columns: int) -> str:
+    """A branch without what it is compared with, where that has no room."""
+    if len(branch) <= columns:
+        return branch
+    need, _, have = branch.rpartition(" of ")
+    return f"{need} {have.partition(' ')[2]}"
+
+
+def _end(decision: Decision, path: FlowchartPath) -> Line:
+    if path.end is None:
+        return (("┗ ", Colour.LABEL), ("none", Colour.BAD))
+    name = path.end.strategy.name
+    room = MOST_COLUMNS - len(name) - len("┗ : ")
+    return (
+        ("┗ ", Colour.LABEL),
+        (name, VERDICT_COLOURS[path.end.verdict]),
+        (f": {_within(_sizes(decision, path.end, None), room)}", None),
+    )
+
+
+def _sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:
+    """What a strategy needs of what there is, of the host where that decides."""
+    job = decision.job
+    if job.accounting is Accounting.TEXTBOOK:
+        return decimal_size_of(evaluated.device_bytes, evaluated.budget_bytes)
+    have_bytes, high_bytes = evaluated.budget_bytes, evaluated.high_device_bytes
+    doubted = evaluated.verdict is Verdict.UNCERTAIN
+    if doubted and have_bytes is not None and high_bytes > have_bytes:
+        return range_of(evaluated.device_bytes, high_bytes, have_bytes)
+    room_bytes = evaluated.headroom_bytes
+    if not evaluated.runs and room_bytes is not None and room_bytes >= 0 and not evaluated.ran_out:
+        host = evaluated.host.running_bytes
+        return f"{size_of(host, evaluated.host_budget_bytes)} host"
+    if asked is None or doubted:
+        return size_of(evaluated.device_bytes, have_bytes)
+    return size_of(asked.need_bytes, asked.have_bytes)
