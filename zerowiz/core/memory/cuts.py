@@ -35,6 +35,8 @@ class Reduction(Struct, frozen=True, kw_only=True):
     """Blocks whose activations backward has not freed yet."""
     moved: int = 0
     """Gradients that have left their own memory for the bucket until then."""
+    left: int = 0
+    """Those that have left it once it is done: besides, what was reduced alone."""
     copied: int = 0
     """What the bucket has for several ranks."""
     alone: int = 0
@@ -63,6 +65,8 @@ class Cut(Struct, frozen=True, kw_only=True):
             and self.largest_slice >= other.largest_slice
             and ours.blocks_kept >= theirs.blocks_kept
             and ours.moved <= theirs.moved
+            and ours.left <= theirs.left
+            and ours.alone >= theirs.alone
             and self.groups >= other.groups
             and {*self.copies} >= {*other.copies}
         )
@@ -271,12 +275,14 @@ def find_cuts(
     for places, blocks_kept, moved in _flushes(gradients, coming, bucket, autocast=autocast):
         for place in places:
             number[place] = len(reduced)
+        alone = sum(n for n in (gradients[place].numel for place in places) if n > bucket)
         reduced.append(
             Reduction(
                 blocks_kept=blocks_kept if in_backward else AFTER_BACKWARD,
                 moved=moved,
+                left=moved + alone,
                 copied=_copied((part for place in places for part in owners[place]), bucket),
-                alone=sum(n for n in (gradients[place].numel for place in places) if n > bucket),
+                alone=alone,
             )
         )
     named = range(ranks) if each_rank else _different_ranks(groups, ranks)
@@ -344,6 +350,8 @@ def find_emptiest(cuts: Sequence[Cut]) -> Cut:
         appearing=Reduction(
             blocks_kept=min(cut.appearing.blocks_kept for cut in cuts),
             moved=max(cut.appearing.moved for cut in cuts),
+            left=max(cut.appearing.left for cut in cuts),
+            alone=min(cut.appearing.alone for cut in cuts),
         ),
         groups=min(cut.groups for cut in cuts),
     )

@@ -209,7 +209,7 @@ def _reduced_in_backward(
     is_separate = not (r.buffers.contiguous_gradients or r.offloaded)
     early = (shares,) if is_separate or appearing.blocks_kept >= 0 else ()
     # One that is larger than the bucket leaves its own memory as it is copied into the share's.
-    kept = (*carried(appearing.moved + appearing.alone), bucket)
+    kept = (*carried(appearing.left), bucket)
     yield (*carried(0), *opening(r))
     yield (*carried(0), bucket, *first_block(r))
     if appearing.alone and appearing.blocks_kept > 0:
