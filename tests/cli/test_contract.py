@@ -318,7 +318,8 @@ def test_a_launch_that_is_shown_has_its_command_its_environment_and_its_file(
 ) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     result = here(
-        "launch", "--dry-run", "--json", "--machine", "cpu", "--model", "10m", "train.py", "--bf16"
+        *("launch", "--dry-run", "--json", "--machine", "cpu", "--seq-len", "128"),
+        *("--model", "10m", "train.py", "--bf16"),
     )
     content = json.loads(result.stdout)
     assert [] == differences(PLAN, content)
