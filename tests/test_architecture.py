@@ -119,7 +119,7 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value"),
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
-    *("held", "largest_slice", "blocks_kept", "moved", "copied", "alone", "groups"),
+    *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
     # of machines and prices
     *("amount", "gpus", "kinds", "kinds_without", "kinds_unasked", "data_sequences", "epochs"),
     # of a job
