@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,29 @@ def test_a_driver_that_does_not_start_is_saved_too(
     again = here("plan", "--model", "7b", "--machine", "node.json")
     assert (5, result.problem) == (again.code, again.problem)
     assert (folder / "node.json").is_file()
+
+
+def test_without_a_gpu_the_host_is_shown_and_what_can_be_planned_for(
+    here: Run, driver: Install
+) -> None:
+    driver(Replay(NO_DRIVER))
+    result = here("machine")
+    assert 5 == result.code
+    assert "no NVIDIA driver" in result.problem
+    assert ["Host", "Disk", "Network"] == re.findall("^[A-Z][a-z]+", result.stdout, re.MULTILINE)[
+        :3
+    ]
+    listed = result.stdout.partition("NAME can be:\n")[2].splitlines()
+    names = [name for line in listed for name in line.strip().partition("  ")[0].split(", ")]
+    assert {"8xH100", "h100:8", "p5.48xlarge", "cpu", "all"} <= set(names)
+    for name in set(names) - {"node.json", "all"}:
+        assert 0 == here("machine", "--machine", name).code
+
+
+def test_what_is_for_programs_is_no_host(here: Run, driver: Install) -> None:
+    driver(Replay(NO_DRIVER))
+    result = here("machine", "--json")
+    assert (5, "") == (result.code, result.stdout)
 
 
 def test_a_saved_file_is_not_overwritten_unasked(here: Run, folder: Path, driver: Install) -> None:

@@ -209,8 +209,8 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
 def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", "--model", "1b", "--seq-len", "512")
-    person.reply("Plan for which machine?", "8xH100-80" + ENTER)
-    person.reply("`H100-80`", "\x15" + "8xH100-80GB-SXM" + ENTER)
+    person.reply("Plan for which machine?", "8xH10" + ENTER)
+    person.reply("`8xH100`", "\x15" + "8xH100-80GB-SXM" + ENTER)
     person.reply(GOAL, ENTER)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()

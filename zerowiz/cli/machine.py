@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.machines.nodes import DEADLINE_S
-from zerowiz.app.machines.see import see_machine
+from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.errors import PreflightError
+from zerowiz.ui.machine import host as show_host
 from zerowiz.ui.machine import machine as show_machine
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -67,7 +69,13 @@ def machine(
         force=force,
     )
     reporter = TerminalReporter(with_waits=not as_json)
-    seen = see_machine(options, save, reporter, deadline_s=deadline)
+    try:
+        seen = see_machine(options, save, reporter, deadline_s=deadline)
+    except PreflightError:
+        if spec is None and hostfile is None and not as_json:
+            here = see_host(disk)
+            show_host(here.host, here.network, here.allocation, here.scheduler, sys.stdout)
+        raise
     if as_json:
         write_json(seen.describe())
     else:

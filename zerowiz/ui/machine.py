@@ -29,6 +29,36 @@ def machine(value: Machine, stream: TextIO) -> None:
         say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
 
 
+# Rule: each way to name a machine that is not this one, with examples that are accepted.
+_NAMED = (
+    ("8xH100, h100:8, 4x8xH200", "GPUs, and nodes of GPUs"),
+    ("p5.48xlarge, 2xdgx-h100", "instances, with their host and network"),
+    ("node.json", "written there by `zerowiz machine --save node.json`"),
+    ("cpu", "ranks on the CPU of this host"),
+    ("all", "every machine of the tables that the job fits"),
+)
+_NAMES_COLUMNS = 2 + max(len(names) for names, _ in _NAMED)
+
+
+def host(
+    value: Host,
+    network: Network,
+    allocation: JobAllocation | None,
+    scheduler: str | None,
+    stream: TextIO,
+) -> None:
+    """A host without a GPU that can be used, and how to plan for another machine from it."""
+    facts = [*_host_facts(value, network, allocation)]
+    if scheduler is not None and allocation is None:
+        facts.append(("Job", f"none; {scheduler} takes jobs from here"))
+    for label, words in facts:
+        say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
+    stream.write("\n")
+    say(stream, "`zerowiz plan --machine NAME` plans for another machine. NAME can be:")
+    for names, what in _NAMED:
+        say(stream, f"  {names:<{_NAMES_COLUMNS}}{what}", hang=_NAMES_COLUMNS + 2)
+
+
 def _gpu_table(value: Machine, stream: TextIO) -> None:
     if value.accelerator is Accelerator.CPU:
         table = grid(stream, "rank", "name", "share", "free")
@@ -103,16 +133,22 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
     if value.driver_version is not None:
         cuda = value.cuda_version
         yield "Driver", value.driver_version + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
-    yield "Host", _host(value.host)
-    if value.host.disk is not None:
-        disk = value.host.disk
-        kind = {True: "NVMe", False: "no NVMe", None: "unknown device"}[disk.is_nvme]
-        yield "Disk", f"{gib(disk.free_bytes)} free of {gib(disk.total_bytes)} ({kind})"
-    yield "Network", _network(value.network)
-    if value.allocation is not None:
-        yield "Job", _allocation(value.allocation)
+    yield from _host_facts(value.host, value.network, value.allocation)
     for number, (place, words) in enumerate(value.sources.items()):
         yield "" if number else "Sources", f"{place}: {words}"
+
+
+def _host_facts(
+    value: Host, network: Network, allocation: JobAllocation | None
+) -> Iterator[tuple[str, str]]:
+    yield "Host", _host(value)
+    if value.disk is not None:
+        disk = value.disk
+        kind = {True: "NVMe", False: "no NVMe", None: "unknown device"}[disk.is_nvme]
+        yield "Disk", f"{gib(disk.free_bytes)} free of {gib(disk.total_bytes)} ({kind})"
+    yield "Network", _network(network)
+    if allocation is not None:
+        yield "Job", _allocation(allocation)
 
 
 def _link(value: Machine) -> str:

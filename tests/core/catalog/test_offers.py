@@ -11,7 +11,7 @@ from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.machine.network import NetworkKind
-from zerowiz.core.machine.spec import parse_instance, parse_spec
+from zerowiz.core.machine.spec import parse_machine
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.speed.run_cost import RunLength
@@ -67,9 +67,7 @@ def test_a_name_of_an_offer_is_a_machine_that_can_be_planned_for() -> None:
     for kind in list_kinds(TABLE, INSTANCES):
         for size in kind.sizes:
             candidate = kind.build(size, TABLE)
-            named = parse_instance(candidate.name, INSTANCES, TABLE) or parse_spec(
-                candidate.name, TABLE
-            )
+            named = parse_machine(candidate.name, TABLE, INSTANCES)
             assert named.gpus == candidate.machine.gpus
             assert named.nodes == candidate.machine.nodes == size.nodes
             assert named.world_size == size.world_size

@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
-from zerowiz.core.machine.spec import parse_instance, parse_spec
+from zerowiz.core.machine.spec import parse_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -17,7 +17,7 @@ def prices(text: str) -> PriceList:
 
 
 def machine(text: str) -> Machine:
-    return parse_instance(text, INSTANCES, TABLE) or parse_spec(text, TABLE)
+    return parse_machine(text, TABLE, INSTANCES)
 
 
 @pytest.mark.parametrize(

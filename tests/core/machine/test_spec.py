@@ -7,18 +7,11 @@ from hypothesis import strategies as st
 
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.machine.names.find import close_names, find_model
+from zerowiz.core.machine.names.gpus import GpuModel, decode_gpu_table, match_models
+from zerowiz.core.machine.names.instances import Instance, normalize_instance
 from zerowiz.core.machine.network import NetworkKind
-from zerowiz.core.machine.spec import (
-    GpuModel,
-    Instance,
-    close_instances,
-    decode_gpu_table,
-    find_model,
-    match_models,
-    parse_instance,
-    parse_spec,
-    with_count,
-)
+from zerowiz.core.machine.spec import named_instance, parse_machine, parse_spec
 from zerowiz.core.machine.topology import NVLINK_BYTES_PER_S
 from zerowiz.core.machine.types import Machine, MachineSource, pick_gpus
 from zerowiz.errors import UsageError
@@ -165,19 +158,24 @@ def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "spellings"),
+    ("name", "spellings"),
     [
-        ("8xH100", ["H100-80GB-PCIe", "H100-80GB", "H100-94GB"]),
-        ("4xA100-PCIe", ["A100-40GB-PCIe", "A100-80GB-PCIe"]),
+        ("H100", ["H100-80GB-PCIe", "H100-80GB", "H100-94GB"]),
+        ("A100-PCIe", ["A100-40GB-PCIe", "A100-80GB-PCIe"]),
     ],
 )
-def test_a_name_that_is_too_short_is_refused_with_those_that_settle_it(
-    text: str, spellings: list[str]
+def test_a_price_needs_a_name_of_one_gpu_and_a_plan_takes_the_smallest_and_says_so(
+    name: str, spellings: list[str]
 ) -> None:
     with pytest.raises(UsageError, match="matches more than one GPU") as caught:
-        parse(text)
+        find_model(name, TABLE)
     assert "use one of " + ", ".join(f"`{s}`" for s in spellings) == caught.value.hints[0]
-    assert all(parse(spelling) for spelling in spellings)
+    meant = {parse(spelling).gpus[0].name for spelling in spellings}
+    machine = parse(f"2x{name}")
+    [taken] = {gpu.name for gpu in machine.gpus}
+    assert taken in meant
+    others = [s for s in spellings if parse(s).gpus[0].name != taken]
+    assert all(f"`{other}`" in machine.notes[0] for other in others)
 
 
 @pytest.mark.parametrize("text", ["0xH200", "73xH200", "999999xH200"])
@@ -234,6 +232,12 @@ def test_a_broken_row_is_refused_naming_the_key() -> None:
 
 
 INSTANCES = read_instances()
+
+
+def named(text: str) -> Machine:
+    return parse_machine(text, TABLE, INSTANCES)
+
+
 INSTANCE_ROWS = pytest.mark.parametrize("row", INSTANCES, ids=lambda row: row.name)
 
 
@@ -252,35 +256,26 @@ INSTANCE_ROWS = pytest.mark.parametrize("row", INSTANCES, ids=lambda row: row.na
 def test_an_instance_is_its_gpus_its_host_and_its_nodes(
     text: str, nodes: int, gpus: int, gpu: str, gib: int
 ) -> None:
-    machine = parse_instance(text, INSTANCES, TABLE)
-    assert machine is not None
+    machine = named(text)
     assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
     assert {gpu} == {each.name for each in machine.gpus}
     assert gib * 2**30 == machine.host.total_bytes
 
 
 def test_a_job_gets_less_than_all_of_an_instances_memory() -> None:
-    machine = parse_instance("g5.12xlarge", INSTANCES, TABLE)
-    assert machine is not None
+    machine = named("g5.12xlarge")
     assert 184 * 2**30 < (machine.host.available_bytes or 0) < 185 * 2**30
 
 
 def test_the_network_of_an_instance_is_its_vendors() -> None:
-    machine = parse_instance("p5.48xlarge", INSTANCES, TABLE)
-    assert machine is not None
+    machine = named("p5.48xlarge")
     assert (NetworkKind.EFA, 400_000_000_000) == (machine.network.kind, machine.network.bytes_per_s)
     assert parse("8xH100-80GB-SXM").interconnect == machine.interconnect
 
 
 @pytest.mark.parametrize("text", ["8xH200", "h200", "p5.48xlarg", "", "2x"])
 def test_what_is_no_instance_is_none(text: str) -> None:
-    assert parse_instance(text, INSTANCES, TABLE) is None
-
-
-def test_a_slip_in_the_name_of_an_instance_names_close_ones() -> None:
-    [hint] = close_instances("2xp4d.24xlarg", INSTANCES)
-    assert "`p4d.24xlarge`" in hint
-    assert () == close_instances("8xH100", INSTANCES)
+    assert named_instance(text, INSTANCES) is None
 
 
 @pytest.mark.parametrize(("text", "nodes", "gpus"), [("4x8xH200", 4, 8), ("2 x 4 x L40S", 2, 4)])
@@ -289,15 +284,15 @@ def test_a_spec_of_two_counts_has_nodes(text: str, nodes: int, gpus: int) -> Non
     assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
 
 
-@pytest.mark.parametrize(("text", "other"), [("4xH200", "2xH200"), ("4x8xH200", "4x2xH200")])
-def test_another_count_is_that_of_a_nodes_gpus(text: str, other: str) -> None:
-    assert other == with_count(text, 2)
+@pytest.mark.parametrize("text", ["4xH200", "h200:4", "4x8xH200", "2xp5e.48xlarge"])
+def test_another_count_is_that_of_a_nodes_gpus(text: str) -> None:
+    machine = parse_machine(text, TABLE, INSTANCES, gpus_per_node=2)
+    assert (named(text).nodes, 2) == (machine.nodes, len(machine.gpus))
 
 
 @INSTANCE_ROWS
 def test_every_instance_is_possible(row: Instance) -> None:
-    machine = parse_instance(row.name, INSTANCES, TABLE)
-    assert machine is not None
+    machine = named(row.name)
     assert machine.is_uniform
     assert () == tuple(note for note in machine.notes if "is taken to be the SXM version" in note)
     assert 2**33 <= row.available_bytes < row.host_bytes < 2**42
@@ -310,7 +305,192 @@ def test_every_number_of_an_instance_names_an_address(row: Instance) -> None:
     assert all("https://" in text for text in row.source.values())
 
 
+# These are taken to be the smaller one, and a note says so.
+TWO_INSTANCES = {"dgxa100", "dgx1"}
+
+
 def test_a_name_means_one_instance_and_no_gpu() -> None:
-    names = Counter(name.lower() for row in INSTANCES for name in (row.name, *row.aliases))
-    assert {1} == set(names.values())
+    names = Counter(
+        name for row in INSTANCES for name in set(map(normalize_instance, (row.name, *row.aliases)))
+    )
+    assert TWO_INSTANCES == {name for name, count in names.items() if count > 1}
     assert set() == {name for name in names if match_models(name, TABLE)}
+
+
+@pytest.mark.parametrize("name", sorted(TWO_INSTANCES))
+def test_of_two_instances_the_smaller_is_taken_and_the_other_is_named(name: str) -> None:
+    machine = named(name)
+    [note] = [note for note in machine.notes if "is taken to be" in note]
+    other = named(re.findall("`([^`]+)`", note)[-1])
+    assert (machine.gpus[0].total_bytes or 0) < (other.gpus[0].total_bytes or 0)
+
+
+H100, A100, A100_80 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"
+V100 = "Tesla V100-SXM2-16GB"
+# What people write, and what it becomes: nodes, GPUs of each, the GPU, whether a note says a guess.
+WRITTEN = {
+    "8xH100": (1, 8, H100, True),
+    "1xH100": (1, 1, H100, True),
+    "H100": (1, 1, H100, True),
+    "h100:8": (1, 8, H100, True),
+    "H100 x8": (1, 8, H100, True),
+    "H100x8": (1, 8, H100, True),
+    "8 H100": (1, 8, H100, True),
+    "8H100": (1, 8, H100, True),
+    "8*h100": (1, 8, H100, True),
+    "8 \N{MULTIPLICATION SIGN} H100": (1, 8, H100, True),
+    "gpu:h100:8": (1, 8, H100, True),
+    "8 x NVIDIA H100 GPUs": (1, 8, H100, True),
+    "8xH100 SXM": (1, 8, H100, False),
+    "h100sxm5": (1, 1, H100, False),
+    "8xH100-SXM5-80GB": (1, 8, H100, False),
+    "H100 80GB HBM3": (1, 1, H100, False),
+    "nvidia-h100-80gb": (1, 1, H100, True),
+    "h100-pcie": (1, 1, "NVIDIA H100 PCIe", False),
+    "2x H100 NVL": (1, 2, "NVIDIA H100 NVL", False),
+    "h100-94": (1, 1, "NVIDIA H100 NVL", False),
+    "4x8xH100": (4, 8, H100, True),
+    "8xH100 x 4": (4, 8, H100, True),
+    "2xh100:8": (2, 8, H100, True),
+    "8xA100": (1, 8, A100, True),
+    "4xA100-40": (1, 4, A100, True),
+    "a100-40gb:4": (1, 4, A100, True),
+    "A100 40 GiB x 4": (1, 4, A100, True),
+    "4xA100_40G": (1, 4, A100, True),
+    "40GB A100": (1, 1, A100, True),
+    "a100-80": (1, 1, A100_80, True),
+    "A100 (80GB)": (1, 1, A100_80, True),
+    "A100 80G SXM4": (1, 1, A100_80, False),
+    "A100-SXM4-80GB-NVLink": (1, 1, A100_80, False),
+    "a100 pcie 80gb": (1, 1, "NVIDIA A100 80GB PCIe", False),
+    "A100-PCIe": (1, 1, "NVIDIA A100-PCIE-40GB", True),
+    "8xV100": (1, 8, V100, True),
+    "v100-32:8": (1, 8, "Tesla V100-SXM2-32GB", True),
+    "A10G": (1, 1, "NVIDIA A10G", False),
+    "a10g:4": (1, 4, "NVIDIA A10G", False),
+    "a10": (1, 1, "NVIDIA A10", False),
+    "4xL4": (1, 4, "NVIDIA L4", False),
+    "l40s x2": (1, 2, "NVIDIA L40S", False),
+    "nvidia-tesla-t4": (1, 1, "Tesla T4", False),
+    "4090": (1, 1, "NVIDIA GeForce RTX 4090", False),
+    "4x4090": (1, 4, "NVIDIA GeForce RTX 4090", False),
+    "4090x4": (1, 4, "NVIDIA GeForce RTX 4090", False),
+    "rtx_4090:2": (1, 2, "NVIDIA GeForce RTX 4090", False),
+    "2x RTX 3090 24GB": (1, 2, "NVIDIA GeForce RTX 3090", False),
+    "RTX-A6000": (1, 1, "NVIDIA RTX A6000", False),
+    "6000 ada": (1, 1, "NVIDIA RTX 6000 Ada Generation", False),
+    "8xh200": (1, 8, "NVIDIA H200", False),
+    "8xB200": (1, 8, "NVIDIA B200", False),
+    "gh200": (1, 1, "NVIDIA GH200 480GB", False),
+    "dgx-h100": (1, 8, H100, False),
+    "DGX H100 x4": (4, 8, H100, False),
+    "dgx a100": (1, 8, A100, True),
+    "p5.48xlarge": (1, 8, H100, False),
+    "P5 48XLARGE": (1, 8, H100, False),
+    "ml.p5.48xlarge": (1, 8, H100, False),
+    "p5.48xlarge:2": (2, 8, H100, False),
+    "p4d.24xlarge x 2": (2, 8, A100, False),
+    "a3-highgpu-8g": (1, 8, H100, False),
+    "2xA3_HIGHGPU_8G": (2, 8, H100, False),
+    "a2-ultragpu-4g": (1, 4, A100_80, False),
+    "Standard_ND96isr_H100_v5": (1, 8, H100, False),
+    "standard nd96isr h100 v5": (1, 8, H100, False),
+    "NC24ads-A100-v4": (1, 1, "NVIDIA A100 80GB PCIe", False),
+    "g5.12xlarge": (1, 4, "NVIDIA A10G", False),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_what_people_write_is_a_machine_and_a_guess_is_said_in_one_note(text: str) -> None:
+    nodes, gpus, name, is_guessed = WRITTEN[text]
+    machine = named(text)
+    assert (nodes, gpus, {name}) == (
+        machine.nodes,
+        len(machine.gpus),
+        {gpu.name for gpu in machine.gpus},
+    )
+    assert int(is_guessed) == sum("is taken to be" in note for note in machine.notes)
+
+
+@pytest.mark.parametrize("text", [*WRITTEN, *(row.name for row in INSTANCES)])
+def test_case_and_punctuation_do_not_matter(text: str) -> None:
+    for other in (text.upper(), text.lower(), text.replace("-", "_"), text.replace(" ", "-")):
+        assert named(text).gpus == named(other).gpus
+        assert named(text).nodes == named(other).nodes
+
+
+# What is in no table, and a name that its hint has.
+UNKNOWN = {
+    "8xH10": "8xH100",
+    "8xH1000-80GB": "8xH100-80GB",
+    "H100-120GB": "H100-80GB",
+    "a100-64:4": "4xA100-40GB",
+    "4x RTX 4080": "4xRTX-4090",
+    "RTX 5080": "RTX-5090",
+    "H200-NVL": "H200-141GB",
+    "gb200 nvl72": "GB200",
+    "L45": "L40",
+    "p5": "p5.48xlarge",
+    "2xp4d.24xlarg": "2xp4d.24xlarge",
+    "4xstandard_nd96isr_h100": "4xND96isr_H100_v5",
+    "a3-highgpu": "a3-highgpu-8g",
+    "dgx-h10": "DGX-H100",
+    "A6000 Ada": "A6000",
+}
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_each_close_name_pasted_back_is_a_machine(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a GPU or an instance that zerowiz knows") as error:
+        named(text)
+    names = re.findall("`([^`]+)`", error.value.hints[0])
+    assert UNKNOWN[text] in names
+    for name in names:
+        assert " " not in name
+        assert named(name).gpus
+
+
+@given(st.text("abhlvxp0123456789.-_ gGBx:", max_size=12))
+def test_whatever_is_close_is_known(text: str) -> None:
+    for name in close_names(text, TABLE, INSTANCES):
+        assert named(name).gpus
+
+
+# Hardware that is not NVIDIA's, and whose it is.
+OTHERS = {
+    "MI300X": "an AMD GPU",
+    "8xMI300X": "an AMD GPU",
+    "mi250x:4": "an AMD GPU",
+    "AMD Instinct MI325X": "an AMD GPU",
+    "RX 7900 XTX": "an AMD GPU",
+    "Standard_ND96isr_MI300X_v5": "an instance with AMD GPUs",
+    "tpu-v5e": "a Google TPU",
+    "TPU v5p": "a Google TPU",
+    "v4-8": "a Google TPU",
+    "v5litepod-16": "a Google TPU",
+    "ct5lp-hightpu-4t": "a Google TPU",
+    "gaudi3": "an Intel accelerator",
+    "8xGaudi2": "an Intel accelerator",
+    "dl1.24xlarge": "an instance with Intel Gaudi",
+    "trn1.32xlarge": "an AWS accelerator",
+    "Ascend 910B": "a Huawei NPU",
+    "M3 Max": "an Apple GPU",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_hardware_is_named_as_what_it_is(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        named(text)
+    assert f"is {OTHERS[text]}; zerowiz plans for NVIDIA GPUs only" in error.value.message
+
+
+def test_no_name_of_the_tables_is_taken_for_other_hardware() -> None:
+    for row in TABLE:
+        assert all(named(name).gpus for name in (row.name, *row.aliases))
+
+
+def test_two_counts_of_an_instance_are_refused_with_the_count_of_nodes() -> None:
+    with pytest.raises(UsageError, match="has two counts") as error:
+        named("2x8xp5.48xlarge")
+    assert "`$machine 2xp5.48xlarge`" in error.value.hints[0]

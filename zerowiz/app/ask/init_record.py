@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 
-from zerowiz.app.machines.machine import CPU_MACHINE
+from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import Options, rows, said, with_recorded
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.init_record import SCHEMA_VERSION, Record
@@ -35,7 +35,8 @@ def recall(options: Options, record: Record, without: Collection[str] = ()) -> O
         ZerowizError: The record holds a value that its option does not take.
     """
     left_out = {rows()[name].key for name in without if name in rows()}
-    if record.options.get(rows()["machine"].key) != CPU_MACHINE:
+    machine = record.options.get(rows()["machine"].key)
+    if not (isinstance(machine, str) and means_cpu(machine)):
         left_out.add(rows()["machine"].key)
     kept = {key: value for key, value in record.options.items() if key not in left_out}
     try:

@@ -100,11 +100,11 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         if length is None:
             return None
         from zerowiz.core.catalog.planned_run import plan_run  # noqa: PLC0415 - most plans ask for no run
-        from zerowiz.core.machine.spec import find_instance, split_spec  # noqa: PLC0415 - as above
+        from zerowiz.core.machine.spec import named_instance  # noqa: PLC0415 - as above
         from zerowiz.probe.machine.gpu_table import read_instances  # noqa: PLC0415 - as above
 
         prices = self.read_prices(decision.job.machine)
-        instance = find_instance(split_spec(machine or "")[1], read_instances())
+        instance = named_instance(machine or "", read_instances())
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:
             raise UsageError(

@@ -30,9 +30,14 @@ ALL_MACHINES = "all"
 """The value of `--machine` that means every machine of the tables: a question of `plan` alone."""
 
 
+def means_cpu(machine: str | None) -> bool:
+    """Whether a value of `--machine` means this host without a GPU; case does not matter."""
+    return machine is not None and machine.strip().lower() == CPU_MACHINE
+
+
 def means_all(machine: str | None) -> bool:
     """Whether a value of `--machine` means every machine; case does not matter, as in names."""
-    return machine is not None and machine.lower() == ALL_MACHINES
+    return machine is not None and machine.strip().lower() == ALL_MACHINES
 
 
 def find_machine(
@@ -164,7 +169,7 @@ def _read(
             "`$machine all` works with `zerowiz plan` only, which compares machines",
             "name one machine: `$machine 8xH100-80GB`",
         )
-    named = options.machine not in {None, CPU_MACHINE}
+    named = options.machine is not None and not means_cpu(options.machine)
     if named:
         from zerowiz.app.machines.other_machine import read_named  # noqa: PLC0415 - takes long to load
 
@@ -177,5 +182,5 @@ def _read(
         return machine
     from zerowiz.app.machines.this_machine import read_this  # noqa: PLC0415 - as above
 
-    on_cpu = options.machine == CPU_MACHINE or asked == Accelerator.CPU
+    on_cpu = means_cpu(options.machine) or asked == Accelerator.CPU
     return read_this(options, environ, world, on_cpu=on_cpu)

@@ -2,7 +2,7 @@
 
 import os
 
-from zerowiz.app.machines.machine import CPU_MACHINE
+from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import Options
 from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.values import replace
@@ -16,7 +16,7 @@ def find_node(options: Options) -> NodeRank | None:
     Raises:
         UsageError: The launcher started it in another way, or its variables contradict each other.
     """
-    named = options.machine not in {None, CPU_MACHINE}
+    named = options.machine is not None and not means_cpu(options.machine)
     if options.hostfile is not None or options.nodes == 1 or named:
         return None
     return read_node_rank(os.environ)

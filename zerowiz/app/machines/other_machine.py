@@ -5,8 +5,7 @@ from pathlib import Path
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.spec import close_instances, parse_instance, parse_spec
-from zerowiz.core.machine.spec import with_count as spec_of
+from zerowiz.core.machine.spec import parse_machine
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -32,16 +31,9 @@ def read_named(options: Options) -> Machine:
 
 
 def _read_spec(text: str, options: Options) -> Machine:
-    count, table, instances = options.gpus_per_node, read_gpu_table(), read_instances()
-    instance = parse_instance(text, instances, table)
-    if instance is not None:
-        machine = with_count(instance, options)
-    else:
-        try:
-            machine = parse_spec(text if count is None else spec_of(text, count), table)
-        except UsageError as error:
-            close = close_instances(text, instances)
-            raise UsageError(error.message, *close, *error.hints) from None
+    machine = parse_machine(
+        text, read_gpu_table(), read_instances(), gpus_per_node=options.gpus_per_node
+    )
     if options.nodes is not None and machine.nodes not in {1, options.nodes}:
         raise UsageError(
             f"`$nodes {options.nodes}` conflicts with `$machine {text}`, which has {machine.nodes}",

@@ -15,14 +15,22 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.codec import encode
 from zerowiz.core.flags import spell
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.allocation import JobAllocation
+from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.merge import Fleet
+from zerowiz.core.machine.network import Network
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
+from zerowiz.probe.machine.network import read_network
+from zerowiz.probe.machine.read import read_here
+from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
+from zerowiz.probe.recording.files import HostFiles
 from zerowiz.probe.recording.recording import Recorder
+from zerowiz.probe.recording.world import World
 from zerowiz.ui import outliers
 
 
@@ -89,6 +97,31 @@ def see_machine(
     if save is not None:
         _save_description(fleet.machine, save, force=options.force)
     return SeenMachine(machine=fleet.machine, fleet=fleet)
+
+
+class SeenHost(Struct, frozen=True, kw_only=True):
+    """What a host without a usable GPU has for a job."""
+
+    host: Host
+    network: Network
+    allocation: JobAllocation | None = None
+    scheduler: str | None = None
+    """That jobs can be submitted to from here."""
+
+
+def see_host(folder: Path | None) -> SeenHost:
+    """This host, its network and its scheduler: what there is to see where no GPU is.
+
+    Args:
+        folder: That offload would use.
+    """
+    files, environ = HostFiles(folder=folder or Path()), os.environ
+    return SeenHost(
+        host=read_here(World(files=files, environ=environ)),
+        network=read_network(files, environ),
+        allocation=read_allocation(environ, files),
+        scheduler=scheduler_here(files, environ),
+    )
 
 
 def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:

@@ -5,16 +5,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zerowiz.core.catalog.prices import NO_PRICES, PriceList
+from zerowiz.core.machine.names.find import find_model
+from zerowiz.core.machine.names.gpus import GpuModel, own_name
+from zerowiz.core.machine.names.instances import Instance
 from zerowiz.core.machine.network import Network, NetworkKind
-from zerowiz.core.machine.spec import (
-    MOST_GPUS_PER_NODE,
-    GpuModel,
-    Instance,
-    find_model,
-    instance_node,
-    own_name,
-    parse_spec,
-)
+from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE, instance_node, parse_spec
 from zerowiz.core.machine.types import Machine, with_nodes
 from zerowiz.core.values import replace
 

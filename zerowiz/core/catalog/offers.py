@@ -15,7 +15,7 @@ from zerowiz.core.catalog.planned_run import run_of
 from zerowiz.core.catalog.prices import Price, PriceList
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.machine.spec import GpuModel
+from zerowiz.core.machine.names.gpus import GpuModel
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.run_cost import PredictedRun, RunLength
 from zerowiz.core.workload import Workload

@@ -6,14 +6,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.machine.spec import (
-    GpuModel,
-    Instance,
-    find_instance,
-    find_model,
-    match_models,
-    split_spec,
-)
+from zerowiz.core.machine.names.find import find_model
+from zerowiz.core.machine.names.gpus import GpuModel, match_models
+from zerowiz.core.machine.names.instances import Instance, find_instance
+from zerowiz.core.machine.names.phrase import likely_phrase
+from zerowiz.core.machine.spec import read_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -186,7 +183,8 @@ def _named(
     instance = find_instance(name, instances)
     if instance is not None:
         return replace(price, instance=instance.name)
-    count, gpu = split_spec(name)
+    phrase = read_spec(name, table) or likely_phrase(name)
+    count, gpu = phrase.count, phrase.name
     own = [name for name in own_gpus if _is_own(gpu, name)]
     found = own[0] if own and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
     if price.unit is PriceUnit.NODE and count is None:

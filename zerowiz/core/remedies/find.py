@@ -15,7 +15,7 @@ from zerowiz.core.decision.flowchart import (
     considered,
     find_way,
 )
-from zerowiz.core.machine.spec import GpuModel
+from zerowiz.core.machine.names.gpus import GpuModel
 from zerowiz.core.machine.types import Machine, with_host_memory
 from zerowiz.core.model.known import KnownModel
 from zerowiz.core.model.types import ModelSource

@@ -13,7 +13,7 @@ from zerowiz.core.catalog.candidates import (
 from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect_option import with_interconnect
-from zerowiz.core.machine.spec import GpuModel, match_models
+from zerowiz.core.machine.names.gpus import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.remedies.remedy import Attempt, Change, Lazy
 from zerowiz.core.speed.rates import find_rates

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.machine.spec import GpuModel, match_models
+from zerowiz.core.machine.names.gpus import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.workload import Precision
 

@@ -4,7 +4,8 @@ import json
 from functools import cache
 from pathlib import Path
 
-from zerowiz.core.machine.spec import GpuModel, Instance, decode_gpu_table, decode_instances
+from zerowiz.core.machine.names.gpus import GpuModel, decode_gpu_table
+from zerowiz.core.machine.names.instances import Instance, decode_instances
 
 # Not by importlib.resources, which takes longer to load than a table.
 _DATA = Path(__file__).parents[2] / "data"

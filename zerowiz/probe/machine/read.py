@@ -6,7 +6,7 @@ from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
-from zerowiz.core.machine.spec import match_models
+from zerowiz.core.machine.names.gpus import match_models
 from zerowiz.core.machine.topology import without_nvlink
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.core.values import replace

@@ -1,0 +1,1 @@
+"""What people call a machine, and which rows of the tables they mean."""
