@@ -29,6 +29,7 @@ _VERDICTS: Mapping[Verdict, str] = {
 }
 _SAME_FRACTION = 0.03
 _AS_TIMES = 2
+_MANY_TIMES = 10
 
 
 def options(remedy: Remedy) -> str:
@@ -79,7 +80,8 @@ def _speed(remedy: Remedy) -> Iterator[str]:
     elif times < _AS_TIMES:
         yield f"about {100 * (times - 1):.0f} % {word}"
     else:
-        yield f"about {times:.1f} times {'as slow' if slower else 'as fast'}"
+        digits = 0 if times >= _MANY_TIMES else 1
+        yield f"about {times:.{digits}f} times {'as slow' if slower else 'as fast'}"
 
 
 # By a setting, and the value that it is changed to where only one costs so.
@@ -103,13 +105,34 @@ def _costs(remedy: Remedy) -> Iterator[str]:
             yield words
     if "host_memory" in remedy.change:
         more = remedy.more_host_bytes
-        yield f"{gib(more)} more on each node" if more else "if each node has that much free"
+        yield f"{gib(more)} more than is free" if more else "if that much is free"
 
 
 def hint(remedy: Remedy) -> str:
     """A remedy in one line, with what the script needs for it."""
     edit = "" if remedy.edit is None else f"; change your script first: {remedy.edit}"
     return f"`{options(remedy)}`: {outcome(remedy)}{edit}"
+
+
+def none_found(config: str | None) -> str:
+    """What is left where no remedy was found.
+
+    Args:
+        config: The person's own, of which nothing is changed.
+    """
+    if config is not None:
+        return (
+            f"zerowiz changes nothing of `{config}`; without `$config {config}` it chooses the"
+            " strategy, and says what would help"
+        )
+    from zerowiz.core.remedies.machines import SIZES  # noqa: PLC0415 - most plans need none of it
+
+    most = SIZES[-1]
+    return (
+        "no machine that zerowiz knows would do, not even"
+        f" {most.nodes} nodes of {most.gpus} of the largest GPUs: plan with fewer tokens, or a"
+        " smaller model"
+    )
 
 
 def listed(remedies: Sequence[Remedy], stream: TextIO) -> None:

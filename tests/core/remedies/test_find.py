@@ -1,6 +1,6 @@
 """Remedies: each is a change that was evaluated again, and leads to what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory, with_nodes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_size import model_from_size, parse_size
-from zerowiz.core.remedies.changes import KEEPING, ROUNDING, adapt, shorten
+from zerowiz.core.remedies.changes import KEEPING, ROUNDING, quantize, shorten, train_adapters
 from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies
 from zerowiz.core.remedies.remedy import Change, Expense, Remedy, worth_offering
 from zerowiz.core.speed.rates import find_rates
@@ -224,16 +224,35 @@ def test_any_remedy_of_any_job_leads_to_what_it_says(
     for remedy in found:
         if decision.chosen is None:
             leads_where_it_says(decision, remedy)
-    assert list(found) == sorted(found, key=lambda each: max(ranks(each), default=-1))
+    cheapest_first(found)
 
 
 def ranks(remedy: Remedy) -> list[int]:
-    return [list(Expense).index(cost) for cost in remedy.costs]
+    """What a remedy costs besides time, the dearest first."""
+    return sorted((list(Expense).index(cost) for cost in remedy.costs), reverse=True)
+
+
+def is_absurd(remedy: Remedy) -> bool:
+    """Whether it is no first choice: a step of minutes, the host of eight GPUs."""
+    host = remedy.change.get("host_memory")
+    large = host is not None and parse_host_memory(str(host)) >= 2 * 2**40
+    return large or (remedy.time_fraction or 0) >= 5
+
+
+def cheapest_first(found: Sequence[Remedy]) -> None:
+    """Another model is the last, what is absurd before it; the others by quality, then by time."""
+    models = ["model" in each.change for each in found]
+    assert models == sorted(models)
+    others = [each for each in found if "model" not in each.change]
+    dear = [is_absurd(each) or Expense.GPUS in each.costs for each in others]
+    assert dear == sorted(dear)
+    prices = [(ranks(e), e.time_fraction or 0.0) for e in others if not is_absurd(e)]
+    assert prices == sorted(prices)
 
 
 def test_every_kind_of_change_is_offered_in_some_case() -> None:
     offered: set[str] = set()
-    kinds = (*KEEPING, *ROUNDING, shorten, adapt)
+    kinds = (*KEEPING, *ROUNDING, shorten, train_adapters, quantize)
     for name, decision in REFUSED.items():
         changes = [remedy.change for remedy in FOUND[name]]
         for kind in kinds:
@@ -251,8 +270,7 @@ def test_no_remedy_is_dominated_and_the_cheapest_comes_first(case: str) -> None:
     found = FOUND[case]
     assert list(found) == list(worth_offering(found))
     assert len({tuple(remedy.change.items()) for remedy in found}) == len(found)
-    prices = [(max(ranks(each), default=-1), each.time_fraction or 0.0) for each in found]
-    assert prices == sorted(prices)
+    cheapest_first(found)
     for each in found:
         cheaper = [
             other

@@ -25,7 +25,7 @@ from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.search import Search, search
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Loss, Workload
+from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.hf import model_of
@@ -254,7 +254,10 @@ class _Finding:
         if settings is None or facts is None or name == "optimizer_state_dtype":
             return True
         if name == "model":
-            return parse_size(str(value)) is None and settings.is_open(name, value)
+            # A script that is planned for a size can as well be planned for another one.
+            by_size = parse_size(self.options.model or "") is not None
+            is_size = parse_size(str(value)) is not None
+            return by_size if is_size else settings.is_open(name, value)
         if name not in SETTINGS:
             return True
         if name == "loss" and value is Loss.LIGER and not self._has_liger():
@@ -307,17 +310,31 @@ class _Finding:
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
-        edits = []
         path = "" if self.facts is None else self.facts.path
-        for name, value in remedy.change.items():
-            if name == "method" and self.facts is not None and not self.facts.trains_adapters:
-                edits.append(f"wrap the model with peft in `{path}`")
-                continue
-            try:
-                self._request({name: value})
-            except ZerowizError as error:
-                edits.append(error.hints[0] if error.hints else error.message)
-        return "; ".join(edits) or f"make `{path}` train with `{remedies_text.options(remedy)}`"
+        edits = [
+            self._edit_of(name, value, path)
+            for name, value in remedy.change.items()
+            if not self._reaches({name: value})
+        ]
+        return "; ".join(filter(None, edits)) or (
+            f"make `{path}` train with `{remedies_text.options(remedy)}`"
+        )
+
+    def _edit_of(self, name: str, value: int | str | bool, path: str) -> str | None:
+        """What to change in the script for one setting; None where the option does it."""
+        trains_adapters = self.facts is not None and self.facts.trains_adapters
+        by_call = self.request.handover.integration is not Integration.HF
+        if name == "method" and not trains_adapters:
+            return f"wrap the model with peft in `{path}`"
+        if name == "gradient_checkpointing" and by_call:
+            return f"call `model.gradient_checkpointing_enable()` in `{path}`"
+        if name == "model":
+            return f"load `{value}` in `{path}`"
+        try:
+            self._request({name: value})
+        except ZerowizError as error:
+            return error.hints[0] if error.hints else error.message
+        return None
 
     def _request(self, change: Change) -> Request:
         """The job with a change typed.
@@ -436,7 +453,9 @@ def require_strategy(plan: Plan) -> Strategy:
         NoStrategyError: There is none; with the closest one, and the remedies as hints.
     """
     if plan.strategy is None:
-        hints = map(remedies_text.hint, plan.remedies)
+        own = None if plan.options.config is None else str(plan.options.config)
+        hints = [remedies_text.hint(each) for each in plan.remedies]
+        hints = hints or [remedies_text.none_found(own)]
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
 
@@ -510,6 +529,14 @@ def take_remedy(
     return plan_options(changed, machine, facts, script_args), machine
 
 
+def _listed(plan: Plan) -> tuple[Remedy, ...]:
+    """The remedies that are listed beside the table: where nothing fits they are asked for next.
+
+    Without a person the error names them.
+    """
+    return () if plan.strategy is None else plan.remedies
+
+
 def decide_with(
     person: Person | None,
     options: Options,
@@ -544,7 +571,7 @@ def decide_or_back(
     plan = plan_options(options, machine, facts, script_args, reporter)
     note_basis(plan, reporter)
     reporter.script(facts)
-    reporter.decision(plan.decision, plan.remedies)
+    reporter.decision(plan.decision, _listed(plan))
     taken: list[tuple[Plan, Machine]] = []
     while person and (question := remedy_question(plan)) is not None:
         person.tell(_beyond(plan))
@@ -563,6 +590,6 @@ def decide_or_back(
             person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
             continue
         taken.append(before)
-        reporter.decision(plan.decision, plan.remedies)
+        reporter.decision(plan.decision, _listed(plan))
     note_settled(plan, reporter)
     return plan

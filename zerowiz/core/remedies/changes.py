@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.remedies.remedy import Attempt
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
@@ -140,14 +141,18 @@ def shorten(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
         yield _step(job, constraints, sequence_tokens=tokens)
 
 
-def adapt(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
-    """Adapters, then adapters on weights in 4 bits."""
-    by_rule = job.accounting is Accounting.TEXTBOOK
-    if by_rule or job.workload.method is Method.QLORA:
-        return
-    if job.workload.method is Method.FULL:
+def train_adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    """Adapters alone."""
+    if job.accounting is not Accounting.TEXTBOOK and job.workload.method is Method.FULL:
         yield _step(job, constraints, method=Method.LORA)
-    yield _step(job, constraints, method=Method.QLORA)
+
+
+def quantize(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    """Adapters on weights in 4 bits, which no CPU has."""
+    by_rule = job.accounting is Accounting.TEXTBOOK
+    on_cpu = job.machine.accelerator is Accelerator.CPU
+    if not (by_rule or on_cpu or job.workload.method is Method.QLORA):
+        yield _step(job, constraints, method=Method.QLORA)
 
 
 # The same result, later.

@@ -1,7 +1,7 @@
 """Find the changes after which a job fits: one alone, or the least of a combination."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -24,14 +24,16 @@ from zerowiz.core.remedies.changes import (
     PAST_SLOW_LINK,
     ROUNDING,
     Kind,
-    adapt,
     allow_offload,
     allow_slow,
     cut_loss,
+    quantize,
     recompute,
     shorten,
     split_batch,
     state_network,
+    train_adapters,
+    unpin_stage,
     use_sdpa,
 )
 from zerowiz.core.remedies.machines import SIZES, Complete, MachineTable
@@ -50,6 +52,10 @@ from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 
 _MIB, _GIB = 2**20, 2**30
+# As many machines are tried before the smallest that was found.
+_NEAR = 5
+# More levels than any kind of change has.
+_MOST = 2**30
 # More than any host has.
 _ANY_HOST_BYTES = 2**50
 
@@ -78,6 +84,10 @@ class RemedyScope(Struct, frozen=True, kw_only=True):
 class _Found(Struct, frozen=True, kw_only=True):
     attempt: Attempt
     chosen: StrategyEstimate
+
+
+def _surely(chosen: StrategyEstimate | None) -> int:
+    return 0 if chosen is None else 2 if chosen.is_sure else 1
 
 
 class _Search:
@@ -116,6 +126,27 @@ class _Search:
 
         Surely, where the last one does; where nothing fits, an uncertain one is better than none.
         """
+        found = self._first(attempts, self._grade)
+        return None if found is None else found[1]
+
+    def smallest(self, machines: Sequence[Lazy]) -> _Found | None:
+        """The first machine that leads to a strategy, of larger and larger ones.
+
+        Surely, even where the doubt is that of a size: nobody buys a machine that may do. One
+        without fast links can lack what a smaller one has: those just before it are tried too.
+        """
+        found = self._first(machines, _surely)
+        if found is None:
+            return None
+        index, best = found
+        before = (self.mildest([each]) for each in machines[max(0, index - _NEAR) : index])
+        wanted = _surely(best.chosen)
+        return next((each for each in before if each and _surely(each.chosen) >= wanted), best)
+
+    def _first(
+        self, attempts: Sequence[Lazy], grade: Callable[[StrategyEstimate | None], int]
+    ) -> tuple[int, _Found] | None:
+        """Where the first one is that is graded as high as the last one."""
         if not attempts:
             return None
         known: dict[int, _Found | None] = {}
@@ -127,14 +158,15 @@ class _Search:
                 both = attempt is not None and chosen is not None
                 known[index] = _Found(attempt=attempt, chosen=chosen) if both else None  # type: ignore[arg-type]
             found = known[index]
-            return self._grade(None if found is None else found.chosen)
+            return grade(None if found is None else found.chosen)
 
         wanted = at(len(attempts) - 1)
         if wanted < self._wanted:
             return None
         index = bisect_left(range(len(attempts)), x=True, key=lambda i: at(i) >= wanted)
         at(index)
-        return known[index]
+        best = known[index]
+        return None if best is None else (index, best)
 
     def attempts(self, kind: Kind, base: Attempt) -> list[Attempt]:
         """What of a kind can be done after a change, and reaches the ranks."""
@@ -183,30 +215,29 @@ class _Search:
 
     def pruned(self, found: _Found, kinds: Sequence[Kind], start: Attempt) -> _Found:
         """Another machine or model with no more of these changes than it needs, the last first."""
-        whole, grade = found.attempt, self._grade(found.chosen)
+        grade = self._grade(found.chosen)
         leaner = self.most(kinds, start).change
-        own = {name: value for name, value in whole.change.items() if name not in leaner}
+        own = {name: value for name, value in found.attempt.change.items() if name not in leaner}
+        whole = replace(found.attempt, change=own)
+        taken: dict[Kind, int] = dict.fromkeys(kinds, _MOST)
         for kind in reversed(kinds):
-            others = [each for each in kinds if each is not kind]
-            base = self.most(others, start)
-            if base.change == self.most(kinds, start).change:
-                kinds = others
-                continue
-            job = replace(
-                base.job,
-                budget_bytes=whole.job.budget_bytes,
-                machine=whole.job.machine,
-                rates=whole.job.rates,
-                calibration=whole.job.calibration,
-                ran_out=whole.job.ran_out,
-                model=whole.job.model,
-                traced=whole.job.traced,
-            )
-            less = Attempt(change={**base.change, **own}, job=job, constraints=base.constraints)
-            chosen, _ = self.leads(less)
-            if chosen is not None and self._grade(chosen) >= grade:
-                kinds, found = others, _Found(attempt=less, chosen=chosen)
+            others = {each: level for each, level in taken.items() if each is not kind}
+            levels = range(len(self.attempts(kind, self._with(others, start))))
+            milder = ({**taken, kind: level} for level in levels[:-1])
+            for fewer in (others, *milder):
+                less = _elsewhere(self._with(fewer, start), whole)
+                chosen, _ = self.leads(less)
+                if chosen is not None and self._grade(chosen) >= grade:
+                    taken, found = fewer, _Found(attempt=less, chosen=chosen)
+                    break
         return found
+
+    def _with(self, levels: Mapping[Kind, int], base: Attempt) -> Attempt:
+        """So much of each of these changes; a level that a kind does not have is its most."""
+        for kind, level in levels.items():
+            made = self.attempts(kind, base)
+            base = made[min(level, len(made) - 1)] if made else base
+        return base
 
     def most(self, kinds: Iterable[Kind], base: Attempt) -> Attempt:
         """The most of each of these changes."""
@@ -278,6 +309,21 @@ class _Search:
             yield from (known.host.running_bytes, known.host.peak_bytes)
 
 
+def _elsewhere(base: Attempt, whole: Attempt) -> Attempt:
+    """A change with the machine and the model of another one, which changes nothing else."""
+    job = replace(
+        base.job,
+        budget_bytes=whole.job.budget_bytes,
+        machine=whole.job.machine,
+        rates=whole.job.rates,
+        calibration=whole.job.calibration,
+        ran_out=whole.job.ran_out,
+        model=whole.job.model,
+        traced=whole.job.traced,
+    )
+    return Attempt(change={**base.change, **whole.change}, job=job, constraints=base.constraints)
+
+
 def _same(attempt: Attempt) -> Attempt:
     return attempt
 
@@ -314,24 +360,39 @@ class _Finder:
         same = [found for kind in (*KEEPING, *ROUNDING) if (found := search.alone(kind))]
         same = same or list(search.past_slow_link(search.combined(_LEANER)))
         yield from same
-        quality = [search.alone(shorten), search.alone(adapt)]
-        if not same and quality[0] is None:
-            quality[0] = search.combined((*_LEANER, shorten), shorten)
-        if quality[1] is None:
-            quality[1] = search.combined((*_LEANEST, adapt), adapt)
-        yield from filter(None, quality)
-        if budget := self._budget(leanest=not same):
-            yield budget
-        host = self._host(leanest=not same)
-        if host is not None:
-            yield host
-        on_others = list(self._on_others(leanest=not same))
-        yield from on_others
-        if not (same or any(quality) or budget or host or on_others):
+        shorter = search.alone(shorten)
+        if not same and shorter is None:
+            shorter = search.combined((*_LEANER, shorten), shorten)
+        quality = [each for each in (shorter, *self._adapters()) if each]
+        yield from quality
+        leanest = not same
+        others = filter(None, (self._budget(leanest=leanest), self._host(leanest=leanest)))
+        yield from others
+        machines = list(self._on_others(leanest=leanest))
+        yield from machines
+        if not (same or quality or machines):
             yield from self._smallest_machine()
-        smaller = self._smaller(leanest=not same)
-        if smaller is not None:
+        if smaller := self._smaller():
             yield smaller
+
+    def with_edits(self, *, leanest: bool) -> Iterator[_Found]:
+        """Adapters and smaller models; where nothing else does, also what takes many changes."""
+        if leanest and (together := self.search.combined(_LEANER)):
+            yield together
+        elif leanest:
+            yield from self._on_others(leanest=True)
+        yield from self._adapters()
+        if smaller := self._smaller():
+            yield smaller
+
+    def _adapters(self) -> Iterator[_Found]:
+        """Adapters; where that takes more changes, adapters on quantized weights as well."""
+        for kind in (train_adapters, quantize):
+            if found := self.search.alone(kind):
+                yield found
+                return
+            if found := self.search.combined((*_LEANEST, kind), kind):
+                yield found
 
     def _budget(self, *, leanest: bool) -> _Found | None:
         """More memory of each GPU, where a person set less than is free."""
@@ -353,30 +414,33 @@ class _Finder:
         return None
 
     def _on_others(self, *, leanest: bool) -> Iterator[_Found]:
-        """More GPUs like these, and the smallest of the larger ones."""
-        search = self.search
-        for kinds in ((), _LEANEST) if leanest else ((),):
-            base = search.most(kinds, search.start)
-            more = self.machines.more_of_the_same(base.job, base.constraints)
-            fitting = (search.found(base.then(each)) for each in more if self._takes(each))
-            larger = self._after(base, self.machines.larger(base.job, base.constraints))
-            both = [next(filter(None, fitting), None), search.mildest(larger)]
-            if any(both):
-                yield from (search.pruned(each, kinds, search.start) for each in both if each)
-                return
+        """More GPUs like these, and the smallest of the larger ones; surely enough, if any is."""
+        for of_kind in (self._more_of_the_same, self._larger):
+            for kinds in ((), _LEANEST) if leanest else ((),):
+                base = self.search.most(kinds, self.search.start)
+                if found := of_kind(base):
+                    yield self.search.pruned(found, kinds, self.search.start)
+                    break
+
+    def _more_of_the_same(self, base: Attempt) -> _Found | None:
+        more = self.machines.more_of_the_same(base.job, base.constraints)
+        taken = (self.search.found(base.then(each)) for each in more if self._takes(each))
+        return next(filter(None, taken), None)
+
+    def _larger(self, base: Attempt) -> _Found | None:
+        larger = self._after(base, self.machines.larger(base.job, base.constraints))
+        return self.search.smallest(larger)
 
     def _takes(self, attempt: Attempt) -> bool:
         return self.scope.takes(attempt.change)
 
-    def _smaller(self, *, leanest: bool) -> _Found | None:
-        """The largest smaller model that fits, with a leaner step where nothing else does."""
+    def _smaller(self) -> _Found | None:
+        """The largest smaller model that fits, with a leaner step where it takes that."""
         search, table = self.search, self.scope.models()
-        for kinds in (_LEANEST, ()) if leanest else ((),):
-            base = search.most(kinds, search.start)
-            models = smaller_models(base.job, base.constraints, table)
-            if found := search.mildest(self._after(base, models)):
-                return search.pruned(found, kinds, search.start)
-        return None
+        base = search.most(_LEANEST, search.start)
+        models = smaller_models(base.job, base.constraints, table)
+        found = search.mildest(self._after(base, models))
+        return search.pruned(found, _LEANEST, search.start) if found else None
 
     def _after(self, base: Attempt, attempts: Sequence[Lazy]) -> list[Lazy]:
         """Attempts that were made of the job after a change; those that reach the ranks."""
@@ -392,12 +456,13 @@ class _Finder:
     def _smallest_machine(self) -> Iterator[_Found]:
         """The fewest and smallest GPUs of the table with which the job fits, leaner if need be."""
         search = self.search
-        base = search.most(_LEANEST, search.start)
-        for size in SIZES:
-            gpus = self.machines.of_size(size, base.job, base.constraints)
-            if gpus and (found := search.mildest(self._after(base, gpus))):
-                yield search.pruned(found, _LEANEST, search.start)
-                return
+        for kinds in (_LEANEST, (unpin_stage, allow_offload, *_LEANEST)):
+            base = search.most(kinds, search.start)
+            for size in SIZES:
+                gpus = self.machines.of_size(size, base.job, base.constraints)
+                if gpus and (found := search.smallest(self._after(base, gpus))):
+                    yield search.pruned(found, kinds, search.start)
+                    return
 
 
 def _roomier(decision: Decision, chosen: StrategyEstimate) -> Iterator[Remedy]:
@@ -446,12 +511,14 @@ def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
         return ()
     outside = replace(scope, takes=lambda change: not scope.takes(change))
     search = _Search(decision, outside)
-    kinds = (*KEEPING, *ROUNDING, shorten, adapt)
+    kinds = (*KEEPING, *ROUNDING, shorten)
     found = [each for kind in kinds if (each := search.alone(kind))]
-    if not found:
-        together = _Search(decision, replace(scope, takes=_always)).combined(_LEANER)
-        found = [each for each in (together,) if each and not scope.takes(each.attempt.change)]
-    return worth_offering(make_remedy(decision, each.attempt.change, each.chosen) for each in found)
+    free = _Finder(decision, replace(scope, takes=_always))
+    found += free.with_edits(leanest=not found)
+    needed = (each for each in found if not scope.takes(each.attempt.change))
+    return worth_offering(
+        make_remedy(decision, each.attempt.change, each.chosen) for each in needed
+    )
 
 
 def _may_be_sure(evaluated: StrategyEstimate) -> bool:

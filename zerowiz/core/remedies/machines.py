@@ -36,6 +36,7 @@ class MachineTable:
             key=lambda gpu: (
                 gpu.usable_bytes // 2**30,
                 -gpu.nvlink_gpus,
+                -gpu.nvlink_bytes_per_s,
                 gpu.fp16_flop_per_s,
             ),
         )

@@ -10,6 +10,7 @@ from zerowiz.core.decision.flowchart import Constraints, Decision
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.flags import flags
 from zerowiz.core.strategy import Offload
+from zerowiz.core.units import parse_host_memory
 from zerowiz.core.workload import Accounting
 
 Change = Mapping[str, int | str | bool]
@@ -49,7 +50,9 @@ _BY_PRICE = tuple(Expense)
 
 def costs_of(change: Change) -> frozenset[Expense]:
     """What a change costs besides time."""
-    return frozenset(_COSTS[name] for name in change if name in _COSTS)
+    costs = {_COSTS[name] for name in change if name in _COSTS}
+    # Adapters on weights in 4 bits are less exact than adapters alone.
+    return frozenset(costs | ({Expense.PRECISION} if change.get("method") == "qlora" else set()))
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -182,12 +185,28 @@ def worth_offering(found: Iterable[Remedy]) -> tuple[Remedy, ...]:
             continue
         kept = [one for one in kept if not _is_dominated(one, each)]
         kept.append(each)
-    return tuple(sorted(kept, key=_price))
+    return tuple(sorted(kept, key=price_of))
 
 
-def _price(remedy: Remedy) -> tuple[int, float]:
-    costs = [_BY_PRICE.index(cost) for cost in remedy.costs]
-    return max(costs, default=-1), remedy.time_fraction or 0.0
+# A run that takes so many times as long is paid for like other hardware; so is a host that is as
+# large as those of eight GPUs (data/instances.json).
+_SLOW_TIMES = 5
+_LARGE_HOST_BYTES = 2 * 2**40
+
+
+def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, float]:
+    """What remedies are sorted by: what they cost besides time, the dearest first, then time.
+
+    A slow run, or a large host, stands behind other hardware; another model is always the last.
+    """
+    costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
+    is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
+    host = remedy.change.get("host_memory")
+    is_large = host is not None and parse_host_memory(str(host)) >= _LARGE_HOST_BYTES
+    if is_slow or is_large:
+        costs.add(_BY_PRICE.index(Expense.GPUS))
+    dearest = tuple(sorted(costs, reverse=True))
+    return Expense.MODEL in remedy.costs, dearest, is_slow or is_large, remedy.time_fraction or 0.0
 
 
 def encode_remedy(remedy: Remedy) -> dict[str, object]:
