@@ -22,24 +22,79 @@ A100_REMEDIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("--micro-batch", {"micro_batch": 2, "accumulation_steps": 2}),
     ("--precision", {"precision": "bf16"}),
 )
-# Besides, the options that make it fit nowhere, and the stage that it trains at then.
-CPU_REMEDIES: tuple[tuple[str, tuple[str, ...], dict[str, object], int], ...] = (
-    ("--micro-batch", ("--memory-budget", "0.5GiB"), A100_REMEDIES[0][1], 2),
+HF = "train_hf.py"
+LEAN_WORDS = ("--micro-batch", "1", "--gradient-checkpointing")
+LONG = ("--seq-len", "2048", *LEAN_WORDS)
+LEAN: dict[str, object] = {"micro_batch": 1, "gradient_checkpointing": True}
+# A script that can train adapters.
+ADAPTING = """\
+from dataclasses import dataclass
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoConfig, AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments,
+)
+
+
+@dataclass
+class Job:
+    model: str = "model"
+    use_lora: bool = False
+    seq_len: int = 128
+
+
+@dataclass
+class Arguments(TrainingArguments):
+    output_dir: str = "out"
+    per_device_train_batch_size: int = 4
+    report_to: str = "none"
+
+
+args, job = HfArgumentParser((Arguments, Job)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(job.model))
+if job.use_lora:
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16))
+ids = torch.arange(job.seq_len) % 256
+Trainer(model=model, args=args, train_dataset=[{"input_ids": ids, "labels": ids}] * 256).train()
+print("adapters", hasattr(model, "peft_config"), "tokens", len(ids))
+"""
+# Besides, the script, the options that make it fit nowhere, and the stage that it trains at then.
+CPU_REMEDIES: tuple[tuple[str, str, tuple[str, ...], dict[str, object], int], ...] = (
+    ("--micro-batch", HF, ("--memory-budget", "0.5GiB"), A100_REMEDIES[0][1], 2),
     (
         "--gradient-checkpointing",
+        HF,
         ("--memory-budget", "0.5GiB"),
         {"gradient_checkpointing": True},
         2,
     ),
-    ("--precision", ("--memory-budget", "0.5GiB"), {"precision": "bf16"}, 2),
-    ("--memory-budget", ("--memory-budget", "0.3GiB"), {}, 2),
-    ("--stage", ("--memory-budget", "0.6GiB", "--stage", "1"), {}, 2),
+    ("--precision", HF, ("--memory-budget", "0.5GiB"), {"precision": "bf16"}, 2),
+    ("--memory-budget", HF, ("--memory-budget", "0.3GiB"), {}, 2),
+    ("--stage", HF, ("--memory-budget", "0.6GiB", "--stage", "1"), {}, 2),
     (
         "--precision bf16 --micro-batch",
+        HF,
         ("--memory-budget", "0.45GiB"),
         {"precision": "bf16", **A100_REMEDIES[0][1]},
         2,
     ),
+    ("--offload", HF, ("--memory-budget", "0.56GiB", "--offload", "none"), {}, 2),
+    (
+        "--seq-len 512",
+        "adapting.py",
+        ("--memory-budget", "0.56GiB", "--offload", "none", "--stage", "2", *LONG),
+        {"sequence_tokens": 512, **LEAN},
+        2,
+    ),
+    (
+        "--method lora",
+        "adapting.py",
+        ("--memory-budget", "0.46GiB", "--stage", "1", *LEAN_WORDS),
+        {"method": "lora", **LEAN},
+        1,
+    ),
+    ("--model 100m", HF, ("--memory-budget", "4GiB", "--model", "500m"), {}, 0),
 )
 STEP: dict[str, object] = {
     "micro_batch": 4,
@@ -47,6 +102,7 @@ STEP: dict[str, object] = {
     "precision": "fp32",
     "gradient_checkpointing": False,
     "sequence_tokens": 128,
+    "method": "full",
 }
 
 
@@ -57,6 +113,7 @@ def hf(folder: Path) -> Path:
         shutil.copytree(TEMPLATES / name, folder / name)
     for name in ("train_hf.py", "corpus.txt"):
         shutil.copy(TEMPLATES / name, folder / name)
+    (folder / "adapting.py").write_text(ADAPTING)
     return folder
 
 
@@ -126,31 +183,39 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-@pytest.mark.parametrize(("typed", "words", "remedy", "stage"), CPU_REMEDIES)
+@pytest.mark.parametrize(("typed", "script", "words", "remedy", "stage"), CPU_REMEDIES)
 def test_the_ranks_train_what_was_taken(
     terminal: Open,
     hf: Path,
     typed: str,
+    script: str,
     words: tuple[str, ...],
     remedy: dict[str, object],
     stage: int,
 ) -> None:
-    _, *command = take(terminal, typed, *CPU, *words, "train_hf.py", "--max_steps", "3")
+    _, *command = take(terminal, typed, *CPU, *words, script, "--max_steps", "3")
     reports = hf / "reports"
     done = run(
         [sys.executable, "-m", "zerowiz", *command, "--yes"], env=rank_environ(reports), cwd=hf
     )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     wanted = STEP | remedy
+    if script == "adapting.py":
+        adapters, tokens = wanted["method"] == "lora", wanted["sequence_tokens"]
+        assert 2 == done.stdout.count(f"adapters {adapters} tokens {tokens}\n")
+    seen = {name for name in STEP if name not in {"precision", "sequence_tokens", "method"}}
     assert [(0, wanted), (1, wanted)] == [
         (
             report["rank"],
             {
-                **{name: report[name] for name in wanted if name in report},
+                **wanted,
+                **{name: report[name] for name in seen},
                 "precision": "bf16" if report["bf16_enabled"] else "fp32",
-                "sequence_tokens": 128,
             },
         )
         for report in read_reports(reports)
     ]
-    assert [stage, stage] == [report["stage"] for report in read_reports(reports)]
+    offloads = "--offload" in typed
+    assert [(stage, offloads), (stage, offloads)] == [
+        (report["stage"], report["offload_optimizer"] == "cpu") for report in read_reports(reports)
+    ]
