@@ -23,7 +23,7 @@ A100_REMEDIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("--precision", {"precision": "bf16"}),
 )
 HF = "train_hf.py"
-LEAN_WORDS = ("--micro-batch", "1", "--gradient-checkpointing")
+LEAN_WORDS = ("--method", "full", "--micro-batch", "1", "--gradient-checkpointing")
 LONG = ("--seq-len", "2048", *LEAN_WORDS)
 LEAN: dict[str, object] = {"micro_batch": 1, "gradient_checkpointing": True}
 # A script that can train adapters.

@@ -129,7 +129,9 @@ def _show_plan(
     if options.as_json:
         write_plan(result.decided, run=run, limits=largest)
     else:
-        show.plan(decision, result.remedies, sys.stdout, is_verbose=shown.is_verbose)
+        # Where nothing is chosen they are the hints of the error.
+        listed = () if decision.chosen is None else result.remedies
+        show.plan(decision, listed, sys.stdout, is_verbose=shown.is_verbose)
         found = result.decided.search
         if found is not None and options.objective is not Objective.FLOWCHART:
             choice.search(found, options.objective, sys.stdout)
