@@ -87,13 +87,14 @@ same precision. Pinned memory comes in powers of two.
 """
 
 _STEP_TIMES_INTRO = """\
-[How long a step takes](concepts/speed.md), by `python tests/speed/fit.py --set-aside` and `python tests/speed/public.py`. These
-figures are provisional. Nearly all steps here were synchronised at each phase to read the memory, which makes the
-host's part longer. Steps of stage 3 are left out, as most were not steady yet; so are runs under a cap, runs whose last two
-steps differ by more than 15 %, and those beside which other jobs ran. The same setting measured twice differs by 1 to 35 %.
-Constants were fitted on the fitted side, but for the two of stage 3's hooks, which are from two published times (qwen, at stage
-3 with 256 tokens: 1.8B on one GPU, 7B on two). No other published time fitted anything. With the optimizer on the host the published ones take twice as long as
-predicted: how many cores each of those ranks had is not known. No step in fp32 fitted anything: its time came after the constants.
+[How long a step takes](concepts/speed.md), by `python tests/speed/fit.py --free-running --set-aside` and
+`python tests/speed/public.py`. All steps of these tables ran freely, on one H100 and one H200 (November 2026); where a step
+had to flush the allocator it is left out. Constants were fitted on the fitted side
+(`python tests/speed/fit.py --free-running --fit`), but for what a data sheet or `tests/measured/links.json` says, and two that
+published times of qwen at stage 3 decide: how fast Python runs on a host that nobody timed, and what ZeRO-3's gathering takes
+beside hooks. How fast Python runs was read beside each GPU: 87 ns a call beside the H200, 173 and 185 ns beside the H100, and
+it drifts by a quarter within minutes. The tables of the side set aside were looked at three times: after the first fit (11 and 28 %), and
+after two causes were found in the sources of DeepSpeed and transformers (the norm of each offloaded gradient; attention with a mask).
 """
 
 _HOST_STARTS_INTRO = """\

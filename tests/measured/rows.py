@@ -140,10 +140,10 @@ def read_every_row() -> tuple[Row, ...]:
 
 @cache
 def read_times() -> tuple[Row, ...]:
-    """Every setting that an engine took steps of beside others: times, and no memory."""
+    """Every setting whose steps ran freely, most of them beside others of one engine."""
     return tuple(
-        {"file": path.name, **json.loads(line)}
-        for path in sorted(_HERE.glob("times/*.jsonl"))
+        {"file": f"{path.parent.name}/{path.name}", **json.loads(line)}
+        for path in sorted([*_HERE.glob("times/*.jsonl"), *_HERE.glob("regret/*.jsonl")])
         for line in path.read_text(encoding="utf-8").splitlines()
     )
 

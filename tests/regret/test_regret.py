@@ -188,13 +188,13 @@ def test_what_is_run_ends_in_the_time_there_is() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["H100-80GB", "H200"])
-def test_the_jobs_of_one_gpu_have_first_figures_within_a_thousand_seconds(gpu: str) -> None:
+def test_the_jobs_of_one_gpu_have_first_figures_in_half_an_hour(gpu: str) -> None:
     jobs = [job for job in JOBS if (job.gpu, job.gpus) == (gpu, 1)]
     regrets = [
         regret_of(job, settings_of(job, job.plan_input(read_model(job.model))), {}) for job in jobs
     ]
     assert len(jobs) >= 12
-    assert sum(each.first_seconds for each in regrets) + START_SECONDS < 1000
+    assert sum(each.first_seconds for each in regrets) + START_SECONDS < 1800
 
 
 def test_the_cheapest_figure_comes_first() -> None:

@@ -11,6 +11,7 @@ from speed.public import SOURCES, read_published
 from speed.repeats import describe_repeats, find_repeats
 from speed.samples import Sample, kind_of, read_samples
 
+from zerowiz.core.speed.calibration import MeasuredStep, calibrate
 from zerowiz.core.speed.costs import COSTS, Costs
 
 _APART = 0.10
@@ -61,7 +62,6 @@ GROUPS: Mapping[str, Callable[[Sample], str]] = {
         (each.rank.workload.torch_autocast or each.rank.workload.precision).value
     ),
     "file": lambda each: each.row["file"].removesuffix(".jsonl"),
-    "steps": lambda each: "free-running" if each.free_running else "synchronised",
 }
 
 
@@ -113,9 +113,49 @@ def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join((*head, *("| " + " | ".join(row) + " |" for row in rows))) + "\n"
 
 
+def calibrated_errors(gpu: str) -> list[float]:
+    """Of what was set aside on a machine, once its fitted steps have calibrated the plan."""
+    samples = [each for each in read_samples() if each.free_running and each.row["gpu"] == gpu]
+    known = [
+        MeasuredStep(predicted=predicted, measured_seconds=each.measured_seconds)
+        for each in samples
+        if each.side is Split.FITTED and (predicted := each.predict()) is not None
+    ]
+    calibration = calibrate(known)
+    return [
+        abs(found.expected_seconds / each.measured_seconds - 1)
+        for each in samples
+        if each.side is Split.SET_ASIDE
+        and (found := each.predict(calibration=calibration)) is not None
+    ]
+
+
+def _of_calibration() -> Iterator[str]:
+    yield (
+        "After `measure`: the fitted steps of a machine calibrate it (`zerowiz measure` keeps what it"
+        " saw), and those set aside are predicted again.\n"
+    )
+    rows = []
+    for gpu in dict.fromkeys(each.row["gpu"] for each in read_samples() if each.free_running):
+        errors = calibrated_errors(gpu)
+        figures = f"{statistics.median(errors):.1%}", f"{quantile(errors, 0.9):.1%}"
+        rows.append((gpu, str(len(errors)), *figures))
+    yield _markdown(("machine", "set aside", "median", "nine in ten"), rows)
+
+
+def _of_synchronised() -> str:
+    samples = [each for each in read_samples() if not each.free_running]
+    first = next(lines(samples, COSTS))
+    return (
+        f"Not in these tables: {first.runs} older steps of stages 0 to 2, synchronised at each phase"
+        f" to read the memory. Half of them are within {first.median:.1%}, nine in ten within"
+        f" {first.most:.1%} of what is predicted for steps that run freely.\n"
+    )
+
+
 def _of_sides() -> Iterator[str]:
     for side in Split:
-        samples = [each for each in read_samples() if each.side is side]
+        samples = [each for each in read_samples() if each.side is side and each.free_running]
         yield f"Steps on the side {side.value}:\n"
         yield _markdown(
             ("", "", "runs", "median", "nine in ten", "median, signed"),
@@ -154,5 +194,7 @@ def _of_others() -> Iterator[str]:
 
 def step_times() -> str:
     """The section of docs/accuracy.md."""
-    repeats = describe_repeats(find_repeats(read_samples())) + "\n"
-    return "\n".join((*_of_sides(), repeats, *_of_others()))
+    free = [each for each in read_samples() if each.free_running]
+    repeats = describe_repeats(find_repeats(free)) + "\n"
+    sides = (*_of_sides(), *_of_calibration(), _of_synchronised())
+    return "\n".join((*sides, repeats, *_of_others()))

@@ -24,8 +24,9 @@ from zerowiz.core.values import replace  # noqa: E402
 
 # What follows from data sheets, links.json or published times is not fitted.
 FITTED = (
-    *("product_fraction", "attention_fraction", "forward_passes", "core_bytes_per_s"),
-    *("host_seconds", "gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
+    *("product_fraction", "attention_fraction", "masked_attention_fraction", "forward_passes"),
+    *("core_bytes_per_s", "host_seconds", "checkpoint_seconds"),
+    *("gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
 )
 # Nothing but free-running steps of stage 3 says how long its hooks take.
 FITTED_AT_STAGE_3 = ("hook_seconds", "gather_seconds")
@@ -39,8 +40,10 @@ PRIOR = replace(
     COSTS,
     product_fraction=0.7,
     attention_fraction=0.45,
+    masked_attention_fraction=0.3,
     forward_passes=2.0,
     host_seconds=80e-6,
+    checkpoint_seconds=80e-6,
     micro_step_seconds=5e-3,
     gradient_seconds=30e-6,
     step_seconds=20e-6,

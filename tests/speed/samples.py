@@ -19,6 +19,7 @@ from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
+from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.costs import COSTS, Costs
 from zerowiz.core.speed.rates import GpuRates, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
@@ -54,9 +55,13 @@ class Sample(NamedTuple):
     free_running: bool
     """Whether nothing was synchronised inside its steps."""
 
-    def predict(self, costs: Costs = COSTS) -> StepTime | None:
+    def predict(
+        self, costs: Costs = COSTS, calibration: Calibration | None = None
+    ) -> StepTime | None:
         """What zerowiz says about it."""
-        return predict_step_time(self.model, self.rank, self.machine, self.rates, costs=costs)
+        return predict_step_time(
+            self.model, self.rank, self.machine, self.rates, calibration, costs=costs
+        )
 
     @property
     def offloaded(self) -> bool:

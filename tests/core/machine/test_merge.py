@@ -29,6 +29,7 @@ PLAIN: dict[object, st.SearchStrategy[Any]] = {
     str: st.sampled_from(["535.1", "550.54", "b"]),
     int: st.sampled_from([0, 1, 7, 8, 20 * GB]),
     bool: st.booleans(),
+    float: st.sampled_from([6e-8, 2e-7]),
 }
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.forward.attention import is_fused, length_tokens
+from zerowiz.core.memory.forward.attention import is_fused, length_tokens, masks_all, masks_window
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
@@ -133,7 +133,6 @@ class _Gpu(NamedTuple):
     """What one GPU really does in a second."""
 
     product_flop_per_s: float
-    attention_flop_per_s: float
     bytes_per_s: float
 
 
@@ -150,18 +149,33 @@ def _unpacking_seconds(gpu: _Gpu, counted: Products, workload: Workload) -> floa
     return counted.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
 
 
-def _attention_flops(architecture: Architecture, workload: Workload, tokens: int) -> float:
-    """Of forward: a causal kernel computes half of the scores, a window those inside it."""
+def _attention_seconds(
+    architecture: Architecture, workload: Workload, tokens: int, flop_per_s: float, costs: Costs
+) -> float:
+    """Of forward: a causal kernel computes half of the scores, and a window those inside it.
+
+    With a mask torch takes another kernel, which computes all scores, also those that a window
+    leaves out (torch/aten, transformers/cuda/sdp_utils.cpp, check_for_attn_mask; transformers,
+    integrations/sdpa_attention.py).
+    """
     a, length = architecture, length_tokens(architecture, workload)
     family = FAMILIES.get(a.family)
     fused = family is not None and is_fused(a, workload)
     causal = family is None or family.causal
+    sliding = min(a.sliding_layers, a.layers)
     seen = length / 2 if fused and causal and not workload.packing else length
     windowed = min(seen, a.sliding_window_tokens or seen) if fused else seen
-    sliding = min(a.sliding_layers, a.layers)
-    scores = (a.layers - sliding) * seen + sliding * windowed
+    masked = 0
+    if fused and masks_all(a, workload):
+        masked = a.layers
+    elif fused and masks_window(a, workload):
+        masked = sliding
+    unmasked = (a.layers - max(sliding, masked)) * seen + max(0, sliding - masked) * windowed
     # A trace of an unknown family says nothing of its heads.
-    return 4 * tokens * (a.query_size or a.hidden_size) * scores
+    flops = 4 * tokens * (a.query_size or a.hidden_size)
+    return flops * unmasked / (flop_per_s * costs.attention_fraction) + flops * masked * length / (
+        flop_per_s * costs.masked_attention_fraction
+    )
 
 
 def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
@@ -214,7 +228,6 @@ def compute_passes(
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
         flop_per_s * costs.product_fraction,
-        flop_per_s * costs.attention_fraction,
         rates.memory_bytes_per_s * costs.memory_fraction,
     )
     again = 1 if workload.gradient_checkpointing else 0
@@ -224,7 +237,7 @@ def compute_passes(
     )
     # A frozen weight has no gradient; its input has one, and adapters train.
     gradients = 2 if workload.method is Method.FULL else 1
-    attention = _attention_flops(a, workload, tokens) / gpu.attention_flop_per_s
+    attention = _attention_seconds(a, workload, tokens, flop_per_s, costs)
     r = rank.activations
     blocks += _unpacking_seconds(gpu, counted.blocks, workload)
     kept = _recomputed_bytes(model, rank) if again else r.saved_bytes

@@ -187,23 +187,24 @@ def _seconds(
     hooks = _hooks_seconds(r, counted, costs)
     reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
     again = 2 if workload.gradient_checkpointing else 1
+    checkpoints = costs.checkpoint_seconds * model.architecture.layers * (again - 1)
     total = _Sum()
 
-    forward, busy = _phase(passes.forward, host, hooks)
+    forward, busy = _phase(passes.forward, host + checkpoints, hooks)
     total.add(forward, micro_steps * (1 + _reference_passes(workload)))
     for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
         total.add(_beside(incoming, busy, 0.0, costs), times)
 
     each_time = _reduces_each_micro_step(r)
-    backward, busy = _phase(passes.backward, again * host, again * hooks + reducing)
+    backward, busy = _phase(passes.backward, again * host + checkpoints, again * hooks + reducing)
     if each_time:
         total.add(backward, micro_steps)
     else:
         # Stage 1 accumulates where the gradients are, and reduces behind the last backward alone
         # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
         total.add(backward)
-        quiet, _ = _phase(passes.backward, again * host, again * hooks)
+        quiet, _ = _phase(passes.backward, again * host + checkpoints, again * hooks)
         total.add(quiet, micro_steps - 1)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}

@@ -168,12 +168,22 @@ def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
     return w * length if _masked(a, workload) and "alibi" not in a.switches else 0
 
 
+def masks_window(architecture: Architecture, workload: Workload) -> bool:
+    """Whether a layer with a window is given it as a mask, as it ends inside the sequence."""
+    inside = 0 < architecture.sliding_window_tokens <= length_tokens(architecture, workload)
+    return inside and workload.attention is Attention.SDPA
+
+
+def masks_all(architecture: Architecture, workload: Workload) -> bool:
+    """Whether torch's own attention is given a mask in every layer."""
+    return workload.attention is Attention.SDPA and _masked(architecture, workload)
+
+
 def window_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, what a layer keeps more whose window ends inside the sequence."""
     a, w = architecture, workload.precision.size_bytes
     length = length_tokens(a, workload)
-    inside = 0 < a.sliding_window_tokens <= length
-    if not inside or workload.attention is not Attention.SDPA:
+    if not masks_window(a, workload):
         return 0
     masked = _fused_attention_bytes(a, w, masked=True) + w * length
     copied = w * a.query_size if copies_output(a, workload) else 0
