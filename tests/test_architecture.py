@@ -109,7 +109,7 @@ COUNTS = {
     # of a step's time
     *("unknown_cores", "forward_passes"),
     # of a search
-    "count",
+    *("count", "micro_batch_stops"),
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),

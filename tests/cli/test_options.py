@@ -85,6 +85,7 @@ OWN = {
     "init": {"--slurm", "--launch"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
+        *("--html", "--svg"),
     },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),

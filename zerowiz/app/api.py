@@ -47,7 +47,7 @@ R = TypeVar("R")
 class PlanResult(Struct, frozen=True, kw_only=True):
     """What was decided for one job.
 
-    In a notebook it shows itself as a table. It is true if a strategy was chosen.
+    In a notebook it shows itself with its pictures. It is true if a strategy was chosen.
     """
 
     decided: Plan
@@ -142,9 +142,19 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         return content
 
     def _repr_html_(self) -> str:
-        from zerowiz.ui.html import plan_table  # noqa: PLC0415 - a notebook alone asks for it
+        from zerowiz.ui.page import fragment  # noqa: PLC0415 - a notebook alone asks for it
 
-        return plan_table(self.decided.decision, self.remedies)
+        return fragment.plan(self.decided.decision, self.remedies)
+
+
+def _machine_html(machine: Machine) -> str:
+    from zerowiz.ui.page import fragment  # noqa: PLC0415 - as above
+
+    return fragment.of_machine(machine)
+
+
+# A notebook asks the class. Core, whose class it is, knows nothing of HTML.
+Machine._repr_html_ = _machine_html  # type: ignore[attr-defined]
 
 
 def _question(

@@ -1,6 +1,7 @@
 """`zerowiz plan`: decide, write nothing."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,8 @@ class Shown(Struct, frozen=True, kw_only=True):
     explain: str | None
     limits: bool
     is_verbose: bool
+    html: Path | None
+    svg: Path | None
 
 
 # What `--explain` is without a value.
@@ -91,6 +94,8 @@ def plan(
     epochs: Annotated[float | None, option_of(settings.EPOCHS)] = None,
     price: Annotated[list[str] | None, option_of(settings.PRICE)] = None,
     limits: Annotated[bool, option_of(settings.LIMITS)] = False,
+    html: Annotated[Path | None, option_of(settings.HTML)] = None,
+    svg: Annotated[Path | None, option_of(settings.SVG)] = None,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -99,11 +104,11 @@ def plan(
     )
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
-        shown = Shown(explain=explain, limits=limits, is_verbose=verbose)
+        shown = Shown(explain=explain, limits=limits, is_verbose=verbose, html=html, svg=svg)
         _show_plan(planned, options, question, reporter, shown)
     else:
-        alone = "$explain" if explain else "$limits" if limits else None
-        if alone is not None:
+        of_one = {"$explain": explain, "$limits": limits, "$html": html, "$svg": svg}
+        for alone in (name for name, value in of_one.items() if value):
             raise UsageError(
                 f"`{alone}` is for one machine, and this plan compares many",
                 "name one: `$machine 8xH100-80GB`",
@@ -145,6 +150,10 @@ def _show_plan(
             from zerowiz.ui.catalog.run import run as show_run  # noqa: PLC0415 - most plans ask for none
 
             show_run(run, sys.stdout)
+    if shown.html is not None or shown.svg is not None:
+        from zerowiz.app.pictures import write_pictures  # noqa: PLC0415 - most plans write nothing
+
+        write_pictures(result.decided, shown.html, shown.svg, reporter)
     require_strategy(result.decided)
 
 

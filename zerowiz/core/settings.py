@@ -201,6 +201,12 @@ VERBOSE = SettingRow(
     help="Show all that is known of each strategy",
     panel=Panel.OUTPUT,
 )
+HTML = SettingRow(
+    flag="--html",
+    help="Also write a page: pictures, and sliders for other settings",
+    panel=Panel.OUTPUT,
+)
+SVG = SettingRow(flag="--svg", help="Also write what is shown as a drawing", panel=Panel.OUTPUT)
 AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
     flag="--dry-run", help="Show what would be done, and do nothing", panel=Panel.OUTPUT

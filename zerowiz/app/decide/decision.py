@@ -9,6 +9,7 @@ from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.basis import find_basis
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
@@ -39,6 +40,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What was decided, and the options that led there."""
 
     options: Options
+    facts: ScriptFacts | None
+    """What the script shows; None without one."""
+    script_args: tuple[str, ...]
     request: Request
     decision: Decision
     search: Search | None
@@ -124,6 +128,8 @@ def plan_options(
     finding = _Finding(options, request, facts, script_args)
     return Plan(
         options=options,
+        facts=facts,
+        script_args=tuple(script_args),
         request=chosen,
         decision=decision,
         search=found,
@@ -401,33 +407,7 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
 
 def note_basis(plan: Plan, reporter: Reporter) -> None:
     """Note what a result rests on."""
-    request = plan.request
-    assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
-    keys = ", ".join(f"`{key}`" for key in request.uncounted)
-    adam = request.unfused_adam
-    unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
-    family = request.job.model.architecture.family
-    eager = (sentences.falls_back(family, request.falls_back),) if request.falls_back else ()
-    size = request.size_only
-    stated = (sentences.size_only(plan.options.model, size),) if size else ()
-    uncounted = (f"`{plan.options.config}`: {keys} not counted",) if keys else ()
-    server = request.elsewhere
-    learned = request.job.calibration
-    calibrated = (sentences.calibrated(learned),) if learned else ()
-    elsewhere = (f"{server}: {sentences.VLLM_ELSEWHERE}",) if server else ()
-    for note in (
-        *request.job.machine.notes,
-        *request.traced,
-        *calibrated,
-        *stated,
-        *assumed,
-        *unfused,
-        *eager,
-        *uncounted,
-        *request.not_counted,
-        *elsewhere,
-        *((request.cut_group,) if request.cut_group else ()),
-    ):
+    for note in find_basis(plan.request, plan.options.model, plan.options.config):
         reporter.note(note)
 
 

@@ -95,7 +95,7 @@ def _branch(decision: Decision, step: FlowchartStep) -> str:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"╌ {other} → {'ZeRO-3 would be slow' if is_link else 'what would help'}"
     asked = step.answer if step.other is step.about else None
-    return f"╌ {other} → {step.other.strategy.name}: {_sizes(decision, step.other, asked)}"
+    return f"╌ {other} → {step.other.strategy.name}: {sizes(decision, step.other, asked)}"
 
 
 def _within(branch: str, columns: int) -> str:
@@ -114,11 +114,11 @@ def _end(decision: Decision, path: FlowchartPath) -> Line:
     return (
         ("┗ ", Colour.LABEL),
         (name, VERDICT_COLOURS[path.end.verdict]),
-        (f": {_within(_sizes(decision, path.end, None), room)}", None),
+        (f": {_within(sizes(decision, path.end, None), room)}", None),
     )
 
 
-def _sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:
+def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:
     """What a strategy needs of what there is, of the host where that decides."""
     job = decision.job
     if job.accounting is Accounting.TEXTBOOK:

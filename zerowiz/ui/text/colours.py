@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TextIO
 
+from zerowiz.ui.text.canvas import Canvas
+
 # As the wizard's prompts have it (`ui/ask`).
 _DUMB = frozenset({"", "dumb", "unknown"})
 
@@ -55,6 +57,8 @@ def is_dumb() -> bool:
 
 def is_coloured(stream: TextIO) -> bool:
     """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
+    if isinstance(stream, Canvas):
+        return True
     return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
 
 

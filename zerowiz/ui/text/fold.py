@@ -5,12 +5,16 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
+from zerowiz.ui.text.canvas import Canvas
+
 # Wider lines are hard to follow, however wide the terminal is.
 _WIDEST_COLUMNS = 100
 
 
 def columns(stream: TextIO) -> int | None:
     """How wide the terminal is; None for a file or a pipe, whose lines stay whole."""
+    if isinstance(stream, Canvas):
+        return stream.columns
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
+from zerowiz.ui.text.canvas import Canvas
 from zerowiz.ui.text.colours import Colour, paint
 from zerowiz.ui.text.fold import columns, fold
 
@@ -98,7 +99,14 @@ def print_table(table: "Table", stream: TextIO) -> None:
 def _print(table: "Table", stream: TextIO, width: int) -> None:
     from rich.console import Console
 
-    console = Console(file=stream, width=width, highlight=False)
+    is_drawn = isinstance(stream, Canvas)
+    console = Console(
+        file=stream,
+        width=width,
+        highlight=False,
+        color_system="standard" if is_drawn else "auto",
+        no_color=False if is_drawn else None,
+    )
     with console.capture() as captured:
         console.print(table)
     stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())

@@ -1,0 +1,62 @@
+"""Write a plan or a machine for a notebook: a piece of HTML that needs no script."""
+
+from collections.abc import Sequence
+from html import escape
+
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.remedies.remedy import Remedy
+from zerowiz.core.workload import Accounting
+from zerowiz.ui import sentences
+from zerowiz.ui.page import flowchart, machine, memory, strategies
+from zerowiz.ui.page.blocks import bullets
+from zerowiz.ui.page.colours import PARTS
+from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.remedies import hint
+
+# A notebook has colours of its own, light or dark: text and lines take theirs.
+_RULES = (
+    ".off{display:none}",
+    ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
+    ".chosen{font-weight:bold}",
+    ".bar text{font-size:12px;fill:#000}",
+    "line.budget{stroke:currentColor;stroke-width:2}",
+    ".legend{list-style:none;padding:0}",
+    ".legend li{display:inline-block;margin-right:1rem}",
+    ".swatch{display:inline-block;width:1.25rem;text-align:center;color:#000}",
+    ".tick{display:inline-block;border-left:2px solid currentColor;height:1em}",
+    ".branch{display:block;opacity:.8;padding-left:1rem}",
+    ".path{list-style:none;padding-left:1rem;border-left:3px solid}",
+)
+
+
+def _wrapped(content: str) -> str:
+    """With its style, which reaches nothing else in the notebook."""
+    parts = (f".{part.name.lower()}{{fill:{c};background:{c}}}" for part, c in PARTS.items())
+    style = "".join(f".zerowiz {rule}" for rule in (*_RULES, *parts))
+    return f'<div class="zerowiz"><style>{style}</style>{content}</div>'
+
+
+def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
+    """The flowchart, every strategy, what each holds; what would help, where nothing fits."""
+    slots = Slots(exchanged=False)
+    name = "none" if decision.chosen is None else decision.chosen.strategy.name
+    why = escape("; ".join(sentences.reasons(decision)))
+    drawn = ""
+    if decision.job.accounting is Accounting.REAL:
+        drawn = memory.bars(decision, slots) + memory.legend(decision)
+    helps = bullets(hint(each) for each in remedies)
+    return _wrapped(
+        f"<p>Chosen: <b>{escape(name)}</b>: {why}</p>"
+        f"{flowchart.steps(decision, slots)}{strategies.numbers(decision, slots)}{drawn}"
+        f"{f'<p>What would help:</p>{helps}' if helps else ''}"
+    )
+
+
+def of_machine(value: Machine) -> str:
+    """Its GPUs, the links between them, and what is remarked on it."""
+    notes = bullets(value.notes)
+    return _wrapped(
+        f"<p>{escape(machine.summary(value))}</p>{machine.devices(value)}{machine.links(value)}"
+        f"{notes}"
+    )

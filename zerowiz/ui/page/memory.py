@@ -1,0 +1,128 @@
+"""Draw what each GPU holds: a bar for each strategy against the budget, and the same as a table."""
+
+from collections.abc import Mapping
+
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.memory_parts import MemoryPart, parts
+from zerowiz.ui.page.blocks import table
+from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.text.units import bare_gib, gib, on_device
+
+# One that needs many times the budget would flatten the others.
+_MOST_BUDGETS = 1.6
+# A narrower part has no room for its letter, in per cent of the bar.
+_LETTER_PERCENT = 4.0
+
+LETTERS: Mapping[MemoryPart, str] = {part: part.value[0] for part in MemoryPart}
+
+
+class Scale:
+    """How long a size is, in per cent of the widest bar."""
+
+    def __init__(self, decision: Decision) -> None:
+        most = max(each.device_bytes for each in decision.evaluated)
+        budget_bytes = decision.job.gpu_budget_bytes
+        if budget_bytes:
+            most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
+        self.most_bytes = max(most, 1)
+
+    def percent(self, size_bytes: int) -> float:
+        """Never beyond the end."""
+        return min(100.0, 100 * size_bytes / self.most_bytes)
+
+
+def bars(decision: Decision, slots: Slots) -> str:
+    """A bar for each strategy; what each part is stands in the legend and in the table."""
+    scale = Scale(decision)
+    rows = "".join(_row(decision, each, scale, slots) for each in decision.evaluated)
+    return f'<div class="bars">{rows}</div>'
+
+
+def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
+    is_chosen = evaluated is decision.chosen
+    opened = slots.opened("div", kind="row chosen" if is_chosen else "row")
+    shapes = bar(decision, evaluated, scale, slots)
+    needs = slots.text("span", f"{bare_gib(evaluated.device_bytes)} GiB", 'class="number"')
+    return (
+        f'{opened}<span class="name">{evaluated.strategy.name}</span>'
+        f'<svg class="bar" width="100%" height="22" aria-hidden="true">{shapes}</svg>{needs}</div>'
+    )
+
+
+def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
+    """The shapes of one bar."""
+    sizes = parts(decision.job, evaluated)
+    drawn, end_bytes = [], 0
+    for part in MemoryPart:
+        begin = scale.percent(end_bytes)
+        end_bytes += sizes.get(part, 0)
+        drawn.append(_part(part, begin, scale.percent(end_bytes), slots))
+    budget_bytes = decision.job.gpu_budget_bytes
+    at = f"{scale.percent(budget_bytes or 0):.1f}%"
+    budget = slots.shape(
+        "line", 'y1="0" y2="22"', x1=at, x2=at, kind="budget" if budget_bytes else "off"
+    )
+    cut = slots.opened(
+        "text",
+        'x="100%" dx="-4" y="16" text-anchor="end"',
+        kind="cut" if evaluated.device_bytes > scale.most_bytes else "off",
+    )
+    return f"{''.join(drawn)}{budget}{cut}»</text>"
+
+
+def _part(part: MemoryPart, begin: float, end: float, slots: Slots) -> str:
+    width = end - begin
+    has_letter = width >= _LETTER_PERCENT
+    rectangle = slots.shape(
+        "rect",
+        f'class="{part.name.lower()}" y="3" height="16"',
+        x=f"{begin:.1f}%",
+        width=f"{width:.1f}%",
+    )
+    letter = slots.opened(
+        "text",
+        'y="15" text-anchor="middle"',
+        x=f"{begin + width / 2:.1f}%",
+        kind="letter" if has_letter else "off",
+    )
+    return f"{rectangle}{letter}{LETTERS[part]}</text>"
+
+
+def legend(decision: Decision) -> str:
+    """What the colours and letters mean."""
+    items = "".join(
+        f'<li><span class="swatch {part.name.lower()}" aria-hidden="true">{LETTERS[part]}</span>'
+        f" {part.value}</li>"
+        for part in _shown(decision)
+    )
+    tick = '<li><span class="tick" aria-hidden="true"></span> budget</li>'
+    return f'<ul class="legend">{items}{tick}</ul>'
+
+
+def _shown(decision: Decision) -> list[MemoryPart]:
+    has_vllm = any(each.vllm is not None for each in decision.evaluated)
+    return [part for part in MemoryPart if part is not MemoryPart.VLLM or has_vllm]
+
+
+def numbers(decision: Decision, slots: Slots) -> str:
+    """The same as a table."""
+    shown = _shown(decision)
+    rows = "".join(_table_row(decision, each, shown, slots) for each in decision.evaluated)
+    caption = on_device("GiB of each GPU, where it is fullest", decision.job.machine)
+    return table(caption, ("strategy", *shown, "sum"), rows)
+
+
+def _table_row(
+    decision: Decision, evaluated: StrategyEstimate, shown: list[MemoryPart], slots: Slots
+) -> str:
+    sizes = parts(decision.job, evaluated)
+    cells = "".join(slots.text("td", bare_gib(sizes.get(part, 0))) for part in shown)
+    total = slots.text("td", bare_gib(evaluated.device_bytes))
+    return f'<tr><th scope="row">{evaluated.strategy.name}</th>{cells}{total}</tr>'
+
+
+def budget_words(decision: Decision) -> str:
+    """What the line is."""
+    budget_bytes = decision.job.gpu_budget_bytes
+    return "unknown" if budget_bytes is None else gib(budget_bytes)
