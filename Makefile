@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-kills test-real check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-kills test-real check lint types rooms golden bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -61,6 +61,10 @@ test-nodes: $(STAMP)  ## launch over a hostfile on nodes made of namespaces (ins
 test-slurm: $(STAMP)  ## train and ask nodes under a real SLURM on this host (installs Debian's, as root)
 	tests/slurm/install.sh
 	$(BIN)/python -m pytest --slurm tests/slurm
+
+test-pictures: $(STAMP)  ## look at pages of `plan --html` in a real browser (installs chromium and npm modules, as root)
+	tests/pictures/install.sh
+	$(BIN)/python -m pytest --pictures -s tests/pictures
 
 REPEAT ?= 50
 AT_ONCE ?= 1

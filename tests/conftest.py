@@ -25,6 +25,7 @@ hypothesis.settings.load_profile("untimed")
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd and pdsh",
     "nodes": "on nodes made of namespaces",
+    "pictures": "in a real browser",
     "slurm": "under a real SLURM",
     "slow": "that train or trace for long",
     "truth": "that train every config of tests/lint",

@@ -17,6 +17,8 @@ from zerowiz.ui.remedies import hint
 # A notebook has colours of its own, light or dark: text and lines take theirs.
 _RULES = (
     ".off{display:none}",
+    "th,td{text-align:right;padding:.1rem .5rem}",
+    "th:first-child{text-align:left}",
     ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
     ".chosen{font-weight:bold}",
     ".bar text{font-size:12px;fill:#000}",

@@ -38,7 +38,7 @@ def links(machine: Machine) -> str:
         + "</tr>"
         for row, name in names.items()
     )
-    return table(_LINKS, ("", *names.values()), rows)
+    return table(_LINKS, ("pair", *names.values()), rows)
 
 
 _LINKS = (

@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 360, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 350, 14, 212
 _TICKS = 6
 # What lacks more than that part of the budget stands at the edge.
-_DEEPEST = 0.5
+_DEEPEST, _BELOW_BEST = 0.5, 1.5
 _LETTER, _LINE = 6.4, 13
 _RADIUS = 5
 
@@ -109,8 +109,11 @@ def _axes(decision: Decision) -> tuple[_Axis, _Axis] | None:
         return None
     slowest = max(seconds for _, seconds, _ in found)
     budget = (decision.job.gpu_budget_bytes or 0) / 2**30
-    highest = max(0.0, *(room for _, _, room in found)) or 0.1 * budget
-    lowest = max(min(0.0, *(room for _, _, room in found)), -_DEEPEST * budget)
+    rooms = [room for _, _, room in found]
+    highest = max(0.0, *rooms) or 0.1 * budget
+    # The best of them is seen, however much it lacks.
+    deepest = min(-_DEEPEST * budget, _BELOW_BEST * max(rooms))
+    lowest = max(min(0.0, *rooms), deepest)
     margin = 0.06 * (highest - lowest)
     return (
         _Axis(0, 1.15 * slowest, _LEFT, _RIGHT),
