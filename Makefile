@@ -37,11 +37,13 @@ define PYTEST
 	$(BIN)/python -m pytest $(1) -m "$(ALONE)"
 endef
 
-test: $(STAMP)  ## the tests; each way to kill a job of real DeepSpeed ranks once
+test: $(STAMP)  ## the tests, and some on real DeepSpeed ranks
 	$(call PYTEST,)
 
-test-slow: $(STAMP)  ## the tests that train on real ranks, or trace, for long
+test-slow: $(STAMP)  ## what takes longer: trainings, traces, each way to kill a job, recipes; more tries of each law
 	$(call PYTEST,--slow)
+	@echo "==> more tries of each law"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m hypothesis --hypothesis-profile=more tests/core
 
 test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
 	$(call PYTEST,--thorough)

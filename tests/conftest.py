@@ -1,6 +1,7 @@
 """What more than one test folder needs."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,18 @@ from zerowiz.cli import main
 
 Install = Callable[[object], None]
 
-# A slow machine breaks no law.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# A slow machine breaks no law. Each is tried a few times for every change, and more often in CI.
+for profile, examples in (("few", 30), ("more", 200), ("thorough", 1000)):
+    hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None)
+hypothesis.settings.load_profile("few")
+
+# What `nohup`, or the `&` of a script, ignores would be ignored by all that the tests start.
+for number, handler in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 _APART: Mapping[str, str] = {
     "cluster": "with a real sshd and pdsh",

@@ -117,14 +117,14 @@ def run_process(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return Result(stdout=done.stdout, stderr=done.stderr, code=done.returncode)
 
 
 COLUMNS, LINES = 80, 120
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 60.0
 
 
 class Terminal:

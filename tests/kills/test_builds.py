@@ -49,13 +49,21 @@ def wait_for(path: Path) -> None:
 @pytest.mark.parametrize(
     ("happens", "status"),
     [
-        pytest.param(kill_builder, 137, id="the builder is killed"),
-        pytest.param(kill_rank, 137, id="a rank is killed", marks=pytest.mark.thorough),
-        pytest.param(told(signal.SIGTERM), 143, id="TERM", marks=pytest.mark.thorough),
+        pytest.param(kill_builder, 137, id="the builder is killed", marks=pytest.mark.slow),
+        pytest.param(
+            *(kill_rank, 137),
+            id="a rank is killed",
+            marks=[pytest.mark.slow, pytest.mark.thorough],
+        ),
+        pytest.param(
+            *(told(signal.SIGTERM), 143),
+            id="TERM",
+            marks=[pytest.mark.slow, pytest.mark.thorough],
+        ),
         pytest.param(
             *(told(signal.SIGKILL), -signal.SIGKILL),
             id="zerowiz is killed",
-            marks=pytest.mark.thorough,
+            marks=[pytest.mark.slow, pytest.mark.thorough],
         ),
     ],
 )
@@ -94,7 +102,9 @@ def killed_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path
     yield
 
 
-@pytest.mark.parametrize("way", ["--supervise", "--no-supervise"])
+@pytest.mark.parametrize(
+    "way", ["--supervise", pytest.param("--no-supervise", marks=pytest.mark.slow)]
+)
 def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
     way: str, tmp_path: Path
 ) -> None:

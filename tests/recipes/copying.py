@@ -18,7 +18,7 @@ COPIED = (
     *("zerowiz", "templates", "tests", "docs"),
     *("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml"),
 )
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 600
 
 _PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
 _PYTEST = ("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider")

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 ROWS = "tests/measured/2026-11-h100.jsonl"
 PAGE = "docs/accuracy.md"

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 TABLE = "zerowiz/core/model/families.py"
 COUNTS = "tests/core/model/test_types.py"

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 MODULE = "zerowiz/core/launch/doctor/network.py"
 TABLE = "tests/core/launch/doctor/cases.py"

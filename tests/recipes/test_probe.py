@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 FACT = "zerowiz/core/machine/host.py"
 PROBE = "zerowiz/probe/machine/host.py"

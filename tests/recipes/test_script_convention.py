@@ -1,6 +1,9 @@
 """The recipe `a script convention`: a config that OmegaConf reads from an option's file."""
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 READER = "zerowiz/probe/script/reader.py"
 SCRIPT = "tests/probe/scripts/raw_omegaconf.py"

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 WORKLOAD = "zerowiz/core/workload.py"
 OPTIONS = "zerowiz/app/options.py"

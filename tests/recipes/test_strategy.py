@@ -5,6 +5,8 @@ import json
 import pytest
 from recipes.copying import Copy, read_recipes
 
+pytestmark = pytest.mark.slow
+
 TABLE = "zerowiz/core/strategies.py"
 FORMULAS = "zerowiz/core/memory/zero012.py"
 TEMPLATE = "templates/ds_config_zero1_offload.json"

@@ -34,7 +34,11 @@ def _watched(folder: Path) -> Iterator[int]:
         yield json.loads(path.read_text())["rank"]
 
 
-@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "alone"])
+@pytest.mark.parametrize(
+    "supervised",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["supervised", "alone"],
+)
 def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
     supervised: bool, tmp_path: Path
 ) -> None:
@@ -54,7 +58,11 @@ def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
     assert ([0, 1] if supervised else []) == [*_watched(tmp_path)]
 
 
-@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "alone"])
+@pytest.mark.parametrize(
+    "supervised",
+    [pytest.param(True, marks=pytest.mark.slow), False],
+    ids=["supervised", "alone"],
+)
 def test_a_module_behind_another_launcher_trains(supervised: bool, tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_bytes(SCRIPT.read_bytes())

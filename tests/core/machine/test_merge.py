@@ -22,7 +22,7 @@ from zerowiz.errors import PreflightError, UsageError
 GB = 10**9
 
 # A node has a hundred fields to draw.
-laws = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(suppress_health_check=[HealthCheck.too_slow])
 
 # Few values of each, so that nodes often agree and often differ.
 PLAIN: dict[object, st.SearchStrategy[Any]] = {

@@ -196,7 +196,7 @@ MACHINES = ("A10", "2xRTX4090", "4xA100-40GB", "8xL4", "8xH100-80GB-SXM", "2x8xV
 MODELS = (SEVEN, LLAMA3, SMALL, HUGE, read_model("qwen3-32b"), read_model("opt-1.3b"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     machine=st.sampled_from(MACHINES),
     model=st.sampled_from(MODELS),

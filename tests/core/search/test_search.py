@@ -40,7 +40,7 @@ from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 GIB = 2**30
 # A search is a hundred estimates.
-LAW = settings(max_examples=25, deadline=None)
+LAW = settings(max_examples=settings().max_examples // 3)
 TABLE = read_gpu_table()
 KNOWN = (
     *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
