@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,14 @@ from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 
 COMMITTED = read_figures()
-NOW = make_records()
 MODELS = Path(__file__).parents[1] / "models"
 ROOT = Path(__file__).parents[2]
+
+
+@cache
+def now() -> tuple[Record, ...]:
+    """What is predicted of every run."""
+    return make_records()
 
 
 def a_row(**values: object) -> Row:
@@ -95,7 +101,7 @@ def a_row(**values: object) -> Row:
 
 
 def test_no_figure_is_worse_than_the_committed_one() -> None:
-    assert [] == worse(NOW, COMMITTED.records)
+    assert [] == worse(now(), COMMITTED.records)
 
 
 def test_the_page_is_what_the_committed_figures_say() -> None:
@@ -110,27 +116,27 @@ def test_the_table_of_the_readme_is_what_the_committed_figures_say() -> None:
 
 
 def test_every_measured_run_is_compared_or_says_why_not() -> None:
-    assert [(row["file"], row["id"]) for row in read_every_row()] == [r.key for r in NOW]
+    assert [(row["file"], row["id"]) for row in read_every_row()] == [r.key for r in now()]
     silent = [
         r
-        for r in NOW
+        for r in now()
         if not r.compared and not r.capped and not r.unpredicted and r.outcome != Outcome.DIED
     ]
     assert [] == silent
 
 
 def test_no_two_runs_have_one_name() -> None:
-    assert len(NOW) == len({record.key for record in NOW})
+    assert len(now()) == len({record.key for record in now()})
 
 
 @pytest.mark.parametrize("by", ["all", "rung", "family"])
 def test_the_groups_of_a_kind_hold_every_compared_run_once(by: str) -> None:
-    grouped = [r.key for (_, kind, _), some in group(NOW).items() if kind == by for r in some]
-    assert sorted(r.key for r in NOW if r.compared) == sorted(grouped)
+    grouped = [r.key for (_, kind, _), some in group(now()).items() if kind == by for r in some]
+    assert sorted(r.key for r in now() if r.compared) == sorted(grouped)
 
 
 def test_an_error_is_signed_and_the_worst_keeps_its_sign() -> None:
-    one = next(record for record in NOW if record.compared)
+    one = next(record for record in now() if record.compared)
     low, high = (replace(one, measured_bytes=100, predicted_bytes=size) for size in (90, 105))
     errors = errors_of((low, high), "zerowiz")
     assert errors is not None
@@ -145,30 +151,30 @@ def scaled(record: Record, factor: float) -> Record:
 
 
 def test_every_phase_and_every_offload_rung_has_an_error_on_both_sides() -> None:
-    errors = errors_by_part(NOW)
+    errors = errors_by_part(now())
     assert {(split.value, name) for split in Split for name in (*PHASES, HOST)} == set(errors)
     measured = {strategy for strategy in STRATEGIES if strategy.measured}
     offloaded = {strategy.name for strategy in measured if strategy.offload is not Offload.NONE}
-    assert offloaded == {record.rung for record in NOW if HOST in record.parts}
+    assert offloaded == {record.rung for record in now() if HOST in record.parts}
 
 
 def test_a_strategy_is_measured_if_a_run_of_it_is_compared() -> None:
-    compared = {record.rung for record in NOW if record.compared}
+    compared = {record.rung for record in now() if record.compared}
     assert compared & {strategy.name for strategy in STRATEGIES} == {
         strategy.name for strategy in STRATEGIES if strategy.measured
     }
 
 
 def test_figures_come_back_as_they_were_written() -> None:
-    written = json.loads(json.dumps([encode_record(record) for record in NOW]))
-    assert list(NOW) == [decode_record(values) for values in written]
+    written = json.loads(json.dumps([encode_record(record) for record in now()]))
+    assert list(now()) == [decode_record(values) for values in written]
 
 
 def test_a_worse_prediction_is_named_by_its_group() -> None:
     """Every group that the run is in, by its mean, its worst, or both."""
-    one = next(r for r in NOW if r.compared and r.rung == "zero3" and r.family == "qwen3")
-    moved = [scaled(r, 1.5) if r is one else r for r in NOW]
-    lines = worse(moved, NOW)
+    one = next(r for r in now() if r.compared and r.rung == "zero3" and r.family == "qwen3")
+    moved = [scaled(r, 1.5) if r is one else r for r in now()]
+    lines = worse(moved, now())
     assert [True] * len(lines) == [line.startswith("fitted ") for line in lines]
     named = {line.partition(":")[0] for line in lines}
     kinds = {f"fitted {kind} rank 0" for kind, holds in KINDS.items() if holds(one)}
@@ -176,9 +182,9 @@ def test_a_worse_prediction_is_named_by_its_group() -> None:
 
 
 def test_a_worse_rank_is_named_though_rank_0_is_as_it_was() -> None:
-    one = next(r for r in NOW if r.compared and r.others_bytes and r.split == "fitted")
+    one = next(r for r in now() if r.compared and r.others_bytes and r.split == "fitted")
     moved = replace(one, others_predicted_bytes=tuple(3 * size for size in one.others_bytes))
-    lines = worse([moved if r is one else r for r in NOW], NOW)
+    lines = worse([moved if r is one else r for r in now()], now())
     assert {f"fitted {kind} other ranks" for kind, holds in KINDS.items() if holds(one)} == {
         line.partition(":")[0] for line in lines
     }
@@ -186,113 +192,116 @@ def test_a_worse_rank_is_named_though_rank_0_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", ["first_step", "host"])
 def test_a_worse_phase_or_host_memory_is_named_by_itself(name: str) -> None:
-    one = next(r for r in NOW if r.compared and name in r.parts and r.split == "fitted")
+    one = next(r for r in now() if r.compared and name in r.parts and r.split == "fitted")
     parts = {**one.parts, name: (3 * one.parts[name][1], one.parts[name][1])}
-    lines = worse([replace(r, parts=parts) if r is one else r for r in NOW], NOW)
+    lines = worse([replace(r, parts=parts) if r is one else r for r in now()], now())
     named = {line.partition(":")[0] for line in lines}
     assert {f"fitted {name}"} == {each for each in named if not each.endswith("first iteration")}
     assert (name == "first_step") is ("fitted all first iteration" in named)
 
 
 def test_a_phase_that_only_one_side_knows_blames_nobody() -> None:
-    bare = [replace(record, parts={}) for record in NOW]
-    assert [] == worse(NOW, bare)
-    assert [] == worse(bare, NOW)
+    bare = [replace(record, parts={}) for record in now()]
+    assert [] == worse(now(), bare)
+    assert [] == worse(bare, now())
 
 
 def test_a_change_within_the_rounding_is_not_worse() -> None:
-    assert [] == worse([scaled(r, 1.00005) if r.compared else r for r in NOW], NOW)
+    assert [] == worse([scaled(r, 1.00005) if r.compared else r for r in now()], now())
 
 
 def test_a_better_prediction_is_not_worse() -> None:
-    exact = [replace(r, predicted_bytes=r.measured_bytes) if r.compared else r for r in NOW]
-    assert [] == worse(exact, NOW)
+    exact = [replace(r, predicted_bytes=r.measured_bytes) if r.compared else r for r in now()]
+    assert [] == worse(exact, now())
 
 
 def test_a_run_that_is_no_longer_compared_is_worse() -> None:
-    one = next(record for record in NOW if record.compared)
+    one = next(record for record in now() if record.compared)
     silenced = replace(one, predicted_bytes=None, unpredicted="why not")
-    lines = worse([silenced if r is one else r for r in NOW], NOW)
+    lines = worse([silenced if r is one else r for r in now()], now())
     assert [f"run {one.id} is no longer compared: why not"] == lines
 
 
 def test_a_verdict_that_became_wrong_is_worse() -> None:
-    one = next(r for r in NOW if (r.verdict, r.outcome) == ("does_not_fit", "ran out of memory"))
-    lines = worse([replace(r, verdict="fits") if r is one else r for r in NOW], NOW)
+    one = next(r for r in now() if (r.verdict, r.outcome) == ("does_not_fit", "ran out of memory"))
+    lines = worse([replace(r, verdict="fits") if r is one else r for r in now()], now())
     assert [f"run {one.id} is said to be `fits`, and it ran out of memory"] == lines
 
 
 def test_runs_that_came_or_went_are_said_and_blame_no_group() -> None:
-    worst = max((r for r in NOW if r.compared), key=lambda r: abs(error_of(r, "zerowiz") or 0))
-    rest = [record for record in NOW if record is not worst]
-    assert [f"{worst.file}: 1 runs are gone"] == worse(rest, NOW)
-    assert [f"{worst.file}: 1 runs have no committed figure"] == worse(NOW, rest)
+    worst = max((r for r in now() if r.compared), key=lambda r: abs(error_of(r, "zerowiz") or 0))
+    rest = [record for record in now() if record is not worst]
+    assert [f"{worst.file}: 1 runs are gone"] == worse(rest, now())
+    assert [f"{worst.file}: 1 runs have no committed figure"] == worse(now(), rest)
 
 
 def test_the_page_shows_every_run_and_every_verdict() -> None:
-    page = render(NOW, COMMITTED.versions)
+    page = render(now(), COMMITTED.versions)
     rows = [line for line in page.splitlines() if line.startswith("| ")]
-    assert [] == [r.id for r in NOW if not any(line.startswith(f"| {r.id} |") for line in rows)]
-    assert unpredicted(NOW) in page
-    assert phases(NOW) in page
-    assert host(NOW) in page
-    assert verdicts(NOW) in page
-    assert strangers(NOW) in page
-    assert two_ways(NOW) in page
-    assert by_kind(NOW) in page
-    assert holes(NOW) in page
+    assert [] == [r.id for r in now() if not any(line.startswith(f"| {r.id} |") for line in rows)]
+    assert unpredicted(now()) in page
+    assert phases(now()) in page
+    assert host(now()) in page
+    assert verdicts(now()) in page
+    assert strangers(now()) in page
+    assert two_ways(now()) in page
+    assert by_kind(now()) in page
+    assert holes(now()) in page
 
 
 def test_every_kind_of_run_is_published_on_both_sides_and_of_every_rank() -> None:
-    errors = errors_by_kind(NOW)
+    errors = errors_by_kind(now())
     sides = {(split, kind) for split, kind, _ in errors}
     launched = "started by `zerowiz launch`"
     assert {(s.value, kind) for s in Split for kind in KINDS} - {("fitted", launched)} == sides
     of_all = {peak: errors[("set aside", "all", peak)] for peak in PEAKS}
-    compared = [r for r in NOW if r.compared and r.split == "set aside"]
+    compared = [r for r in now() if r.compared and r.split == "set aside"]
     assert len(compared) == len(of_all["rank 0"].each)
     assert sum(len(r.others_bytes) for r in compared) == len(of_all["other ranks"].each)
 
 
 def test_the_page_names_every_hole_and_why_some_pairs_are_none() -> None:
-    said = holes(NOW)
-    for one, other in missing_pairs([record.point for record in NOW]):
+    said = holes(now())
+    for one, other in missing_pairs([record.point for record in now()]):
         assert f"| {one[0]} {one[1]} | {other[0]} {other[1]} |" in said
     assert [] == [why for why in IMPOSSIBLE.values() if why not in said]
 
 
-STRANGERS = [record for record in NOW if record.guessed_bytes is not None]
+@cache
+def guessed() -> list[Record]:
+    """The records of models that no family describes."""
+    return [record for record in now() if record.guessed_bytes is not None]
 
 
 def test_an_architecture_without_formulas_is_predicted_by_its_trace() -> None:
     """Within 0.5 %, as one with formulas; the guess beside it is anybody's and counts nowhere."""
-    assert 4 == len({record.family for record in STRANGERS})
-    assert set() == {record.family for record in STRANGERS} & set(FAMILIES)
-    assert [r.traced_bytes for r in STRANGERS] == [r.predicted_bytes for r in STRANGERS]
-    off = {r.id: error_of(r, "zerowiz") for r in STRANGERS}
+    assert 4 == len({record.family for record in guessed()})
+    assert set() == {record.family for record in guessed()} & set(FAMILIES)
+    assert [r.traced_bytes for r in guessed()] == [r.predicted_bytes for r in guessed()]
+    off = {r.id: error_of(r, "zerowiz") for r in guessed()}
     assert {} == {run: error for run, error in off.items() if error is None or abs(error) > 0.005}
 
 
 def test_every_config_without_formulas_was_measured() -> None:
     folders = {path.name for path in (MODELS.parent / "strangers").iterdir() if path.is_dir()}
-    assert folders == {record.model for record in STRANGERS}
+    assert folders == {record.model for record in guessed()}
 
 
 def test_formulas_and_traces_agree() -> None:
     """Of every family that was measured; no wider band is twice as wide as it must be."""
     off: dict[str, float] = {}
-    for record in NOW:
+    for record in now():
         difference = difference_of(record)
         if difference is not None:
             family = str(record.family)
             off[family] = max(abs(difference.of_peak), off.get(family, 0))
-    assert {r.family for r in NOW if r.compared} - {r.family for r in STRANGERS} == set(off)
+    assert {r.family for r in now() if r.compared} - {r.family for r in guessed()} == set(off)
     assert {} == {name: size for name, size in off.items() if size > APART.get(name, TOGETHER)}
     assert {} == {name: band for name, band in APART.items() if off[name] < band / 2}
 
 
 def test_formulas_and_traces_agree_on_what_forward_keeps() -> None:
-    off = {r.id: difference.of_kept for r in NOW if (difference := difference_of(r)) is not None}
+    off = {r.id: difference.of_kept for r in now() if (difference := difference_of(r)) is not None}
     assert {} == {run: part for run, part in off.items() if abs(part) > KEPT_TOGETHER}
 
 
@@ -318,7 +327,7 @@ def test_a_fresh_trace_is_the_committed_one(run: str) -> None:
 
 def test_rivals_have_figures_where_they_can() -> None:
     """DeepSpeed for ZeRO-2 and ZeRO-3 alone; accelerate for every rung."""
-    records = take_rivals(NOW, COMMITTED.records)
+    records = take_rivals(now(), COMMITTED.records)
     with_deepspeed = {r.rung for r in records if error_of(r, "DeepSpeed") is not None}
     with_accelerate = {r.rung for r in records if error_of(r, "accelerate") is not None}
     assert {"zero2", "zero3", "zero2-offload"} <= with_deepspeed
@@ -428,19 +437,19 @@ def ds_config_of(row: Row) -> dict[str, object]:
 
 def test_what_surely_runs_never_ran_out_of_memory() -> None:
     sure = {Verdict.FITS.value, Verdict.TIGHT.value}
-    died = [r for r in NOW if r.outcome == Outcome.DIED.value]
+    died = [r for r in now() if r.outcome == Outcome.DIED.value]
     assert len(died) > 20
     assert [] == [r.id for r in died if r.verdict in sure]
 
 
 def test_hardly_any_run_that_lived_was_said_not_to_fit() -> None:
-    lived = [r for r in NOW if r.verdict and r.outcome and r.outcome != Outcome.DIED.value]
+    lived = [r for r in now() if r.verdict and r.outcome and r.outcome != Outcome.DIED.value]
     refused = [r.id for r in lived if r.verdict == Verdict.DOES_NOT_FIT.value]
     assert len(refused) <= 0.03 * len(lived)
 
 
 def test_on_a_whole_gpu_hardly_any_run_is_uncertain() -> None:
     """Caps are set near the peaks; what people run has room, or has not."""
-    free = [r for r in NOW if r.verdict and r.outcome and not r.capped]
+    free = [r for r in now() if r.verdict and r.outcome and not r.capped]
     uncertain = [r.id for r in free if r.verdict == Verdict.UNCERTAIN.value]
     assert len(uncertain) <= 0.02 * len(free)

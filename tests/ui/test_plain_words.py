@@ -5,6 +5,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def _literal(node: ast.AST) -> str | None:
     return None
 
 
-def _texts() -> Iterator[tuple[str, str]]:
+def _read_texts() -> Iterator[tuple[str, str]]:
     """Where and what: the strings of more than one word that are no docstrings; helps are."""
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -73,22 +74,25 @@ def _texts() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", text
 
 
-TEXTS = tuple(_texts())
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Where and what, read once a test asks for it."""
+    return tuple(_read_texts())
 
 
 def test_there_are_texts_to_read() -> None:
-    assert len(TEXTS) > 1000
+    assert len(texts()) > 1000
 
 
 @pytest.mark.parametrize("pattern", DIALECT)
 def test_no_text_speaks_dialect(pattern: str) -> None:
-    found = [f"{where}: {text}" for where, text in TEXTS if re.search(pattern, text)]
+    found = [f"{where}: {text}" for where, text in texts() if re.search(pattern, text)]
     assert [] == found, f"write: {DIALECT[pattern]}"
 
 
 def test_every_setting_that_a_text_names_has_an_option() -> None:
     named = {
-        (name, where) for where, text in TEXTS for name in re.findall(r"`\$([a-z][a-z_]*)", text)
+        (name, where) for where, text in texts() for name in re.findall(r"`\$([a-z][a-z_]*)", text)
     }
     assert [] == sorted((name, where) for name, where in named if name not in flags())
 
@@ -98,7 +102,7 @@ PROGRAMS = ("zerowiz", "pip", "apt", "dnf", "export", "unset", "rm", "srun", "hf
 
 def _commands() -> Iterator[tuple[str, str]]:
     """The commands of the texts, each in backticks or a text of its own."""
-    for where, text in TEXTS:
+    for where, text in texts():
         for command in (*re.findall(r"`([^`]+)`", text), text):
             if command.split()[0:1] and command.split()[0] in PROGRAMS and "`" not in command:
                 yield where, command

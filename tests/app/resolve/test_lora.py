@@ -10,7 +10,6 @@ import pytest
 from cli.harness import ENTER, Result, Run, Terminal
 from paths import TESTS
 from ranks.harness import rank_environ, read_reports, run
-from safetensors.torch import load_file
 
 SCRIPTS = TESTS / "probe" / "scripts"
 MODEL = TESTS.parent / "templates" / "model"
@@ -199,6 +198,8 @@ def test_the_ranks_train_the_adapters_that_were_planned_and_save_them_alone(tmp_
     logged = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
     losses = [entry["loss"] for entry in logged if "loss" in entry]
     assert losses[-1] < losses[0] - 0.1
+    from safetensors.torch import load_file
+
     tensors = load_file(checkpoint / "adapter_model.safetensors")
     assert trained == sum(tensor.numel() for tensor in tensors.values())
     assert all(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)

@@ -173,7 +173,17 @@ REFUSED: Mapping[str, Decision] = {
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
     "hopeless": refused(parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE),
 }
-FOUND = {name: find_remedies(decision, SCOPE) for name, decision in REFUSED.items()}
+
+
+class _Found(dict[str, Sequence[Remedy]]):
+    """The remedies of each case, once a test asks for them."""
+
+    def __missing__(self, case: str) -> Sequence[Remedy]:
+        found = self[case] = find_remedies(REFUSED[case], SCOPE)
+        return found
+
+
+FOUND = _Found()
 
 
 def leads_where_it_says(decision: Decision, remedy: Remedy) -> None:
@@ -260,9 +270,7 @@ def test_every_kind_of_change_is_offered_in_some_case() -> None:
             if any(each.change.items() <= change.items() for each in tried for change in changes):
                 offered.add(kind.__name__)
     assert {kind.__name__ for kind in kinds} == offered
-    assert set(Expense) == {
-        cost for found in FOUND.values() for each in found for cost in each.costs
-    }
+    assert set(Expense) == {cost for case in REFUSED for each in FOUND[case] for cost in each.costs}
 
 
 @pytest.mark.parametrize("case", REFUSED)
