@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -21,6 +22,8 @@ MACHINE = Machine(source=MachineSource.NVML, gpus=(Gpu(index=0, name="NVIDIA H20
 TEXT = json.dumps({"schema_version": 1, "machine": encode_machine(MACHINE)}, indent=2) + "\n"
 GOOD = f"cat <<'END'\n{TEXT}END\n"
 
+PATIENCE_S = 60.0
+
 # What a node's shell does. Every process that it starts writes its number down.
 NODES = {
     "good": GOOD,
@@ -41,10 +44,14 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     written = tmp_path / "pids"
     written.touch()
     yield written
-    until = time.monotonic() + 2  # a process that was killed takes a moment to be gone
+    # A process that was killed takes a moment to be gone.
+    until = time.monotonic() + PATIENCE_S
     while living(written) and time.monotonic() < until:
         time.sleep(0.01)
-    assert [] == living(written)
+    left = living(written)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert [] == left
 
 
 no_child_left = pytest.mark.usefixtures("pids")
@@ -179,12 +186,12 @@ def test_ctrl_c_ends_all_children(pids: Path) -> None:
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         stderr=subprocess.PIPE,
     ) as asking:
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_S
         while len(pids.read_text(encoding="utf-8").split()) < 4 and time.monotonic() < until:
             time.sleep(0.05)
         assert 4 == len(living(pids))
         asking.send_signal(signal.SIGINT)
-        _, stderr = asking.communicate(timeout=20)
+        _, stderr = asking.communicate(timeout=PATIENCE_S)
     assert b"KeyboardInterrupt" in stderr
 
 
