@@ -123,6 +123,12 @@ class NoGpuHereError(PreflightError):
     """There is no NVIDIA driver on this computer, so it has no GPU for a job."""
 
 
+class DeclinedError(ZerowizError):
+    """The person wants nothing of what was offered; that is no failure."""
+
+    exit_code = ExitCode.OK
+
+
 class InterruptedByUserError(ZerowizError):
     """The person pressed Ctrl-C; nothing was written."""
 

@@ -136,11 +136,28 @@ def test_a_dumb_terminal_goes_on_from_a_refusal_too(terminal: Open, script: Path
     assert {"script": "train.py", "model": "10m", "length": 64} == recorded(script.parent)
 
 
-def test_what_is_refused_before_any_question_is_an_error(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+def test_what_is_refused_before_any_question_is_no_end_either(terminal: Open, script: Path) -> None:
     person = terminal("init", *CPU, "--model", "10m", "--seq-len", "64")
-    assert 5 == person.end()
-    assert REFUSED not in person.text
+    person.wait_for(REFUSED)
+    person.settle()
+    script.write_text(HF_IN_CODE)
+    person.reply("> try again", ENTER)
+    person.reply("Launch now?", "only write" + ENTER)
+    assert 0 == person.end()
+    assert {"script": "train.py", "model": "10m", "length": 64} == recorded(script.parent)
+
+
+def test_a_script_that_was_found_and_cannot_be_used_is_no_end(terminal: Open, script: Path) -> None:
+    script.write_text(UNREACHABLE)
+    person = terminal("init", *CPU)
+    person.reply(REFUSED, "another" + ENTER)
+    person.reply(SCRIPT, "a template for" + ENTER)
+    person.reply(MODEL, ENTER)
+    person.reply("Launch now?", "stop" + ENTER)
+    assert 0 == person.end()
+    assert ["train.py"] == [path.name for path in script.parent.iterdir()]
+    typed = terminal("init", *CPU, "gone.py")
+    assert 5 == typed.end()
 
 
 def to_the_launch(person: Terminal, script: Path) -> None:
@@ -274,4 +291,4 @@ def test_ctrl_c_at_what_would_be_lost_writes_nothing(
     person = terminal("init", *CPU, "--model", "10m", "--seq-len", "64")
     person.reply("Launch now?", "only write" + ENTER)
     files = {"train.py": HF_IN_CODE, "ds_config_zero0.json": "{}\n"}
-    assert_stops(person, "overwrite it?", keys, script.parent, files)
+    assert_stops(person, "Overwrite it?", keys, script.parent, files)

@@ -13,6 +13,7 @@ from cli.harness import (
     CTRL_C,
     DOWN,
     ENTER,
+    ESCAPE,
     HF_IN_CODE,
     HF_PARSER,
     UP,
@@ -26,7 +27,7 @@ TINY = (*CPU, "--model", "10m", "--seq-len", "64")
 
 # `Launch now?` offers the launch first, then the files alone.
 WRITE = DOWN + ENTER
-GOAL = "What is your goal?"
+GOAL, LENGTH = "What is your goal?", "How many tokens per sequence?"
 
 # A raw script of which little can be seen, so that much is asked.
 SILENT = """\
@@ -55,7 +56,6 @@ def files(script: Path) -> set[str]:
 def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Path) -> None:
     person = terminal("init", *CPU)
     person.reply("Which model?", "10m" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
@@ -74,10 +74,9 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
 def test_only_what_is_open_is_asked(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", *TINY)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
-    assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
+    assert 1 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
 
 
 def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
@@ -98,7 +97,6 @@ def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
 def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: Path) -> None:
     person = terminal("init", *CPU)
     person.reply("Which model?", "10m" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", "96" + ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
@@ -113,7 +111,6 @@ def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: 
 def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", *TINY)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     after = terminal("launch", "--dry-run")
@@ -127,8 +124,8 @@ def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) ->
 def test_ctrl_c_ends_with_130_and_nothing_written(
     terminal: Open, script: Path, answered: int, keys: str
 ) -> None:
-    person = terminal("init", *CPU)
-    questions = ("Which model?", GOAL, "How many tokens per sequence?", "Launch now?")
+    person = terminal("init", "--machine", "4xA100-40GB")
+    questions = ("Which model?", GOAL, LENGTH, "Write the files?")
     for question, answer in zip(questions[:answered], ("10m", "", ""), strict=False):
         person.reply(question, answer + ENTER)
     person.reply(questions[answered], keys)
@@ -144,7 +141,6 @@ def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
     person.reply("Which model?", "no-such-model-7x" + ENTER)
     person.reply("`no-such-model-7x`", ENTER)
     person.reply("an answer is needed", "10m" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("How many tokens per sequence?", "many" + ENTER)
     person.reply("a whole number from 1 on", "64" + ENTER)
     person.reply("stop here", "stop" + ENTER)
@@ -169,7 +165,6 @@ def test_an_unknown_family_is_taken_and_guessed_and_nonsense_is_not(
     person = terminal("init", *CPU, "--seq-len", "64", "--no-trace")
     person.reply("Which model?", "nonsense" + ENTER)
     person.reply("`hidden_size`", "odd" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert "parameters (guess)" in person.text
@@ -186,7 +181,6 @@ def test_what_can_be_traced_is_taken_and_traced_once(
     cache = script.parent.parent / "cache"
     person = terminal("init", *CPU, "--seq-len", "64", XDG_CACHE_HOME=str(cache))
     person.reply("Which model?", "odd" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert 1 == " ".join(person.text.split()).count("on the meta device")
@@ -201,7 +195,6 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
     person = terminal("init", *CPU, "--seq-len", "64")
     person.reply("Which model?", "nonsense" + ENTER)
     person.reply("`hidden_size`", "10m" + ENTER)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
 
@@ -209,9 +202,12 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
 def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
     assert script.is_file()
     person = terminal("init", "--model", "1b", "--seq-len", "512")
+    # Ranks on this CPU can train, and need no other machine.
+    person.wait_for("> cpu")
     person.reply("Plan for which machine?", "8xH10" + ENTER)
     person.reply("`8xH100`", "\x15" + "8xH100-80GB-SXM" + ENTER)
     person.reply(GOAL, ENTER)
+    person.wait_for("The job is for 8 x NVIDIA H100 80GB HBM3")
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
     assert person.text.endswith("Run it on 8 x NVIDIA H100 80GB HBM3, in a copy of this folder")
@@ -221,7 +217,6 @@ def test_the_one_script_that_trains_is_taken(terminal: Open, script: Path) -> No
     script.rename(script.with_name("finetune.py"))
     (script.parent / "plots.py").write_text("print(1)\n")
     person = terminal("init", *TINY)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert "finetune.py" in person.text.partition("the same in a job script")[2]
@@ -251,19 +246,20 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
     config = script.parent / "ds_config_zero0.json"
     config.write_text("{}\n")
     person = terminal("init", *TINY)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
-    person.reply("was changed by hand; overwrite it?", ENTER)
-    person.reply("stop here", "stop" + ENTER)
+    person.reply("not as zerowiz wrote it. Overwrite it?", ESCAPE)
+    person.reply("> no, only write the files", ENTER)
+    person.reply("> no, use another folder", ENTER)
+    person.reply("Which folder? (zerowiz)", ENTER)
     assert 0 == person.end()
     assert "{}\n" == config.read_text()
-    assert {"train.py", "ds_config_zero0.json"} == files(script)
+    assert {"train.py", "ds_config_zero0.json", "zerowiz"} == files(script)
+    assert "next: zerowiz launch --output-dir zerowiz\n" in person.text
     person = terminal("init", *TINY)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", WRITE)
-    person.reply("was changed by hand; overwrite it?", "yes" + ENTER)
+    person.reply("Overwrite it?", "yes" + ENTER)
     assert 0 == person.end()
-    assert "{}\n" != config.read_text()
+    assert (script.parent / "zerowiz" / config.name).read_bytes() == config.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -302,13 +298,16 @@ def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path)
     assert "NVIDIA H100 NVL" == written["machine"]["gpus"][0]["name"]
 
 
-def test_stopping_at_the_remedies_is_the_failure_that_it_is(terminal: Open, script: Path) -> None:
+def test_stopping_at_the_remedies_is_no_error_and_writes_nothing(
+    terminal: Open, script: Path
+) -> None:
     script.write_text(HF_IN_CODE)
-    person = terminal(*TOO_BIG)
-    person.reply(REMEDY, "stop here" + ENTER)
-    assert 4 == person.end()
-    assert "error: nothing fits 7b" in person.text
-    assert {"train.py"} == files(script)
+    for command in ("init", "launch"):
+        person = terminal(command, *TOO_BIG[1:], *(("--dry-run",) if command == "launch" else ()))
+        person.reply(REMEDY, "stop here" + ENTER)
+        assert 0 == person.end()
+        assert "nothing was written" in person.text.rpartition("stop here")[2]
+        assert {"train.py"} == files(script)
 
 
 def test_what_only_the_script_can_change_is_shown_and_is_no_choice(

@@ -13,7 +13,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.cli.usage import TyperError, as_usage_error
-from zerowiz.errors import ExitCode, HandEditedError, ZerowizError
+from zerowiz.errors import DeclinedError, ExitCode, HandEditedError, ZerowizError
 
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.
@@ -87,6 +87,12 @@ def _show_error(message: str, hints: Sequence[str]) -> None:
     show.error(message, hints, sys.stderr)
 
 
+def _show_note(message: str) -> None:
+    from zerowiz.ui import show  # noqa: PLC0415 - as above
+
+    show.note(message, sys.stderr)
+
+
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
@@ -97,6 +103,9 @@ def _run() -> int:
             gc.enable()
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
+    except DeclinedError as declined:
+        _show_note(declined.message)
+        return ExitCode.OK
     except ZerowizError as error:
         _fail(error)
     except TyperError as error:

@@ -6,16 +6,10 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.init import (
-    InitOptions,
-    InitPlan,
-    ask_init,
-    launch_init,
-    plan_init,
-    write_init,
-)
+from zerowiz.app.init import ask_init, plan_init
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
+from zerowiz.app.wizard.outcome import InitOptions, InitPlan, launch_init, write_init
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
@@ -42,6 +36,9 @@ def init(
     launch: Annotated[
         bool, typer.Option("--launch", help="Answer `Launch now?` with yes, with --yes too")
     ] = False,
+    no_script: Annotated[
+        bool, typer.Option("--no-script", help="Write a config alone, for a script to come")
+    ] = False,
 ) -> None:
     """Ask a few questions, choose a strategy, and launch the job or write its config"""
     _check_options(options, launch=launch)
@@ -51,18 +48,17 @@ def init(
         if person is None
         else WizardReporter(quiet=options.quiet, stream=person.stream)
     )
-    wanted = InitOptions(slurm=slurm, launch=launch)
+    wanted = InitOptions(slurm=slurm, launch=launch, no_script=no_script)
     words = tuple(args or ())
     with showing_refused_plan(as_json=options.as_json):
-        planned = (
-            plan_init(script, words, options, wanted, reporter)
-            if person is None
-            else ask_init(script, words, options, wanted, reporter, person)
-        )
+        if person is not None:
+            planned = ask_init(script, words, options, wanted, reporter, person)
+        else:
+            planned = plan_init(script, words, options, wanted, reporter)
+            if not options.dry_run:
+                write_init(planned)
     if planned is None:
         return
-    if not options.dry_run:
-        write_init(planned)
     if planned.start is not None:
         raise typer.Exit(launch_init(planned.start, reporter))
     if options.as_json:
@@ -91,6 +87,10 @@ def _show_next(planned: InitPlan) -> None:
         # A launch on that machine looks around by itself.
         options, elsewhere = replace(options, machine=None), lines.trains_on(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
+    if planned.script is None:
+        words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
+        show.config_alone(planned.config_path, words, sys.stdout)
+        return
     show.next_steps(
         ["zerowiz", "launch", *folder],
         ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *planned.script_args],

@@ -218,11 +218,30 @@ def next_steps(
         elsewhere: The machine that they run on; None where it is this one.
         stream: Where they are shown.
     """
-    for label, command in (("next", words), ("the same in a job script", job_script)):
+    then = "next" if elsewhere is None else "next, on the other machine"
+    for label, command in ((then, words), ("the same in a job script", job_script)):
         quoted = [shlex.quote(word) for word in command]
         stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
     if elsewhere is not None:
         say(stream, f"Run it on {elsewhere}, in a copy of this folder")
+
+
+def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None:
+    """How a script gets a config that was written without one.
+
+    Args:
+        config_path: The config.
+        again: The command that writes it again.
+        stream: Where it is shown.
+    """
+    say(
+        stream,
+        f'next: give it to your Trainer, as TrainingArguments(deepspeed="{config_path}"); once you'
+        " have a script, `zerowiz launch SCRIPT` plans with what it sets",
+        hang=len("next: "),
+    )
+    quoted = [shlex.quote(word) for word in again]
+    stream.write(fold_command(quoted, stream, before="the same in a job script: ") + "\n")
 
 
 def note(text: str, stream: TextIO) -> None:

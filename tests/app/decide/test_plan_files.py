@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal, clean_environ
+from cli.harness import (
+    ENTER,
+    ESCAPE,
+    HF_IN_CODE,
+    HF_PARSER,
+    Result,
+    Run,
+    Terminal,
+    clean_environ,
+)
 from paths import ROOT
 from recorded import library
 
@@ -437,21 +446,21 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
     before = written(script.parent)
     person = terminal(*words)
     person.reply("Write the files?", ENTER)
-    person.wait_for("was changed by hand; overwrite it?")
+    person.wait_for("not as zerowiz wrote it. Overwrite it?")
     shown = [place for place, line in enumerate(person.lines) if '"stage":' in line]
-    asked = next(place for place, line in enumerate(person.lines) if "overwrite it?" in line)
+    asked = next(place for place, line in enumerate(person.lines) if "Overwrite it?" in line)
     assert ['-    "stage": 3,', '+    "stage": 2,'] == [person.lines[place] for place in shown]
     assert max(shown) < asked
     # In red and green, as at every terminal.
     assert ["red", "green"] == [person.screen.buffer[place][0].fg for place in shown]
-    # Not to overwrite is the default, and leads back to the question before.
-    person.reply("overwrite it?", ENTER)
+    # Esc leads back to the question before.
+    person.reply("Overwrite it?", ESCAPE)
     person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert before == written(script.parent)
     person = terminal(*words)
     person.reply("Write the files?", ENTER)
-    person.reply("was changed by hand; overwrite it?", "yes" + ENTER)
+    person.reply("Overwrite it?", "yes" + ENTER)
     assert 0 == person.end()
     assert '"stage": 2,' in (script.parent / CONFIG).read_text()
 
@@ -460,7 +469,9 @@ def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> N
     (script.parent / CONFIG).write_text("mine\n")
     person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
     person.reply("Write the files?", ENTER)
-    person.reply("was changed by hand; overwrite it?", ENTER)
+    person.wait_for("Overwrite it?")
+    assert "The lines above" not in person.text
+    person.reply("Overwrite it?", ESCAPE)
     person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
     assert "mine" not in person.text

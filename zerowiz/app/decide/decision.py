@@ -27,7 +27,7 @@ from zerowiz.core.search.search import Search, search
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
-from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
+from zerowiz.errors import DeclinedError, NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.model.known_models import read_known_models
@@ -489,7 +489,7 @@ def _beyond(plan: Plan) -> list[str]:
 
 
 def take_remedy(
-    plan: Plan, answer: str, machine: Machine, facts: ScriptFacts, script_args: Sequence[str]
+    plan: Plan, answer: str, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
 ) -> tuple[Plan, Machine]:
     """The plan after a remedy was taken, and the machine that it is for.
 
@@ -521,7 +521,7 @@ def decide_with(
     person: Person | None,
     options: Options,
     machine: Machine,
-    facts: ScriptFacts,
+    facts: ScriptFacts | None,
     script_args: Sequence[str],
     reporter: Reporter,
 ) -> Plan:
@@ -538,7 +538,7 @@ def decide_or_back(
     person: Person | None,
     options: Options,
     machine: Machine,
-    facts: ScriptFacts,
+    facts: ScriptFacts | None,
     script_args: Sequence[str],
     reporter: Reporter,
     *,
@@ -547,10 +547,14 @@ def decide_or_back(
     """The same for a person who came from another question.
 
     Going back undoes the remedy that was taken last; where there is none it is the answer.
+
+    Raises:
+        DeclinedError: The person takes none of the remedies.
     """
     plan = plan_options(options, machine, facts, script_args, reporter)
     note_basis(plan, reporter)
-    reporter.script(facts)
+    if facts is not None:
+        reporter.script(facts)
     reporter.decision(plan.decision, _listed(plan))
     taken: list[tuple[Plan, Machine]] = []
     while person and (question := remedy_question(plan)) is not None:
@@ -562,7 +566,7 @@ def decide_or_back(
             plan, machine = taken.pop()
             continue
         if answer == _STOP.value:
-            break
+            raise DeclinedError("nothing was written")
         before = plan, machine
         try:
             plan, machine = take_remedy(plan, answer, machine, facts, script_args)

@@ -28,7 +28,7 @@ from zerowiz.probe.recording.hashes import hash_uuids
 
 
 def with_plan(
-    plan: Plan, config: PlannedFile, script: str, script_args: Sequence[str]
+    plan: Plan, config: PlannedFile, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """The config and its plan file, in the order in which they are written.
 
@@ -61,13 +61,19 @@ def plan_copy(copy: SettingsCopy) -> PlannedFile:
     )
 
 
-def reproducing_words(plan: Plan, script: str, script_args: Sequence[str]) -> list[str]:
-    """The command that writes the same files, asking nothing; run where this one was."""
+def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]) -> list[str]:
+    """The command that writes the same files, asking nothing; run where this one was.
+
+    Args:
+        plan: What was decided.
+        script: Its path; None where a config is written alone.
+        script_args: The words after it.
+    """
     # A launch starts where it is: what was planned for another machine, `init` writes.
-    command = "launch" if is_here(plan.decision.job.machine) else "init"
+    command = "launch" if script and is_here(plan.decision.job.machine) else "init"
     forced = ["--force"] if Reason.FORCED in plan.decision.reasons else []
     words = ["zerowiz", command, "--yes", *forced, *as_words(plan.options)]
-    return [*words, script, *hide_secrets(script_args)]
+    return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
 
 
 def _versions() -> dict[str, str | None]:

@@ -62,7 +62,7 @@ def render(plan: Plan, strategy: Strategy) -> str:
 
 
 def plan_files(
-    plan: Plan, strategy: Strategy, script: str, script_args: Sequence[str]
+    plan: Plan, strategy: Strategy, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """What this job writes: of a person's own config only one that stands in YAML."""
     own = plan.options.config

@@ -30,6 +30,7 @@ def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answe
         ZerowizError: What the answers name cannot be used, or cannot be read any more.
     """
     while True:
+        wizard.prepare(answers)
         known = wizard.known(answers)
         # What does not matter after the latest answer is not kept.
         answers = answers.only({each.key for each in QUESTIONS if is_relevant(each, known)})

@@ -1,9 +1,11 @@
 """The last question of the wizard, and the one after a refusal: what becomes of the answers."""
 
+from collections.abc import Collection
 from enum import StrEnum
+from pathlib import Path
 
 from zerowiz.app.ask.person import Person
-from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question, confirmation
+from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError
 
@@ -19,22 +21,31 @@ class LastAnswer(StrEnum):
     """Take another script; the other answers stay."""
     RETRY = "retry"
     """Read the script again, and decide again."""
+    AGAIN = "again"
+    """Do the same once more, with the same plan."""
+    FOLDER = "folder"
+    """Write into another folder."""
     STOP = "stop"
+
+
+class Loss(StrEnum):
+    """What becomes of files that zerowiz did not write, and would."""
+
+    FOLDER = "folder"
+    """They stay: the new ones go into another folder."""
+    OVERWRITE = "overwrite"
 
 
 _CHANGE = Choice(
     value=LastAnswer.CHANGE, title="change something", detail="keeps the other answers"
 )
 _STOP = Choice(value=LastAnswer.STOP, title="stop here", detail="writes nothing")
-_WHY = {
-    True: "This machine can train it; your script gets the config as the plan says.",
-    False: "This machine does not train it: the files and the command are for the one that does.",
-}
 
 
 def ask_last(
     person: Person,
     config_path: str,
+    where: str,
     *,
     can_launch: bool,
     default: LastAnswer | None = None,
@@ -46,6 +57,7 @@ def ask_last(
     Args:
         person: Answers.
         config_path: What would be written.
+        where: One line: the machine that the job runs on.
         can_launch: Whether this machine trains it.
         default: What Enter alone means; None for the launch where there can be one.
         can_change: Whether there are answers that could be others.
@@ -73,7 +85,7 @@ def ask_last(
         key="outcome",
         flag="$yes",
         text="Launch now?" if can_launch else "Write the files?",
-        why=_WHY[can_launch],
+        why=where,
         kind=AnswerKind.CHOICE,
         default=chosen,
         choices=tuple(choice for choice in choices if choice.value not in left_out),
@@ -82,59 +94,105 @@ def ask_last(
     return answer if isinstance(answer, Back) else LastAnswer(answer)
 
 
+# What a menu may offer after a refusal.
+_OFFERS = (
+    Choice(value=LastAnswer.RETRY, title="try again", detail="reads the script as it is now"),
+    Choice(value=LastAnswer.AGAIN, title="try again", detail="writes the same files"),
+    Choice(value=LastAnswer.FOLDER, title="use another folder", detail="keeps all your answers"),
+    Choice(value=LastAnswer.WRITE, title="only write the files"),
+    _CHANGE,
+    Choice(value=LastAnswer.SCRIPT, title="take another script", detail="keeps the other answers"),
+    _STOP,
+)
+
+
 def ask_refused(
     person: Person,
     error: ZerowizError,
+    offers: Collection[LastAnswer],
     *,
     config_path: str | None = None,
-    can_change: bool,
-    can_go_back: bool,
+    can_go_back: bool = True,
 ) -> LastAnswer | Back:
     """What the person wants after a refusal, which is shown with its hints.
 
     Args:
         person: Answers.
         error: The refusal.
-        config_path: What can be written all the same; None where nothing can.
-        can_change: Whether there are answers that could be others.
+        offers: What can be done about it.
+        config_path: What `WRITE` writes.
         can_go_back: Whether there is a question before.
     """
     person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
-    retry = Choice(
-        value=LastAnswer.RETRY, title="try again", detail="reads the script as it is now"
-    )
-    write = Choice(
-        value=LastAnswer.WRITE, title="only write the files", detail=f"writes {config_path}"
-    )
-    script = Choice(
-        value=LastAnswer.SCRIPT, title="take another script", detail="keeps the other answers"
-    )
+    listed = [each for each in _OFFERS if each.value in offers]
     question = Question(
         key="refused",
         flag="$yes",
         text="What do you want to do?",
         why="Your answers are kept; you can edit a file in another window, and try again.",
         kind=AnswerKind.CHOICE,
-        default=LastAnswer.RETRY,
-        choices=(
-            retry,
-            *((write,) if config_path else ()),
-            *((_CHANGE,) if can_change else ()),
-            script,
-            _STOP,
+        default=listed[0].value,
+        choices=tuple(
+            replace(each, detail=f"writes {config_path}")
+            if each.value == LastAnswer.WRITE
+            else each
+            for each in listed
         ),
     )
     answer = person.ask(question, can_go_back=can_go_back)
     return answer if isinstance(answer, Back) else LastAnswer(answer)
 
 
-def confirms_loss(person: Person, paths: tuple[str, ...]) -> bool:
-    """Whether what somebody changed by hand may be overwritten; going back is a no."""
-    were = "was" if len(paths) == 1 else "were"
-    them = "it" if len(paths) == 1 else "them"
-    text = f"{' and '.join(paths)} {were} changed by hand; overwrite {them}?"
-    question = replace(
-        confirmation("overwrite", text, default=False),
-        why="The lines above with a minus are in the file now, those with a plus would be.",
+_LINES_LOST = "The lines above with a minus are in the file now, those with a plus would be."
+
+
+def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Loss | Back:
+    """What becomes of files with contents that zerowiz did not write.
+
+    Args:
+        person: Answers.
+        paths: Of the files.
+        is_shown: Whether the lines that would be lost stand above.
+    """
+    one = len(paths) == 1
+    exists, them = ("exists", "it") if one else ("exist", "them")
+    question = Question(
+        key="overwrite",
+        flag="$force",
+        text=f"{' and '.join(paths)} {exists}, and not as zerowiz wrote {them}. Overwrite {them}?",
+        why=_LINES_LOST if is_shown else "",
+        kind=AnswerKind.CHOICE,
+        default=Loss.FOLDER,
+        choices=(
+            Choice(
+                value=Loss.FOLDER,
+                title="no, use another folder",
+                detail=f"keeps {them}, and asks where the new files go",
+            ),
+            Choice(
+                value=Loss.OVERWRITE, title="yes, overwrite", detail=f"what is in {them} is lost"
+            ),
+        ),
     )
-    return person.ask(question) == "yes"
+    answer = person.ask(question)
+    return answer if isinstance(answer, Back) else Loss(answer)
+
+
+def ask_folder(person: Person, before: Path | None) -> str | Back:
+    """Another folder for the files.
+
+    Args:
+        person: Answers.
+        before: The one that they would go into; None for the working folder.
+    """
+    names = ("zerowiz", *(f"zerowiz-{number}" for number in range(2, 100)))
+    free = (str((before or Path()) / name) for name in names)
+    question = Question(
+        key="folder",
+        flag="$output_dir",
+        text="Which folder?",
+        why="The config and its plan are written there; your script stays where it is.",
+        default=next((name for name in free if not Path(name).exists()), None),
+        kind=AnswerKind.PATH,
+    )
+    return person.ask(question)

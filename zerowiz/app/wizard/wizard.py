@@ -11,7 +11,7 @@ from zerowiz.app.ask.command import Command
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, read_as_said, require_reachable
 from zerowiz.app.decide.decision import follow_options
-from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.guards import check_words
@@ -19,33 +19,48 @@ from zerowiz.app.resolve.model import check_model, read_near
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import own_config
 from zerowiz.app.resolve.workload import splits
+from zerowiz.app.wizard.template import CopiedTemplate, check_template, script_of
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
+    NO_SCRIPT,
     OWN_MICRO_BATCH,
     QUESTIONS,
+    TEMPLATE,
     Choice,
     Question,
     is_relevant,
 )
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method
 from zerowiz.errors import AnswerNeededError, PreflightError, ZerowizError
+from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.nearby import find_models, find_scripts
 from zerowiz.ui import sentences
 from zerowiz.ui.wizard import lines
 
 _TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
+_SEVERAL = 2
+# What people rent or have, the common ones first.
+_OTHER_MACHINES = (
+    ("8xH100-80GB-SXM", "8 GPUs of one node, NVLink"),
+    ("8xA100-80GB-SXM", "8 GPUs of one node, NVLink"),
+    ("4xA100-40GB-SXM", "4 GPUs of one node, NVLink"),
+    ("1xH100-80GB-SXM", "one GPU"),
+    ("2xRTX4090", "2 GPUs of a workstation, PCIe"),
+    ("1xRTX4090", "one GPU of a workstation"),
+)
 
 
 class AnsweredJob(Struct, frozen=True, kw_only=True):
     """What the answers lead to."""
 
-    script: str
-    facts: ScriptFacts
+    script: str | None
+    """None where a config alone is wanted."""
+    facts: ScriptFacts | None
     machine: Machine
     options: Options
 
@@ -57,20 +72,27 @@ class Wizard:
 
     Args:
         command: The script and the options as they were typed.
+        template: The template that lies in the folder, if the person starts from one.
         reporter: Hears how many nodes of a hostfile have answered.
+        no_script: Whether a config alone is wanted.
 
     Raises:
         ZerowizError: What was typed cannot be used: there is no such script, model or machine.
     """
 
-    def __init__(self, command: Command, reporter: Reporter) -> None:
+    def __init__(
+        self, command: Command, template: CopiedTemplate, reporter: Reporter, *, no_script: bool
+    ) -> None:
         self._typed, self._script_args = command.options, command.script_args
+        self._template, self._no_script = template, no_script
         self._machines: dict[str | None, Machine] = {}
         self._facts: dict[str, ScriptFacts] = {}
         self._models: dict[str, ReadModel | None] = {}
         self._recalled: dict[str, Options] = {}
         self._here = self._find_machine(reporter)
-        self._nearby = () if command.script else tuple(find_scripts(Path()))
+        self._has_typed_script = command.script is not None
+        is_open = command.script is None and not no_script
+        self._nearby = tuple(find_scripts(Path())) if is_open else ()
         self._script = command.script or self._only_script()
 
     def _find_machine(self, reporter: Reporter) -> Machine | None:
@@ -82,6 +104,8 @@ class Wizard:
 
     def _only_script(self) -> str | None:
         """The one that is meant where nobody names it."""
+        if self._no_script:
+            return None
         if len(self._nearby) == 1:
             return self._nearby[0].path
         is_there = not self._nearby and Path(DEFAULT_SCRIPT).is_file()
@@ -92,12 +116,28 @@ class Wizard:
         for read in (self._machines, self._facts, self._models, self._recalled):
             read.clear()
 
+    def write_to(self, folder: Path) -> None:
+        """Plan for configs in another folder."""
+        self._typed = replace(self._typed, output_dir=folder)
+        self._recalled.clear()
+
     def detected(self) -> tuple[str, str, str]:
-        """What is known before anything is asked, in three lines."""
-        script = self._script and self.facts(Answers())
-        names = [each.path for each in self._nearby]
+        """What is known before anything is asked, in three lines.
+
+        Raises:
+            ZerowizError: A script that was typed cannot be used.
+        """
+        script: ScriptFacts | list[str] = [each.path for each in self._nearby]
+        model = self._typed.model
+        try:
+            script, model = self.facts(Answers()) or script, self._model_name(Answers())
+        except ZerowizError:
+            if self._has_typed_script:
+                raise
+            # It is said where the person can do something about it.
+            script = [str(self._script)]
         versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
-        return lines.detected(self._here, script or names, self._model_name(Answers()), versions)
+        return lines.detected(self._here, script, model, versions)
 
     def machine(self, answers: Answers) -> Machine | None:
         """The machine of the job, once it is known."""
@@ -109,9 +149,25 @@ class Wizard:
             self._machines[named] = find_machine(options, os.environ)
         return self._machines[named]
 
+    def has_script(self, answers: Answers) -> bool:
+        """Whether the job has a script, or will have one."""
+        return answers.by_key.get("script") != NO_SCRIPT and not self._no_script
+
     def script(self, answers: Answers) -> str | None:
-        """The script, once it is known."""
-        return answers.by_key.get("script", self._script)
+        """The script, once it is known; None where there is none."""
+        if not self.has_script(answers):
+            return None
+        answer = answers.by_key.get("script")
+        return self._script if answer is None else script_of(answer)
+
+    def prepare(self, answers: Answers) -> None:
+        """Lay a template that was chosen into the folder, and take off one that is no more.
+
+        Raises:
+            ZerowizError: It cannot be copied.
+        """
+        if self._template.follow(answers.by_key.get("script")):
+            self.forget()
 
     def facts(self, answers: Answers) -> ScriptFacts | None:
         """What the script shows, once it is known.
@@ -153,11 +209,14 @@ class Wizard:
         found: dict[str, str | None] = {}
         if self._here is None or self._typed.machine is not None:
             found["machine"] = self._typed.machine
-        is_other = "script" in answers.by_key
-        if self._script is None or len(self._nearby) > 1 or is_other:
-            found["script"] = self._script
+        if not self._no_script:
+            # The only one here is not asked for; with others it is what the menu points at.
+            found["script"] = self._script if len(self._nearby) < _SEVERAL else None
         script = self.script(answers)
-        if script is not None:
+        if not self.has_script(answers):
+            found |= open_questions(self._typed, ScriptSettings())
+            found["method"] = self._typed.method
+        elif script is not None:
             found |= self._of_script(answers, self._options_of(script, SILENT))
         return {**found, **{k: v for k, v in answers.given if k in found}}
 
@@ -171,7 +230,10 @@ class Wizard:
         if facts is not None and facts.micro_batch.from_config:
             found["micro_batch"] = found["micro_batch"] or "1"
         if splits(options, settings, own_config(options)):
-            found["goal"] = _goal(options)
+            machine = self.machine(answers)
+            # No time of a step is known there: the recommended split is the fastest known.
+            on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
+            found["goal"] = _goal(options) or (Objective.FLOWCHART.value if on_cpu else None)
             found["micro_batch"] = None
         elif found["micro_batch"] is not None and options.micro_batch is None:
             del found["micro_batch"]
@@ -198,29 +260,60 @@ class Wizard:
     def question(self, question: Question, answers: Answers) -> Question:
         """The question with what was found here as a menu, and what was answered before."""
         match question.key:
+            case "machine":
+                question = _menu(question, self._machines_offered())
             case "script":
-                # Where one was named, others matter only once it is refused.
-                nearby = self._nearby or tuple(find_scripts(Path()))
-                default = next(
-                    (f.path for f in nearby if f.path == DEFAULT_SCRIPT),
-                    nearby[0].path if nearby else None,
-                )
-                found = [(f.path, sentences.convention(f)) for f in nearby]
-                question = _menu(question, found, default)
+                question = self._script_question(question, answers)
             case "model":
-                models = find_models(Path(), os.environ)
-                first = models[0][0] if models else None
-                question = _menu(question, models, first)
+                question = _menu(question, find_models(Path(), os.environ))
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
             case "method":
-                settings = self._settings(answers)
-                open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
-                question = replace(question, choices=tuple(open_ones))
+                question = self._method_question(question, answers)
             case _:
                 pass
         default = answers.by_key.get(question.key) or answers.before.get(question.key)
         return _with_default(question, default)
+
+    def _machines_offered(self) -> list[tuple[str, str]]:
+        """This one first where it can train, and some that people rent."""
+        try:
+            here = find_machine(replace(self._typed, machine=CPU_MACHINE), os.environ)
+        except ZerowizError:
+            # What was typed is for GPUs.
+            return [*_OTHER_MACHINES]
+        cpu = (CPU_MACHINE, f"this machine, without a GPU: {lines.host(here)}")
+        return [cpu, *_OTHER_MACHINES] if self._can_train_here() else [*_OTHER_MACHINES, cpu]
+
+    def _can_train_here(self) -> bool:
+        try:
+            find_programs(os.environ)
+        except PreflightError:
+            return False
+        return all(read_version(name) for name in ("torch", "deepspeed"))
+
+    def _script_question(self, question: Question, answers: Answers) -> Question:
+        # Where one was named, others matter only once it is refused.
+        nearby = self._nearby or tuple(find_scripts(Path()))
+        answered = answers.by_key.get("script", "")
+        copied = script_of(answered) if answered.startswith(TEMPLATE) else None
+        found = [(f.path, sentences.convention(f)) for f in nearby if f.path != copied]
+        default = DEFAULT_SCRIPT if DEFAULT_SCRIPT in dict(found) else None
+        others = tuple(
+            each
+            for each in question.choices
+            if each.value == answered or not Path(script_of(each.value)).exists()
+        )
+        menu = _menu(question, found, default)
+        choices = (*menu.choices, *others)
+        return replace(menu, choices=choices, default=menu.default or choices[0].value)
+
+    def _method_question(self, question: Question, answers: Answers) -> Question:
+        if not self.has_script(answers):
+            return replace(question, why="Adapters (LoRA, QLoRA) take a fraction of the memory.")
+        settings = self._settings(answers)
+        open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
+        return replace(question, choices=tuple(open_ones))
 
     def _global_batch(self, answers: Answers) -> int | None:
         """What the script learns from at a time; None where nobody says."""
@@ -237,10 +330,16 @@ class Wizard:
         """What refuses an answer that would fail later."""
         checks: Mapping[str, Callable[[str], object]] = {
             "machine": lambda answer: self.machine(answers.with_answer("machine", answer)),
-            "script": lambda answer: self.facts(answers.with_answer("script", answer)),
+            "script": lambda answer: self._check_script(answer, answers),
             "model": lambda answer: check_model(answer, os.environ, trace=self._typed.trace),
         }
         return checks.get(key)
+
+    def _check_script(self, answer: str, answers: Answers) -> None:
+        if answer.startswith(TEMPLATE):
+            check_template(answer)
+        else:
+            self.facts(answers.with_answer("script", answer))
 
     def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
         """What an answer leads to, in one line; empty where that is not known at once."""
@@ -290,9 +389,10 @@ class Wizard:
             ZerowizError: An answer contradicts what was typed, or the script.
         """
         script, facts, machine = self.script(answers), self.facts(answers), self.machine(answers)
-        if script is None or facts is None or machine is None:
+        if machine is None or (script is None and self.has_script(answers)):
             raise AnswerNeededError("the script and the machine of the job are not known yet")
-        recall_kept(script, self._typed, reporter)
+        if script is not None:
+            recall_kept(script, self._typed, reporter)
         return AnsweredJob(
             script=script, facts=facts, machine=machine, options=self.options(answers)
         )
@@ -332,11 +432,15 @@ def _keeping(question: Question, global_batch: int | None) -> Question:
 def _menu(
     question: Question,
     found: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
-    default: str | None,
+    default: str | None = None,
 ) -> Question:
-    """The question with what was found; what is typed is an answer, too."""
+    """The question with what was found, the first of which is the default.
+
+    What is typed is an answer, too.
+    """
     listed = (Choice(value=value, title=value, detail=detail) for value, detail in found)
-    return replace(question, choices=tuple(listed), default=default)
+    first = found[0][0] if found else None
+    return replace(question, choices=tuple(listed), default=default or first)
 
 
 def _with_default(question: Question, default: str | None) -> Question:

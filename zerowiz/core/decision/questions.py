@@ -81,14 +81,18 @@ def confirmation(key: str, text: str, *, default: bool = True) -> Question:
 
 OWN_MICRO_BATCH = "own"
 """The goal of who says the micro-batch."""
+NO_SCRIPT = "no script"
+"""The script of who wants a config alone."""
+TEMPLATE = "template: "
+"""What stands before the name of a script that is to be copied here, as an answer."""
 
 # Rule: the order is the order of asking; a question is asked when its key has no answer.
 QUESTIONS: tuple[Question, ...] = (
     Question(
         key="machine",
         flag="$machine",
-        text="No GPU is visible here. Plan for which machine? (such as 4xA100-40GB, or cpu)",
-        why="A plan needs no GPU here, only to know which ones the job will run on.",
+        text="Plan for which machine?",
+        why="No GPU is visible here: choose the machine that the job will run on, or name it.",
         more="Write COUNTxNAME (8xH100-80GB-SXM), the name of a cloud instance (2xp5.48xlarge), a"
         " file that `zerowiz machine --save` wrote on the other machine, or cpu for this one.",
     ),
@@ -97,10 +101,25 @@ QUESTIONS: tuple[Question, ...] = (
         flag="SCRIPT",
         text="Which training script?",
         why="It is read, never run: how it takes a config, its batch, its precision.",
-        more="Your script stays as it is. A menu has the scripts here that train with the Trainer,"
-        " with DeepSpeed or with Accelerate. Without a script, `zerowiz plan` shows what fits.",
+        more="Your script stays as it is. The menu has the scripts here that train with the"
+        " Trainer, with DeepSpeed or with Accelerate; you can type the path of any other. A"
+        " template is copied into this folder, with a small model and a text, and trains as it is;"
+        " no file of yours is overwritten.",
         default="train.py",
         kind=AnswerKind.PATH,
+        choices=(
+            Choice(
+                value=f"{TEMPLATE}train_hf.py",
+                title="a template for the Trainer",
+                detail="copies train_hf.py into this folder, ready to run",
+            ),
+            Choice(
+                value=f"{TEMPLATE}train_deepspeed.py",
+                title="a template without the Trainer",
+                detail="copies train_deepspeed.py into this folder, ready to run",
+            ),
+            Choice(value=NO_SCRIPT, title=NO_SCRIPT, detail="only writes a config, for later"),
+        ),
     ),
     Question(
         key="model",

@@ -7,7 +7,7 @@ from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
 from zerowiz.ui import remedies, sentences
-from zerowiz.ui.text.units import gpus, seconds, size_of
+from zerowiz.ui.text.units import gib, gpus, seconds, size_of
 
 
 def detected(
@@ -29,14 +29,26 @@ def detected(
         what = f"{script.target}: {sentences.convention(script)}"
     else:
         what = f"{len(script)} found here" if script else "none found here"
+    named = model or ("the script names none" if isinstance(script, ScriptFacts) else "none named")
     found = [f"{name} {version}" for name, version in versions.items() if version is not None]
     missing = [name for name, version in versions.items() if version is None]
     has = ", ".join([*found, *(f"no {name}" for name in missing)])
-    return (f"Machine  {where}", f"Script   {what}", f"Model    {model or 'not named'}; {has}")
+    return (f"Machine  {where}", f"Script   {what}", f"Model    {named}; {has}")
 
 
 def _machine(machine: Machine) -> str:
-    return f"{gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}"
+    shown = f"{gpus(machine)} ({sentences.source(machine)})"
+    return f"{shown}; {sentences.links(machine)}" if machine.world_size > 1 else shown
+
+
+def host(machine: Machine) -> str:
+    """Cores and memory of a host that may train without a GPU."""
+    cores, available_bytes = machine.host.cores, machine.host.available_bytes
+    known = {
+        f"{cores} cores": cores is not None,
+        f"{gib(available_bytes)} free": available_bytes is not None,
+    }
+    return ", ".join(words for words, is_known in known.items() if is_known)
 
 
 def consequence(decision: Decision) -> str:
@@ -59,6 +71,13 @@ def consequence(decision: Decision) -> str:
 
 def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
     return size_of(evaluated.device_bytes, decision.job.gpu_budget_bytes)
+
+
+def where(machine: Machine, *, is_here: bool) -> str:
+    """On which machine the command runs, before the last question."""
+    if is_here:
+        return f"It runs on this machine, on {gpus(machine)}; your script gets the config."
+    return f"The job is for {gpus(machine)}: run the command there. It cannot be launched here."
 
 
 def trains_on(machine: Machine) -> str:

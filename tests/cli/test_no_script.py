@@ -1,0 +1,167 @@
+"""The wizard where there is no script: a template is copied, or a config is written alone."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Run, Terminal
+from paths import ROOT, TEMPLATES
+from ranks.harness import rank_environ, read_reports
+
+Open = Callable[..., Terminal]
+MACHINE, SCRIPT, MODEL = "Plan for which machine?", "Which training script?", "Which model?"
+LAUNCH, REFUSED = "Launch now?", "What do you want to do?"
+COPIED = {"train_hf.py", "corpus.txt", "model", "portable_checkpoint"}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def to_the_launch(person: Terminal, *questions: str) -> None:
+    """Enter alone, until the job could be launched."""
+    for question in questions:
+        person.reply(question, ENTER)
+    person.wait_for(LAUNCH)
+    person.settle()
+
+
+def test_the_template_lies_there_once_the_conversation_ends_in_files(
+    terminal: Open, folder: Path
+) -> None:
+    person = terminal("init")
+    to_the_launch(person, MACHINE, SCRIPT, MODEL)
+    assert "It runs on this machine, on 1 x CPU rank" in person.text
+    person.reply(LAUNCH, "only write" + ENTER)
+    assert 0 == person.end()
+    for path in COPIED:
+        for file in [TEMPLATES / path, *(TEMPLATES / path).rglob("*.*")]:
+            if file.is_file() and file.suffix != ".pyc":
+                assert file.read_bytes() == (folder / file.relative_to(TEMPLATES)).read_bytes()
+    record = json.loads((folder / ".zerowiz" / "init.json").read_text())
+    assert {"script": "train_hf.py", "model": "model"} == {
+        "script": record["script"],
+        "model": record["options"]["model"],
+    }
+
+
+def test_a_template_is_taken_off_again_where_the_person_goes_back_or_leaves(
+    terminal: Open, folder: Path
+) -> None:
+    person = terminal("init", "--machine", "cpu")
+    person.reply(SCRIPT, ENTER)
+    person.wait_for("> model")
+    assert COPIED == names(folder)
+    person.reply(MODEL, ESCAPE)
+    # The menu points at what was answered before; the next template is another one.
+    person.wait_for("> a template for the Trainer")
+    person.settle()
+    assert set() == names(folder)
+    person.child.send(DOWN)
+    person.reply("> a template without", ENTER)
+    person.wait_for("> model")
+    assert (COPIED - {"train_hf.py"}) | {"train_deepspeed.py"} == names(folder)
+    # What the person edits meanwhile stays.
+    (folder / "corpus.txt").write_text("mine\n")
+    person.reply(MODEL, CTRL_C)
+    assert 130 == person.end()
+    assert "corpus.txt stays: it was edited" in person.text
+    assert {"corpus.txt"} == names(folder)
+
+
+def test_no_file_of_a_person_is_overwritten_by_a_template(terminal: Open, folder: Path) -> None:
+    (folder / "corpus.txt").write_text("mine\n")
+    person = terminal("init", "--machine", "cpu", TERM="dumb")
+    person.reply("answer (Enter: 1", "1" + ENTER)
+    person.wait_for("`corpus.txt` is here already")
+    person.settle()
+    assert {"corpus.txt"} == names(folder)
+    # A path can be typed, and what is no script is asked again.
+    (folder / "mine.py").write_text(HF_IN_CODE)
+    person.child.send("gone.py" + ENTER)
+    person.wait_for("there is no script `gone.py`")
+    person.child.send("mine.py" + ENTER)
+    person.reply(MODEL, "10m" + ENTER)
+    person.reply("How many tokens", "64" + ENTER)
+    # It says its batch itself, and lacks nothing.
+    person.reply(LAUNCH, "stop" + ENTER)
+    assert 0 == person.end()
+    assert b"\x1b" not in person.received
+    assert {"corpus.txt", "mine.py"} == names(folder)
+
+
+def test_a_config_alone_needs_no_script_and_asks_for_the_method(
+    terminal: Open, here: Run, folder: Path
+) -> None:
+    person = terminal("init", "--machine", "2xA100-80GB-SXM")
+    person.reply(SCRIPT, "no script" + ENTER)
+    person.reply(MODEL, "7b" + ENTER)
+    person.reply("Which parameters does it train?", "lora")
+    person.wait_for("-> DDP fits")
+    person.child.send(ENTER)
+    person.reply("How many sequences", "2" + ENTER)
+    person.reply("How many tokens", ENTER)
+    person.reply("gradient checkpointing?", "yes" + ENTER)
+    person.reply("Write the files?", ENTER)
+    assert 0 == person.end()
+    assert "TrainingArguments(deepspeed=" in person.text
+    assert {"ds_config_zero0.json", "ds_config_zero0.plan.json", ".zerowiz"} == names(folder)
+    assert not (folder / ".zerowiz" / "init.json").exists()
+    # The command in the plan file writes the same.
+    written = (folder / "ds_config_zero0.json").read_bytes()
+    plan = json.loads((folder / "ds_config_zero0.plan.json").read_text())
+    (folder / "ds_config_zero0.json").unlink()
+    tool, *words = plan["reproduce"]["argv"]
+    assert ("zerowiz", "--no-script") == (tool, words[-1])
+    assert 0 == here(*words).code
+    assert written == (folder / "ds_config_zero0.json").read_bytes()
+
+
+@pytest.mark.parametrize("words", [("--launch",), ("--slurm",), ("train.py",)])
+def test_what_needs_a_script_conflicts_with_having_none(here: Run, words: tuple[str, ...]) -> None:
+    refused = here("init", "--yes", "--machine", "cpu", "--model", "10m", "--no-script", *words)
+    assert 2 == refused.code
+    assert f"`{words[0]}` conflicts with `--no-script`" in refused.problem
+
+
+def test_without_a_script_the_model_is_never_guessed(here: Run) -> None:
+    refused = here("init", "--yes", "--machine", "cpu", "--no-script")
+    assert (3, "set it with `--model`") == (refused.code, refused.hints)
+
+
+def test_a_folder_that_is_in_the_way_costs_no_answer(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    # As a full disk, only that root cannot write there either.
+    (folder / ".zerowiz").write_text("no folder\n")
+    person = terminal("init", "--machine", "cpu", "--model", "10m")
+    person.reply("How many tokens", "64" + ENTER)
+    person.reply(LAUNCH, "only write" + ENTER)
+    person.reply("> try again", ENTER)
+    person.wait_for(f"{REFUSED} try again")
+    person.wait_for("> try again")
+    assert "cannot write" in " ".join(person.text.split())
+    person.reply("> try again", "use another" + ENTER)
+    other = folder.parent / "other"
+    person.reply("Which folder?", "../other" + ENTER)
+    assert 0 == person.end()
+    assert {"ds_config_zero0.json", "ds_config_zero0.plan.json", ".zerowiz"} == names(other)
+    record = json.loads((other / ".zerowiz" / "init.json").read_text())
+    assert ("10m", 64) == (record["options"]["model"], record["options"]["seq_len"])
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_enter_alone_leads_from_an_empty_folder_to_a_job_that_trains(
+    terminal: Open, folder: Path
+) -> None:
+    environ = rank_environ(folder.parent / "reports")
+    environ["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
+    # The environment names the accelerator.
+    person = terminal("init", **environ)
+    to_the_launch(person, SCRIPT, MODEL)
+    person.child.send(ENTER)
+    assert 0 == person.end(240), person.text
+    assert "eval_loss" in person.text
+    assert [0] == [report["rank"] for report in read_reports(folder.parent / "reports")]

@@ -1,0 +1,184 @@
+"""The end of a conversation: the files are written, and the job is launched if that is wanted."""
+
+import os
+from pathlib import Path
+
+from zerowiz.app.ask.command import Command
+from zerowiz.app.ask.person import Person
+from zerowiz.app.machines.node import find_node
+from zerowiz.app.reporter import SILENT, LaunchReporter
+from zerowiz.app.wizard.last_question import (
+    LastAnswer,
+    Loss,
+    ask_folder,
+    ask_last,
+    ask_loss,
+    ask_refused,
+)
+from zerowiz.app.wizard.outcome import (
+    InitOptions,
+    InitPlan,
+    plan_written,
+    with_start,
+    write_init,
+)
+from zerowiz.app.wizard.wizard import Wizard
+from zerowiz.core.decision.answers import Answers
+from zerowiz.core.decision.questions import Back
+from zerowiz.core.values import replace
+from zerowiz.emit.files import find_losses
+from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError, ZerowizError
+from zerowiz.probe.launch.programs import find_programs
+from zerowiz.ui.wizard import lines
+
+_GOES_ON = frozenset({LastAnswer.LAUNCH, LastAnswer.WRITE})
+
+
+class Finish:
+    """What becomes of a plan that is decided; the person may do something else instead.
+
+    Args:
+        command: What was typed.
+        wanted: What is done with the plan, where that was said already.
+        wizard: Knows the answers' script.
+        answers: All of them.
+        can_change: Whether there are answers that could be others.
+        reporter: Hears what may go wrong.
+        person: Answers.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        wanted: InitOptions,
+        wizard: Wizard,
+        answers: Answers,
+        *,
+        can_change: bool,
+        reporter: LaunchReporter,
+        person: Person,
+    ) -> None:
+        self._command, self._wanted, self._wizard, self._answers = command, wanted, wizard, answers
+        self._can_change, self._reporter, self._person = can_change, reporter, person
+        self._let_go: set[str] = set()
+
+    def run(self, planned: InitPlan) -> InitPlan | LastAnswer | Back:
+        """The plan once it is written, with its start if it is launched; or what is wanted."""
+        can_launch = self._can_launch(planned)
+        said: LastAnswer | Back | None = LastAnswer.LAUNCH if self._wanted.launch else None
+        default: LastAnswer | None = None
+        while True:
+            answer = said or self._ask(planned, default, can_launch=can_launch)
+            said = None
+            if answer is LastAnswer.EXPLAIN:
+                self._reporter.strategies(planned.plan.decision)
+            elif not isinstance(answer, LastAnswer) or answer not in _GOES_ON:
+                return answer
+            else:
+                default = LastAnswer.WRITE
+                done = self._do(planned, launch=answer is LastAnswer.LAUNCH)
+                if isinstance(done, InitPlan):
+                    return done
+                if done is LastAnswer.FOLDER:
+                    planned, said = self._moved(planned), answer
+                elif done is not Back.BACK:
+                    said = answer if done is LastAnswer.AGAIN else done
+
+    def _ask(
+        self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
+    ) -> LastAnswer | Back:
+        return ask_last(
+            self._person,
+            planned.config_path,
+            where=lines.where(planned.plan.request.job.machine, is_here=can_launch),
+            can_launch=can_launch,
+            default=default,
+            can_change=self._can_change,
+            can_go_back=bool(self._answers.given),
+        )
+
+    def _can_launch(self, planned: InitPlan) -> bool:
+        """Whether this machine trains the plan; if it only lacks a program, the person hears it."""
+        from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
+
+        plan = planned.plan
+        if planned.facts is None:
+            return False
+        try:
+            check_node(plan.options, plan.request.job.machine, find_node(plan.options))
+        except UsageError:
+            return False
+        try:
+            find_programs(os.environ)
+        except PreflightError as error:
+            self._person.tell([f"it cannot be launched here yet: {error.message}", *error.hints])
+            return False
+        return find_node(plan.options) is None
+
+    def _do(self, planned: InitPlan, *, launch: bool) -> InitPlan | LastAnswer | Back:
+        """The plan once it is written, and its job can start."""
+        try:
+            lost = () if planned.plan.options.force else find_losses(planned.files)
+        except ZerowizError as error:
+            return self._refused(error, writes=True)
+        if losses := tuple(loss for loss in lost if loss.path not in self._let_go):
+            self._reporter.losses(losses)
+            paths = tuple(loss.path for loss in losses)
+            is_shown = not planned.plan.options.quiet
+            kept = ask_loss(self._person, paths, is_shown=is_shown)
+            if kept is not Loss.OVERWRITE:
+                return LastAnswer.FOLDER if kept is Loss.FOLDER else Back.BACK
+            self._let_go |= {*paths}
+        planned = replace(planned, may_overwrite=bool(lost))
+        if launch and planned.facts is not None:
+            try:
+                if self._was_edited(planned):
+                    self._person.tell(
+                        [f"{planned.script} was edited meanwhile; it is planned again"]
+                    )
+                    return LastAnswer.RETRY
+                planned = with_start(self._command, planned, planned.facts, self._reporter)
+            except ZerowizError as error:
+                return self._refused(error, writes=False, config_path=planned.config_path)
+        try:
+            write_init(planned)
+        except ZerowizError as error:
+            return self._refused(error, writes=True)
+        return planned
+
+    def _was_edited(self, planned: InitPlan) -> bool:
+        """Whether the script is another one than the one that was planned for.
+
+        Raises:
+            ZerowizError: It cannot be read any more.
+        """
+        self._wizard.forget()
+        return self._wizard.facts(self._answers) != planned.facts
+
+    def _refused(
+        self, error: ZerowizError, *, writes: bool, config_path: str | None = None
+    ) -> LastAnswer | Back:
+        """What the person does where the files cannot be written, or the job cannot start."""
+        if isinstance(error, InterruptedByUserError):
+            raise error
+        offers = [LastAnswer.AGAIN, LastAnswer.FOLDER] if writes else [LastAnswer.RETRY]
+        offers += [LastAnswer.WRITE] if config_path is not None else []
+        offers += [LastAnswer.CHANGE] if self._can_change else []
+        offers += [] if writes else [LastAnswer.SCRIPT]
+        return ask_refused(self._person, error, (*offers, LastAnswer.STOP), config_path=config_path)
+
+    def _moved(self, planned: InitPlan) -> InitPlan:
+        """The plan with its files in another folder, if the person names one that can be used."""
+        folder = ask_folder(self._person, planned.plan.options.output_dir)
+        if isinstance(folder, Back):
+            return planned
+        plan = planned.plan
+        moved = replace(plan, options=replace(plan.options, output_dir=Path(folder)))
+        script, facts = planned.script, planned.facts
+        try:
+            planned = plan_written(self._command, script, facts, moved, self._wanted, SILENT)
+        except ZerowizError as error:
+            self._person.tell([f"error: {error.message}", *(f"hint: {h}" for h in error.hints)])
+            return planned
+        self._wizard.write_to(Path(folder))
+        return planned
