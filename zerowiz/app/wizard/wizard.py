@@ -37,13 +37,17 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Method
 from zerowiz.errors import AnswerNeededError, PreflightError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
+from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.nearby import find_models, find_scripts
 from zerowiz.ui import sentences
+from zerowiz.ui.text.units import count
 from zerowiz.ui.wizard import lines
 
 _TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
 _SEVERAL = 2
+# The model that the menu starts with where none lies near.
+_COMMON, _COMMON_ON_CPU = "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-0.5B"
 # What people rent or have, the common ones first.
 _OTHER_MACHINES = (
     ("8xH100-80GB-SXM", "8 GPUs of one node, NVLink"),
@@ -265,7 +269,7 @@ class Wizard:
             case "script":
                 question = self._script_question(question, answers)
             case "model":
-                question = _menu(question, find_models(Path(), os.environ))
+                question = _menu(question, self._models_offered(answers))
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
             case "method":
@@ -307,6 +311,16 @@ class Wizard:
         menu = _menu(question, found, default)
         choices = (*menu.choices, *others)
         return replace(menu, choices=choices, default=menu.default or choices[0].value)
+
+    def _models_offered(self, answers: Answers) -> list[tuple[str, str]]:
+        """What lies near, then what is known by name, a common one first."""
+        near = dict(find_models(Path(), os.environ))
+        machine = self.machine(answers)
+        on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
+        common = _COMMON_ON_CPU if on_cpu else _COMMON
+        rows = sorted(read_known_models(), key=lambda row: row.id != common)
+        known = {row.id: f"{count(row.params)} parameters" for row in rows}
+        return list({**near, **{k: v for k, v in known.items() if k not in near}}.items())
 
     def _method_question(self, question: Question, answers: Answers) -> Question:
         if not self.has_script(answers):
@@ -373,9 +387,12 @@ class Wizard:
             return None
         if name not in self._models:
             try:
-                self._models[name] = read_near(name, os.environ, trace=self._typed.trace)
+                near = read_near(name, os.environ, trace=self._typed.trace)
             except ZerowizError:
-                self._models[name] = None
+                near = None
+            rows = (row for row in read_known_models() if row.id == name and near is None)
+            known = next((ReadModel(model=row.build()) for row in rows), None)
+            self._models[name] = near or known
         return self._models[name]
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":

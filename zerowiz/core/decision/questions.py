@@ -124,10 +124,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="model",
         flag="$model",
-        text="Which model? (a folder with config.json, a hub id, or a size like 7b)",
+        text="Which model? (a folder, a hub id, or a size like 7b)",
         why="Its shape decides how much memory the job needs; weights are not downloaded.",
-        more="A size is enough to plan. Of a hub id, config.json is fetched if it is not in the"
-        " cache of Hugging Face.",
+        more="A folder has a config.json. Of a hub id, config.json is fetched if it is not in the"
+        " cache of Hugging Face, and zerowiz knows the models of the menu offline. A size is"
+        " enough to plan.",
         kind=AnswerKind.PATH,
     ),
     Question(
