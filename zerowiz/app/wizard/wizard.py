@@ -47,7 +47,7 @@ from zerowiz.ui.wizard import lines
 _TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
 _SEVERAL = 2
 # The model that the menu starts with where none lies near.
-_COMMON, _COMMON_ON_CPU = "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-0.5B"
+_COMMON, _COMMON_ON_CPU = "meta-llama/Llama-3.1-8B", "openai-community/gpt2"
 # What people rent or have, the common ones first.
 _OTHER_MACHINES = (
     ("8xH100-80GB-SXM", "8 GPUs of one node, NVLink"),
@@ -93,18 +93,18 @@ class Wizard:
         self._facts: dict[str, ScriptFacts] = {}
         self._models: dict[str, ReadModel | None] = {}
         self._recalled: dict[str, Options] = {}
-        self._here = self._find_machine(reporter)
+        self._here, self._why_not_here = self._find_machine(reporter)
         self._has_typed_script = command.script is not None
         is_open = command.script is None and not no_script
         self._nearby = tuple(find_scripts(Path())) if is_open else ()
         self._script = command.script or self._only_script()
 
-    def _find_machine(self, reporter: Reporter) -> Machine | None:
+    def _find_machine(self, reporter: Reporter) -> tuple[Machine | None, str]:
+        """The machine, or else why there is none."""
         try:
-            return find_machine(self._typed, os.environ, reporter=reporter)
+            return find_machine(self._typed, os.environ, reporter=reporter), ""
         except PreflightError as error:
-            reporter.event(error.message)
-            return None
+            return None, error.message
 
     def _only_script(self) -> str | None:
         """The one that is meant where nobody names it."""
@@ -141,7 +141,7 @@ class Wizard:
             # It is said where the person can do something about it.
             script = [str(self._script)]
         versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
-        return lines.detected(self._here, script, model, versions)
+        return lines.detected(self._here or self._why_not_here, script, model, versions)
 
     def machine(self, answers: Answers) -> Machine | None:
         """The machine of the job, once it is known."""

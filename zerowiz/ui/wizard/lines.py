@@ -11,7 +11,7 @@ from zerowiz.ui.text.units import gib, gpus, seconds, size_of
 
 
 def detected(
-    machine: Machine | None,
+    machine: Machine | str,
     script: ScriptFacts | Sequence[str],
     model: str | None,
     versions: Mapping[str, str | None],
@@ -19,12 +19,12 @@ def detected(
     """What is known before anything is asked: machine; script; model and environment.
 
     Args:
-        machine: The machine that is planned for; None where none was found.
+        machine: The machine that is planned for, or why there is none.
         script: What it shows, or the names of those that could be meant.
         model: As it was named; None where nobody did.
         versions: Of the libraries that train, None for what is not installed.
     """
-    where = "no GPU is visible" if machine is None else _machine(machine)
+    where = f"no GPU: {machine}" if isinstance(machine, str) else _machine(machine)
     if isinstance(script, ScriptFacts):
         what = f"{script.target}: {sentences.convention(script)}"
     else:
