@@ -203,8 +203,8 @@ def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: P
     person = terminal("init", "--model", "1b", "--seq-len", "512")
     # Ranks on this CPU can train, and need no other machine.
     person.wait_for("> cpu")
-    person.reply("Plan for which machine?", "8xH10" + ENTER)
-    person.reply("`8xH100`", "\x15" + "8xH100-80GB-SXM" + ENTER)
+    person.reply("Plan for which machine?", "8xH900" + ENTER)
+    person.reply("similar names", "\x15" + "8xH100-80GB-SXM" + ENTER)
     person.reply(GOAL, ENTER)
     person.wait_for("The job is for 8 x NVIDIA H100 80GB HBM3")
     person.reply("Write the files?", ENTER)
