@@ -8,8 +8,8 @@ from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import SILENT, LaunchReporter
 from zerowiz.app.wizard.last_question import (
+    Kept,
     LastAnswer,
-    Loss,
     ask_folder,
     ask_last,
     ask_loss,
@@ -126,8 +126,8 @@ class Finish:
             paths = tuple(loss.path for loss in losses)
             is_shown = not planned.plan.options.quiet
             kept = ask_loss(self._person, paths, is_shown=is_shown)
-            if kept is not Loss.OVERWRITE:
-                return LastAnswer.FOLDER if kept is Loss.FOLDER else Back.BACK
+            if kept is not Kept.OVERWRITE:
+                return LastAnswer.FOLDER if kept is Kept.FOLDER else Back.BACK
             self._let_go |= {*paths}
         planned = replace(planned, may_overwrite=bool(lost))
         if launch and planned.facts is not None:

@@ -28,7 +28,7 @@ class LastAnswer(StrEnum):
     STOP = "stop"
 
 
-class Loss(StrEnum):
+class Kept(StrEnum):
     """What becomes of files that zerowiz did not write, and would."""
 
     FOLDER = "folder"
@@ -146,7 +146,7 @@ def ask_refused(
 _LINES_LOST = "The lines above with a minus are in the file now, those with a plus would be."
 
 
-def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Loss | Back:
+def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept | Back:
     """What becomes of files with contents that zerowiz did not write.
 
     Args:
@@ -162,20 +162,20 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Loss 
         text=f"{' and '.join(paths)} {exists}, and not as zerowiz wrote {them}. Overwrite {them}?",
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,
-        default=Loss.FOLDER,
+        default=Kept.FOLDER,
         choices=(
             Choice(
-                value=Loss.FOLDER,
+                value=Kept.FOLDER,
                 title="no, use another folder",
                 detail=f"keeps {them}, and asks where the new files go",
             ),
             Choice(
-                value=Loss.OVERWRITE, title="yes, overwrite", detail=f"what is in {them} is lost"
+                value=Kept.OVERWRITE, title="yes, overwrite", detail=f"what is in {them} is lost"
             ),
         ),
     )
     answer = person.ask(question)
-    return answer if isinstance(answer, Back) else Loss(answer)
+    return answer if isinstance(answer, Back) else Kept(answer)
 
 
 def ask_folder(person: Person, before: Path | None) -> str | Back:
