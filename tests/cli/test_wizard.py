@@ -61,7 +61,7 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     assert 0 == person.end()
     # How much of this host is free decides which.
     assert re.search(r"Does a replica fit on one CPU rank\?  (yes|uncertain)", person.text)
-    assert "Chosen   ddp" in person.text
+    assert "Chosen   DDP" in person.text
     assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in person.text
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}
     assert {"train.py", *written, ".zerowiz"} == files(script)

@@ -203,7 +203,8 @@ def read_outcome(text: str) -> Outcome:
     configs = re.findall(r"^# writes (\S+ds_config_\w+\.json)$", text, re.MULTILINE)
     losses = re.findall(r"^step \d+  loss ([\d.]+)$", text, re.MULTILINE)
     return Outcome(
-        strategy=strategy[1] if strategy else None,
+        # `ZeRO-2` is `zero2` where it is typed.
+        strategy=strategy[1].lower().replace("-", "") if strategy else None,
         config=configs[-1] if configs else None,
         losses=tuple(map(float, losses)),
     )

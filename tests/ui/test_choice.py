@@ -74,7 +74,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(split(2, 4, gradient_checkpointing=True), 2.0),
             (
                 "micro-batch 2 x 4 micro-steps, gradient checkpointing, as the script's 8 x 1 does not"
-                " fit with zero2; `$micro_batch 8 $no_gradient_checkpointing` keeps yours"
+                " fit with ZeRO-2; `$micro_batch 8 $no_gradient_checkpointing` keeps yours"
             ),
         ),
         (
@@ -82,7 +82,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(split(4, 2), 1.0),
             (
                 "micro-batch 4 x 2 micro-steps, as the script's 8 x 1 comes near the memory limit"
-                " with zero2; `$micro_batch 8` keeps yours"
+                " with ZeRO-2; `$micro_batch 8` keeps yours"
             ),
         ),
         (
@@ -149,5 +149,5 @@ def test_where_the_script_has_no_batch_of_its_own_any_can_be_said() -> None:
 def test_a_faster_strategy_is_named_with_the_option() -> None:
     faster = candidate(split(4, 2), 1.0, of=ON_ZERO1)
     assert (
-        "zero1 is predicted to be 1.6 times faster than zero2: `$objective fastest` chooses by time"
+        "ZeRO-1 is predicted to be 1.6 times faster than ZeRO-2: `$objective fastest` chooses by time"
     ) == choice.clearly_faster(faster, candidate(OWN, 1.6))

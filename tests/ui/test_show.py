@@ -44,7 +44,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_says_the_interval_of_the_chosen_strategy_within_80_columns() -> None:
     lines = shown(JOB).splitlines()
-    assert [line for line in lines if line.startswith("Peak     zero3: ")]
+    assert [line for line in lines if line.startswith("Peak     ZeRO-3: ")]
     said = " ".join(line.strip() for line in lines)
     assert "on any rank; another model of that size may need up to " in said
     assert "such as a Gemma3 of 44 layers x 3072, vocabulary 262144; assumes" in said

@@ -10,6 +10,7 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.core.search.limits import Limit
 from zerowiz.core.search.search import Search
 from zerowiz.core.workload import Workload
+from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text.table import grid, print_table, say
 from zerowiz.ui.text.units import bare_gib, seconds, small
 
@@ -36,9 +37,10 @@ def chosen_step(
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
     """That another strategy is, and how to have it."""
+    other, own = STRATEGIES[faster.strategy.name], STRATEGIES[choice.strategy.name]
     return (
-        f"{faster.strategy.name} is predicted to be {_times(choice, faster)} faster than"
-        f" {choice.strategy.name}: `$objective fastest` chooses by time"
+        f"{other} is predicted to be {_times(choice, faster)} faster than {own}: `$objective"
+        " fastest` chooses by time"
     )
 
 
@@ -97,7 +99,7 @@ def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
         theirs = "the script's " if by_script else ""
         whose = f"{theirs}{split_of(own.workload)}"
     if own.evaluated.verdict is not Verdict.FITS:
-        return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {choice.strategy.name}"
+        return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {STRATEGIES[choice.strategy.name]}"
     less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less per rank"
     joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
@@ -178,7 +180,7 @@ def _why_taken(found: Search, choice: Candidate) -> str:
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
         return "no candidate that fits is faster"
     faster = (
-        f"{fastest.strategy.name} {split_of(fastest.workload)} is"
+        f"{STRATEGIES[fastest.strategy.name]} {split_of(fastest.workload)} is"
         f" {100 * (choice.seconds / fastest.seconds - 1):.1f} % faster"
     )
     if fastest.evaluated.verdict is not choice.evaluated.verdict:

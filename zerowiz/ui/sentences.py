@@ -147,7 +147,8 @@ def _doubt(decision: Decision, value: Reason) -> str:
         Reason.UNCERTAIN: [decision.chosen],
         Reason.UNCERTAIN_PASSED_OVER: _passed_over(decision),
     }.get(value, [])
-    named = [each.strategy.name for each in uncertain if each and each is not decision.chosen]
+    others = (each for each in uncertain if each and each is not decision.chosen)
+    named = [STRATEGIES[each.strategy.name] for each in others]
     intervals = [each.doubted for each in uncertain if each and each.doubted]
     ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
     return "".join([f": {', '.join(named)}" if named else "", *(f"; {way}" for way in ways)])
@@ -243,7 +244,9 @@ def _of(decision: Decision, value: Answer) -> StrategyEstimate:
 def remarks(decision: Decision) -> list[str]:
     """What of the answers no number says: a run that died, what is not counted."""
     asked = [_of(decision, each) for each in decision.answers if each.strategy is not None]
-    return [f"{each.strategy.name}: {words}" for each in asked for words in _remarks(each)]
+    return [
+        f"{STRATEGIES[each.strategy.name]}: {words}" for each in asked for words in _remarks(each)
+    ]
 
 
 def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
@@ -269,7 +272,7 @@ _WHEN: Mapping[HostPhase, str] = {
 def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
     """What all ranks of a node hold of its memory, and when that is most."""
     need, room_bytes = evaluated.host, evaluated.host_budget_bytes
-    said = f"{evaluated.strategy.name}: {gib(need.peak_bytes)} on each node"
+    said = f"{STRATEGIES[evaluated.strategy.name]}: {gib(need.peak_bytes)} on each node"
     said += f", most of it {_WHEN[need.peak_phase]}"
     if not job.host_use.is_seen:
         said += " (as the Trainer saves it)" if need.peak_phase is HostPhase.SAVING else ""
@@ -306,10 +309,11 @@ def nothing_fits(decision: Decision) -> str:
             f"only ZeRO-3 fits {job.model.name} on {where}, and its link is slow"
             f" ({links(job.machine)})"
         )
+    name = STRATEGIES[closest.strategy.name]
     return (
-        f"nothing fits {job.model.name} on {where}; the closest, {closest.strategy.name}, {lacks}"
+        f"nothing fits {job.model.name} on {where}; the closest, {name}, {lacks}"
         if decision.constraints.stage is None
-        else f"{closest.strategy.name} does not fit {job.model.name} on {where}: it {lacks}"
+        else f"{name} does not fit {job.model.name} on {where}: it {lacks}"
     )
 
 
@@ -498,7 +502,8 @@ def never_together(pair: Pair) -> str:
 def interval(strategy: Strategy, value: Interval, of: Model) -> str:
     """The expected peak, its bounds and what they rest on."""
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
-    said = f"{strategy.name}: {gib(value.expected_bytes)} expected, {low} to {high} on any rank"
+    peak = f"{gib(value.expected_bytes)} expected, {low} to {high} on any rank"
+    said = f"{STRATEGIES[strategy.name]}: {peak}"
     # A trainer of which nothing was measured is not one of which a little was.
     never = Assumption.NEW_TRAINER in value.assumptions
     assumed = ", ".join(

@@ -94,7 +94,7 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, "", *remarks, hang=_LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
-    name = "none" if chosen is None else chosen.strategy.name
+    name = "none" if chosen is None else ui_remedies.strategy(chosen.strategy.name)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^Chosen   ){name}(?=:)": colour}
     _say(decision, stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS, marks=marks)
@@ -122,8 +122,9 @@ def _say_time(decision: Decision, stream: TextIO) -> None:
     """How long a step of the chosen strategy takes, and how far off that may be."""
     chosen = decision.chosen
     if chosen is not None and chosen.step_time is not None:
-        words = _time(chosen.step_time)
-        _say(decision, stream, f"Time     {chosen.strategy.name}: {words}", hang=_LABEL_COLUMNS)
+        name = ui_remedies.strategy(chosen.strategy.name)
+        words = f"{name}: {_time(chosen.step_time)}"
+        _say(decision, stream, f"Time     {words}", hang=_LABEL_COLUMNS)
 
 
 def _say_host(decision: Decision, stream: TextIO) -> None:

@@ -11,6 +11,8 @@ from cli.harness import Result, Run
 from paths import TEMPLATES
 from probe.reading import RAW_HEAD, RAW_TAIL, SCRIPTS
 
+from zerowiz.ui.remedies import STRATEGIES
+
 MODEL = ("--model", str(TEMPLATES / "model"))
 # A host whose ranks take no time that anything predicts; more memory than a step needs.
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
@@ -65,7 +67,7 @@ def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run, trainer: Pat
     assert ["--gradient_accumulation_steps", "2"] == words_added["accumulation_steps"]
     assert [
         (
-            "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with ddp;"
+            "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with DDP;"
             " `--micro-batch 4` keeps yours"
         )
     ] == choices(result)
@@ -131,7 +133,7 @@ def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plai
     content = planned(result)
     assert content["workload"]["gradient_checkpointing"]
     assert ["--gradient_checkpointing"] == words_of(content)["gradient_checkpointing"]
-    assert [("gradient checkpointing, as the step without it does not fit with zero3")] == choices(
+    assert [("gradient checkpointing, as the step without it does not fit with ZeRO-3")] == choices(
         result
     )
     without = here("plan", "--no-gradient-checkpointing", *words[2:])
@@ -189,11 +191,11 @@ def test_another_strategy_that_is_clearly_faster_is_named(here: Run, trainer: Pa
     machine = ("--machine", "2xH200", "--model", "7b", "--global-batch", "16")
     words = ("train.py", "--seq_len", "2048", "--bf16", "True")
     result = here("plan", "--json", *machine, *words)
-    named = re.search(r"note: (\w+) is predicted to be (.*) faster than (\w+): ", result.stderr)
+    named = re.search(r"note: (\S+) is predicted to be (.*) faster than (\S+): ", result.stderr)
     assert named is not None
-    assert named[3] == planned(result)["chosen"]
+    assert named[3] == STRATEGIES[planned(result)["chosen"]]
     fastest = here("plan", "--json", *machine, "--objective", "fastest", *words)
-    assert named[1] == planned(fastest)["chosen"]
+    assert named[1] == STRATEGIES[planned(fastest)["chosen"]]
     assert "is predicted to be" not in fastest.stderr
 
 
