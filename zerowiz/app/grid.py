@@ -3,7 +3,13 @@
 from zerowiz.app.decide.decision import Plan, follow_options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
-from zerowiz.core.decision.grid import Grid, GridCell, list_lengths, list_micro_batches
+from zerowiz.core.decision.grid import (
+    Grid,
+    GridCell,
+    list_lengths,
+    list_micro_batches,
+    without_empty,
+)
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError
 
@@ -22,10 +28,10 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
     )
     batches = list_micro_batches(own.micro_batch)
     lengths = list_lengths(own.sequence_tokens, job.model)
-    why_alone = ""
+    why_fewer = ""
     if job.own_trace is not None:
         batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
-        why_alone = "A traced model is counted for the step that was traced."
+        why_fewer = "the model was traced for this step alone"
     read = ReadModel(model=job.model, traced=job.traced)
     cells = []
     with reporter.wait("planning for other settings", len(batches) * len(lengths)) as wait:
@@ -34,13 +40,14 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
                 cell = replace(own, micro_batch=micro_batch, sequence_tokens=tokens)
                 cells.append(own if cell == own else _decided(cell, plan, read))
                 wait.done(f"{micro_batch} x {tokens}")
-    return Grid(
+    grid = Grid(
         micro_batch_stops=batches,
         sequence_tokens=lengths,
         cells=tuple(cells),
         own=own,
-        why_alone=why_alone,
+        why_fewer=why_fewer,
     )
+    return without_empty(grid)
 
 
 def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:

@@ -15,6 +15,7 @@ from zerowiz.app.grid import find_grid
 from zerowiz.app.reporter import SILENT
 from zerowiz.core.decision.grid import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting
 from zerowiz.probe.page_files import read_page_files
 from zerowiz.ui import sentences
@@ -40,7 +41,6 @@ CASES: Mapping[str, Mapping[str, object]] = {
         "model": "7b",
         "accounting": Accounting.TEXTBOOK,
     },
-    "no time": {"machine": "2xA100-80GB", "model": "1b", "optimizer": "lion"},
     "pairs of links": {
         "machine": str(Path(__file__).parents[2] / "machines" / "h200-x4.json"),
         "model": "7b",
@@ -222,13 +222,13 @@ def test_settings_that_cannot_be_say_why() -> None:
     grid = grid_of("learned positions")
     assert max(grid.sequence_tokens) == 1024
     refused = zerowiz.plan("2xA100-40GB", model="1b", global_batch=8)
-    cells = find_grid(refused.decided, SILENT).cells
-    without = [cell for cell in cells if cell.decision is None]
-    assert without
-    assert all("batch" in plan.answer(cell) for cell in without)
-    assert {len(values_of(cell, refused.decided.decision)) for cell in cells} == {
-        len(values_of(cells[0], refused.decided.decision))
-    }
+    divided = find_grid(refused.decided, SILENT)
+    assert (1, 2, 4) == divided.micro_batch_stops
+    assert "$global_batch 8" in divided.why_fewer
+    impossible = replace(divided.own, decision=None, refusal="`$micro_batch 3` cannot be")
+    assert plan.answer(impossible).endswith("`--micro-batch 3` cannot be")
+    filled = values_of(divided.own, refused.decided.decision)
+    assert len(filled) == len(values_of(impossible, refused.decided.decision))
 
 
 @pytest.mark.parametrize("case", ["fits", "one GPU", "several nodes", "nothing fits"])

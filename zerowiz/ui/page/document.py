@@ -77,7 +77,8 @@ def _job(decision: Decision) -> str:
 
 def _sliders(grid: Grid) -> str:
     batch, length = index_of(grid, grid.own)
-    note = f'<p class="dim">{escape(grid.why_alone)}</p>' if grid.why_alone else ""
+    why = escape(spell(grid.why_fewer))
+    note = f'<p class="dim">No other settings: {why}</p>' if why else ""
     return (
         '<form id="sliders" hidden><fieldset><legend>Other settings</legend>'
         + _slider("micro-batch", "Micro-batch", grid.micro_batch_stops, batch)

@@ -3,6 +3,7 @@
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.grid import GridCell
+from zerowiz.core.flags import spell
 from zerowiz.ui import remedies, sentences
 from zerowiz.ui.page import flowchart, memory, speed, strategies
 from zerowiz.ui.page.blocks import section
@@ -53,7 +54,7 @@ def answer(cell: GridCell) -> str:
     """The settings and what they lead to, in one sentence."""
     step = f"Micro-batch {cell.micro_batch}, {cell.sequence_tokens} tokens"
     if cell.decision is None:
-        return f"{step}: {cell.refusal}"
+        return f"{step}: {spell(cell.refusal)}"
     chosen = cell.decision.chosen
     if chosen is None:
         return f"{step}: {sentences.nothing_fits(cell.decision)}"
