@@ -341,7 +341,7 @@ def find_machines(
         >>> prices = "H100-80GB=2.50/gpu-hour,A100-80GB=1.50/gpu-hour"
         >>> found = find_machines(model="1b", gpus_per_node=1, tokens="1B", price=prices)
         >>> [offer.candidate.name for offer in found.offers.offers[:2]]
-        ['1xA100-80GB', '1xH100-80GB']
+        ['1xH100-80GB', '1xA100-80GB']
     """
     from zerowiz.app.catalog.machines import find_machines as find  # noqa: PLC0415 - a plan is for one machine
 
