@@ -55,6 +55,7 @@ from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.machine.results import read_results, results_path
+from zerowiz.probe.model.hf import Named
 from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
 
@@ -343,7 +344,7 @@ def _read(trial: Trial, reporter: Reporter, *, trace: bool | None) -> ReadModel 
     workload = trial.workload
     try:
         if trial.config:
-            named = (Path(trial.model).name, trial.config)
+            named = Named(Path(trial.model).name, trial.config)
             return count_or_trace(trial.model, named, workload, os.environ, reporter, trace=trace)
         return read_and_trace(trial.model, workload, os.environ, reporter, trace=trace)
     except ZerowizError as error:

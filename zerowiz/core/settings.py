@@ -79,7 +79,7 @@ def read_row(annotation: object) -> SettingRow:
 
 # The settings that are no part of a training step. Those that are have their row in `Workload`.
 MODEL = SettingRow(
-    flag="--model", help="Folder with config.json, hub id, or size (7b)", panel=Panel.MODEL
+    flag="--model", help="Folder, hub id, name (llama-3.1-8b) or size (7b)", panel=Panel.MODEL
 )
 TRACE = SettingRow(
     flag="--trace/--no-trace",

@@ -1,13 +1,15 @@
 """Models read from folders, sizes, the local cache and a Hub that runs on a thread."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import NamedTuple
 
 import pytest
@@ -21,7 +23,7 @@ from zerowiz.probe.model.known_models import read_known_models
 
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
 PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
-PATH = "/Qwen/Qwen2.5-0.5B-Instruct/resolve/main/config.json"
+PATH = "/org/unknown-0.5B/resolve/main/config.json"
 
 
 class Answer(NamedTuple):
@@ -144,11 +146,11 @@ def test_a_config_file_may_be_named_itself(
 def test_a_snapshot_folder_is_named_after_its_model(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    snapshot = cache_config(tmp_path, "Qwen/Qwen2.5-0.5B-Instruct")
-    assert "Qwen2.5-0.5B-Instruct" == read_model(str(snapshot), environ=environ).name
+    snapshot = cache_config(tmp_path, "org/unknown-0.5B")
+    assert "unknown-0.5B" == read_model(str(snapshot), environ=environ).name
 
 
-@pytest.mark.parametrize("text", ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct", "7b"])
+@pytest.mark.parametrize("text", ["gpt2", "org/unknown-0.5B", "7b"])
 def test_a_folder_that_exists_wins_over_an_id_and_a_size(
     text: str, tmp_path: Path, environ: dict[str, str], hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +267,7 @@ def test_an_empty_name_is_not_the_current_folder(text: str, environ: dict[str, s
         ({"HF_HUB_CACHE": "", "HF_HOME": "", "HOME": "{0}"}, ".cache/huggingface/hub"),
     ],
 )
-@pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])
+@pytest.mark.parametrize("model_id", ["org/unknown-0.5B", "gpt2"])
 def test_a_downloaded_model_is_read_from_the_cache(
     model_id: str, variables: Mapping[str, str], where: str, tmp_path: Path, hub: Hub
 ) -> None:
@@ -279,10 +281,8 @@ def test_a_downloaded_model_is_read_from_the_cache(
 @pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
 def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], hub: Hub) -> None:
-    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", {**environ, switch: value})
-    forbidden = (
-        f"`Qwen/Qwen2.5-0.5B-Instruct` is not in the local cache, and `{switch}` forbids a download"
-    )
+    error = refuse("org/unknown-0.5B", {**environ, switch: value})
+    forbidden = f"`org/unknown-0.5B` is not in the local cache, and `{switch}` forbids a download"
     assert (forbidden, ExitCode.FAILED, []) == (error.message, error.exit_code, hub.asked)
 
 
@@ -302,18 +302,102 @@ def test_a_known_model_needs_no_network(environ: dict[str, str], hub: Hub) -> No
 # The Hub
 
 
+def test_an_id_that_the_hub_does_not_give_has_the_shape_that_is_known_and_a_note_says_so(
+    environ: dict[str, str], hub: Hub
+) -> None:
+    offline = {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    for model_id in ("Qwen/Qwen2.5-7B-Instruct", "unsloth/Qwen2.5-7B-Instruct"):
+        named = read_config(model_id, environ=offline)
+        assert named is not None
+        assert named.note is not None
+        assert named.note.startswith("cannot reach http://127.0.0.1:9")
+        assert named.note.endswith("zerowiz plans with the shape of `Qwen/Qwen2.5-7B`")
+        assert ("Qwen2.5-7B-Instruct", 7_615_616_512) == (
+            named.name,
+            model_of(model_id, named).params,
+        )
+    assert [] == hub.asked
+
+
+def test_a_short_name_asks_nobody_and_a_note_says_what_it_means(
+    environ: dict[str, str], hub: Hub
+) -> None:
+    named = read_config("llama-3.1-8b", environ=environ)
+    assert named is not None
+    assert "`llama-3.1-8b` is taken to be `meta-llama/Llama-3.1-8B`" == named.note
+    assert [] == hub.asked
+
+
+def test_what_is_in_the_cache_comes_before_what_is_known(environ: dict[str, str], hub: Hub) -> None:
+    cache_config(Path(environ["HF_HOME"]) / "hub", "gpt2")
+    assert (PARAMS, []) == (read_model("gpt2", environ=environ).params, hub.asked)
+
+
+def test_a_name_like_a_known_one_is_refused_with_names_that_are_taken(
+    environ: dict[str, str],
+) -> None:
+    error = refuse("llama-3.1-9b", {**environ, "HF_HUB_OFFLINE": "1"})
+    names = [word.removeprefix("$model ") for word in error.hints[0].split("`")[1::2]]
+    assert "Llama-3.1-8B" in names
+    for name in names:
+        assert read_config(name, environ={**environ, "HF_HUB_OFFLINE": "1"}) is not None
+
+
+def test_a_hub_that_trickles_is_given_up(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerowiz.probe.model.hub._DEADLINE_S", 0.5)
+
+    def trickle() -> None:
+        with suppress(OSError):
+            answer, _ = listening.accept()
+            with answer:
+                while not over.wait(0.05):
+                    answer.sendall(b"H")
+
+    over = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=trickle)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        error = refuse("org/unknown", {**environ, "HF_ENDPOINT": endpoint})
+        over.set()
+        thread.join()
+    assert "no answer within 0.5 s" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.py", "import torch", "is a script, not a model"),
+        ("model.safetensors", "", "is a file of weights, not a model"),
+        ("model.gguf", "GGUF", "is a file of weights for inference, not a model"),
+        ("notes.txt", "hello", "is a file, but not a model"),
+        ("ds.json", '{"zero_optimization": {}}', "it has `zero_optimization`"),
+        ("empty.json", "{}", "is not the config.json of a model: it has no key"),
+    ],
+)
+def test_a_file_that_is_no_model_is_told_as_that(
+    name: str, content: str, message: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    error = refuse(str(tmp_path / name), environ)
+    assert message in error.message
+    assert any(hint.startswith("`$model` takes a folder") for hint in error.hints)
+
+
 def test_an_id_is_fetched_from_the_hub(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body=CONFIG)
-    model = read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_HUB_OFFLINE": "0"})
-    assert ("Qwen2.5-0.5B-Instruct", PARAMS) == (model.name, model.params)
+    model = read_model("org/unknown-0.5B", environ={**environ, "HF_HUB_OFFLINE": "0"})
+    assert ("unknown-0.5B", PARAMS) == (model.name, model.params)
     assert [(PATH, None)] == hub.asked
 
 
 def test_a_half_downloaded_model_is_fetched(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body=CONFIG)
-    snapshot = cache_config(Path(environ["HF_HOME"]) / "hub", "Qwen/Qwen2.5-0.5B-Instruct")
+    snapshot = cache_config(Path(environ["HF_HOME"]) / "hub", "org/unknown-0.5B")
     (snapshot / "config.json").unlink()
-    assert PARAMS == read_model("Qwen/Qwen2.5-0.5B-Instruct", environ=environ).params
+    assert PARAMS == read_model("org/unknown-0.5B", environ=environ).params
 
 
 @pytest.mark.parametrize("source", ["HF_TOKEN", "HF_TOKEN_PATH", "token file"])
@@ -324,7 +408,7 @@ def test_the_token_travels_as_a_bearer(source: str, environ: dict[str, str], hub
     path.write_text("hf_secret\n")
     told = {"HF_TOKEN": "hf_secret", "HF_TOKEN_PATH": str(path)}
     read_model(
-        "Qwen/Qwen2.5-0.5B-Instruct",
+        "org/unknown-0.5B",
         environ={**environ, **{k: told[k] for k in told if k == source}},
     )
     assert [(PATH, "Bearer hf_secret")] == hub.asked
@@ -333,14 +417,14 @@ def test_the_token_travels_as_a_bearer(source: str, environ: dict[str, str], hub
 def test_the_token_follows_a_redirect_on_the_same_host(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(307, headers={"Location": "/api/resolve-cache/config.json"})
     hub.answers["/api/resolve-cache/config.json"] = Answer(body=CONFIG)
-    read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_TOKEN": "hf_secret"})
+    read_model("org/unknown-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
     assert ["Bearer hf_secret"] * 2 == [token for _, token in hub.asked]
 
 
 def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror: Hub) -> None:
     hub.answers[PATH] = Answer(302, headers={"Location": f"{mirror.endpoint}/blob"})
     mirror.answers["/blob"] = Answer(body=CONFIG)
-    model = read_model("Qwen/Qwen2.5-0.5B-Instruct", environ={**environ, "HF_TOKEN": "hf_secret"})
+    model = read_model("org/unknown-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
     assert (PARAMS, [("/blob", None)]) == (model.params, mirror.asked)
 
 
@@ -367,29 +451,29 @@ def test_a_refusal_of_the_hub_is_told_by_its_cause(
     answer: Answer, message: str, exit_code: ExitCode, environ: dict[str, str], hub: Hub
 ) -> None:
     hub.answers[PATH] = answer
-    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", environ)
+    error = refuse("org/unknown-0.5B", environ)
     assert message in error.message
-    assert "`Qwen/Qwen2.5-0.5B-Instruct`" in error.message
+    assert "`org/unknown-0.5B`" in error.message
     assert exit_code == error.exit_code
 
 
 def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(403, headers={"X-Error-Code": "GatedRepo"})
-    assert "`HF_TOKEN`" in refuse("Qwen/Qwen2.5-0.5B-Instruct", environ).hints[0]
+    assert "`HF_TOKEN`" in refuse("org/unknown-0.5B", environ).hints[0]
 
 
 def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
-    error = refuse("gpt2", {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert error.message.startswith("cannot reach http://127.0.0.1:9 for the config.json of `gpt2`")
+    error = refuse("org/unknown", {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert error.message.startswith(
+        "cannot reach http://127.0.0.1:9 for the config.json of `org/un"
+    )
     assert "use a folder with config.json, or a size such as `$model 7b`" == error.hints[-1]
 
 
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
-    error = refuse("Qwen/Qwen2.5-0.5B-Instruct", environ)
-    assert error.message.startswith(
-        "config.json of `Qwen/Qwen2.5-0.5B-Instruct` is not JSON: line 1"
-    )
+    error = refuse("org/unknown-0.5B", environ)
+    assert error.message.startswith("config.json of `org/unknown-0.5B` is not JSON: line 1")
 
 
 @pytest.mark.parametrize(
@@ -399,7 +483,7 @@ def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub)
 def test_an_environment_that_cannot_be_sent_is_told_without_the_token(
     variables: Mapping[str, str], environ: dict[str, str]
 ) -> None:
-    error = refuse("gpt2", {**environ, **variables})
+    error = refuse("org/unknown", {**environ, **variables})
     assert ExitCode.USAGE == error.exit_code
     assert "secret" not in error.message
 

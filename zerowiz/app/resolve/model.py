@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.model.from_unknown import is_unknown
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui import sentences
@@ -55,12 +56,18 @@ def count_or_trace(
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
-    if not (trace or is_unknown(named[1])):
-        return ReadModel(model=model_of(text, named))
+    if not (trace or is_unknown(named.config)):
+        return _count(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    with reporter.wait(f"tracing `{named[0]}` on the meta device", usual_seconds=_TRACE_S):
-        return trace_or_guess(text, named, workload, environ, trace=trace)
+    with reporter.wait(f"tracing `{named.name}` on the meta device", usual_seconds=_TRACE_S):
+        read = trace_or_guess(text, named, workload, environ, trace=trace)
+    return read if named.note is None else replace(read, notes=(named.note, *read.notes))
+
+
+def _count(text: str, named: Named | None) -> ReadModel:
+    notes = () if named is None or named.note is None else (named.note,)
+    return ReadModel(model=model_of(text, named), notes=notes)
 
 
 def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) -> None:
@@ -70,7 +77,7 @@ def check_model(text: str, environ: Mapping[str, str], *, trace: bool | None) ->
         ZerowizError: It would not.
     """
     named = read_config(text, environ=environ)
-    if named is None or not is_unknown(named[1]):
+    if named is None or not is_unknown(named.config):
         model_of(text, named)
         return
     from zerowiz.app.resolve.trace import check_unknown  # noqa: PLC0415 - takes long to load
@@ -87,5 +94,5 @@ def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> R
     if trace or not text.strip() or not is_near(text, environ):
         return None
     named = read_config(text, environ=environ)
-    is_counted = named is None or not is_unknown(named[1])
-    return ReadModel(model=model_of(text, named)) if is_counted else None
+    is_counted = named is None or not is_unknown(named.config)
+    return _count(text, named) if is_counted else None

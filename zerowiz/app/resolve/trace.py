@@ -28,7 +28,7 @@ def trace_or_guess(
     Raises:
         ZerowizError: It can be neither traced nor guessed.
     """
-    name, config = named
+    name, config, _ = named
     unknown = is_unknown(config)
     if trace and not can_trace():
         raise PreflightError("`$trace` needs torch and transformers", _NEEDS)
@@ -58,7 +58,7 @@ def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
     try:
         _guess(text, named, _exact(trace))
     except UsageError:
-        if trace is False or not can_trace() or not is_buildable(named[1]):
+        if trace is False or not can_trace() or not is_buildable(named.config):
             raise
 
 
@@ -79,7 +79,7 @@ def _guess(text: str, named: Named, exact: str) -> ReadModel:
         model = model_of(text, named)
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
-    family, wraps = str(named[1]["model_type"]), "text_config" in named[1]
+    family, wraps = str(named.config["model_type"]), "text_config" in named.config
     return ReadModel(model=model, notes=(sentences.guess(family, exact, wraps=wraps),))
 
 

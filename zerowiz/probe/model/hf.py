@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from zerowiz.core.model.checkpoint_check import settle
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
 from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.model.known import KnownModel, close_known, find_known
 from zerowiz.core.model.types import Model
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cache import cache_folder
@@ -17,7 +19,8 @@ from zerowiz.probe.model.safetensors import read_stored
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = (
-    "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, or a size like `7b`"
+    "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, a well-known name"
+    " like `llama-3.1-8b`, or a size like `7b`"
 )
 
 # huggingface_hub, utils/_validators.py, validate_repo_id.
@@ -30,9 +33,18 @@ _CACHE_KEYS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _TOKEN_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 _LISTED_FILES = 6
+_LISTED_KEYS = 3
 
-Named = tuple[str, Mapping[str, object]]
-"""A short name of the model, and the content of its config.json."""
+
+class Named(NamedTuple):
+    """What a value of `--model` names."""
+
+    name: str
+    """A short one."""
+    config: Mapping[str, object]
+    """The content of its config.json."""
+    note: str | None = None
+    """What was taken for granted of it."""
 
 
 def parse_config(where: str, content: bytes) -> Mapping[str, object]:
@@ -106,11 +118,37 @@ def _find_config(text: str) -> Path | None:
     return None
 
 
+# Rule: what a file holds that is no config.json, by its suffix, and what to say instead.
+_NO_MODELS = {
+    ".py": ("a script", "the script stands after the options: `zerowiz plan {path}`"),
+    ".safetensors": ("a file of weights", "use the folder that holds its config.json too"),
+    ".bin": ("a file of weights", "use the folder that holds its config.json too"),
+    ".pt": ("a file of weights", "use the folder that holds its config.json too"),
+    ".pth": ("a file of weights", "use the folder that holds its config.json too"),
+    ".gguf": ("a file of weights for inference", "use the model that it was made of, or a size"),
+}
+# Some of these stand in every config.json (transformers writes the first); a size may be enough.
+_OF_MODELS = frozenset(
+    ("model_type", "architectures", "hidden_size", "n_embd", "d_model", "text_config")
+)
+
+
 def _read_file(path: Path) -> Named:
-    config = _read_config(path)
+    what, hint = _NO_MODELS.get(path.suffix, ("", ""))
+    if what:
+        raise UsageError(f"`{path}` is {what}, not a model", hint.format(path=path), _WANTED)
+    try:
+        config = _read_config(path)
+    except UsageError:
+        if path.suffix == ".json":
+            raise
+        raise UsageError(f"`{path}` is a file, but not a model", _WANTED) from None
+    if not _OF_MODELS & config.keys() and "peft_type" not in config:
+        keys = ", ".join(f"`{key}`" for key in [*config][:_LISTED_KEYS]) or "no key"
+        raise UsageError(f"`{path}` is not the config.json of a model: it has {keys}", _WANTED)
     if "peft_type" in config:
         raise _refuse_adapter(path, config)
-    return _name(path), config
+    return Named(_name(path), config)
 
 
 def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
@@ -170,28 +208,48 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
 
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     content = hub.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
-    return model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content)
+    return Named(model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content))
 
 
 def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
     """From the hub; where it cannot be asked, or does not answer, what the table knows."""
     try:
         return _fetch(model_id, environ)
-    except ZerowizError:
-        known = next((row for row in read_known_models() if row.id == model_id), None)
+    except ZerowizError as error:
+        known = find_known(model_id, read_known_models())
         if known is None:
-            raise
-        return model_id.rpartition("/")[2], known.config
+            raise type(error)(error.message, *_close(model_id), *error.hints) from None
+        said = "its shape is in zerowiz's table of models"
+        if known.id != model_id:
+            said = f"zerowiz plans with the shape of `{known.id}`"
+        return Named(model_id.rpartition("/")[2], known.config, f"{error.message}; {said}")
+
+
+def _close(text: str) -> tuple[str, ...]:
+    """A hint at models of the table whose names are close; none where none is."""
+    names = ", ".join(f"`$model {name}`" for name in close_known(text, read_known_models()))
+    return (f"similar names: {names}",) if names else ()
 
 
 def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     path = _find_config(text)
     if path is None and parse_size(text) is not None:
         return None
-    if path is None and not _HUB_ID.fullmatch(text):
-        raise UsageError(f"`{text}` is not a folder, a hub id or a size", _WANTED)
-    path = path or _find_cached(text, environ)
-    return _read_file(path) if path else _fetch_or_know(text, environ)
+    is_id = _HUB_ID.fullmatch(text) is not None
+    path = path or (_find_cached(text, environ) if is_id else None)
+    if path is not None:
+        return _read_file(path)
+    known = _find_short(text)
+    if known is not None:
+        return Named(known.name, known.config, f"`{text}` is taken to be `{known.id}`")
+    if not is_id:
+        raise UsageError(f"`{text}` is not a folder, a hub id or a size", *_close(text), _WANTED)
+    return _fetch_or_know(text, environ)
+
+
+def _find_short(text: str) -> KnownModel | None:
+    """The model of the table that a short name means; an id of the hub is asked for there."""
+    return None if "/" in text else find_known(text, read_known_models())
 
 
 def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
@@ -222,7 +280,9 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
         is_path = Path(text).expanduser().exists()
     except (OSError, RuntimeError):
         return False
-    return is_path or parse_size(text) is not None or _find_cached(text, environ) is not None
+    if is_path or parse_size(text) is not None or _find_short(text) is not None:
+        return True
+    return _find_cached(text, environ) is not None
 
 
 def model_of(text: str, named: Named | None) -> Model:
@@ -238,7 +298,7 @@ def model_of(text: str, named: Named | None) -> Model:
     size = parse_size(text)
     if named is None and size is not None:
         return model_from_size(text.strip(), size)
-    name, config = named or (text, {})
+    name, config, _ = named or Named(text, {})
     if is_unknown(config):
         model, check = guess_model(name, config), settle_guess
     else:

@@ -3,7 +3,10 @@
 Import it only where the network is needed: urllib takes longer to load than a plan takes.
 """
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from http.client import HTTPException, HTTPMessage
+from threading import Thread
 from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -12,8 +15,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from zerowiz import __version__
 from zerowiz.errors import UsageError, ZerowizError
 
-# huggingface_hub, constants.py: DEFAULT_DOWNLOAD_TIMEOUT.
-_TIMEOUT_S = 10
+# Far longer than a small file takes. Whoever plans waits for it, and a size is known without.
+_DEADLINE_S = 6
 # The largest config.json on the Hub are some 100 kB (long `id2label` tables).
 _LARGEST_CONFIG_BYTES = 1 << 22
 
@@ -82,6 +85,29 @@ def _refuse(error: HTTPError, model_id: str, endpoint: str) -> ZerowizError:
     return refusal.error(refusal.message.format_map(facts), *hints)
 
 
+def _ask(request: Request) -> bytes:
+    with build_opener(_RedirectWithoutToken()).open(request, timeout=_DEADLINE_S) as answer:
+        content: bytes = answer.read(_LARGEST_CONFIG_BYTES)
+        return content
+
+
+def _within_deadline(ask: Callable[[], bytes]) -> bytes:
+    """The answer; a socket's timeout alone ends neither a name's look-up nor a slow trickle."""
+    answered: Future[bytes] = Future()
+
+    def answer() -> None:
+        try:
+            answered.set_result(ask())
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            answered.set_exception(error)
+
+    Thread(target=answer, daemon=True).start()
+    try:
+        return answered.result(_DEADLINE_S)
+    except TimeoutError:
+        raise URLError(f"no answer within {_DEADLINE_S} s") from None
+
+
 def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     """The content of the main revision's config.json.
 
@@ -101,8 +127,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     address = f"{endpoint}/{model_id}/resolve/main/config.json"
     try:
         request = Request(address, headers=headers)  # noqa: S310 - the scheme is checked above
-        with build_opener(_RedirectWithoutToken()).open(request, timeout=_TIMEOUT_S) as answer:
-            content: bytes = answer.read(_LARGEST_CONFIG_BYTES)
+        content = _within_deadline(lambda: _ask(request))
     except HTTPError as error:
         with error:
             raise _refuse(error, model_id, endpoint) from error
