@@ -48,7 +48,7 @@ def scripts(folder: Path) -> Path:
         (("plan", "--modle", "7b"), 2, "there is no option `--modle`", "did you mean `--model`?"),
         (("plna",), 2, "there is no command `plna`", "zerowiz --help"),
         (("plan", "--model"), 2, "`--model` requires an argument", "zerowiz plan --help"),
-        (("plan", "--stage", "7"), 2, "`--stage 7`", "auto, 0, 1, 2 or 3"),
+        (("plan", "--stage", "7"), 2, "`--stage`: `7` is not one of `auto`, `0`", "--help"),
         (("plan", "--offload", "gpu"), 2, "`--offload`: `gpu` is not one of `auto`", "--help"),
         (("plan", "--micro-batch", "x"), 2, "`--micro-batch`: it takes a whole number", "--help"),
         (
@@ -62,7 +62,7 @@ def scripts(folder: Path) -> Path:
         (("plan", "--machine", "cpu", "--gpus-per-node", "0"), 2, "`--gpus-per-node 0`", ""),
         (("plan", *CPU, "nope.py"), 5, "there is no script `nope.py`", ""),
         (("machine", "train.py"), 2, "unexpected extra argument", "zerowiz machine --help"),
-        (("plan", "--machine", "4xA100-40G", "--model", "7b"), 2, "`A100-40G`", "A100-40GB"),
+        (("plan", "--machine", "4xA100-60G", "--model", "7b"), 2, "`A100-60G`", "`4xA100-40GB`"),
         (("plan", "--machine", "nope.json", "--model", "7b"), 2, "`nope.json`", "machine --save"),
         (("plan", "--machine", "list.json", "--model", "7b"), 2, "`list.json`", ""),
         (("plan", *CPU, "--memory-budget", "lots"), 2, "lots", ""),

@@ -18,6 +18,7 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.config_via import split_config_via
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.settings import SettingRow, read_row
+from zerowiz.core.synonyms import canonical_choice
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -36,6 +37,10 @@ from zerowiz.errors import UsageError
 
 # Far beyond any job: a slip of the finger is refused at once instead of being planned for.
 _MOST = 10_000_000
+
+
+STAGES = ("auto", "0", "1", "2", "3")
+"""The values of `--stage`."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -96,7 +101,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what the types of the fields let through."""
-        if self.stage not in {None, "auto", "0", "1", "2", "3"}:
+        if self.stage not in {None, *STAGES}:
             raise UsageError(f"`$stage {self.stage}` is not a ZeRO stage", "use auto, 0, 1, 2 or 3")
         generated, whole = self.completion_tokens, self.sequence_tokens
         if generated is not None and whole is not None and generated >= whole:
@@ -125,6 +130,13 @@ def settable() -> tuple[str, ...]:
     """The names of the settings that say what is planned, and not how a command shows it."""
     hidden = _PRESENTATION - {"force"} | _OF_SCRIPTS
     return tuple(name for name in rows() if name not in hidden)
+
+
+def choices_of(kind: type, row: SettingRow) -> tuple[str, ...]:
+    """The words that a setting takes; none where it takes any."""
+    if issubclass(kind, Enum):
+        return tuple(str(each.value) for each in kind)
+    return STAGES if row is settings.STAGE else ()
 
 
 @cache
@@ -183,7 +195,7 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
     """
     kinds = {field.name: _kind(field) for field in fields(Options)}
     try:
-        typed = {name: _read(kinds[name], value) for name, value in values.items()}
+        typed = {name: _read(kinds[name], value, rows()[name]) for name, value in values.items()}
     except ValueError as error:
         raise UsageError(str(error)) from None
     return replace(options, **typed)  # type: ignore[arg-type]
@@ -191,12 +203,19 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
 
 def _kind(field: FieldInfo) -> type:
     """The type of a field's values, None aside."""
-    hint = get_args(field.type)[0]
-    kind: type = next(iter(get_args(hint)), hint)
-    return kind
+    return kind_of(get_args(field.type)[0])
 
 
-def _read(kind: type, value: object) -> object:
+def kind_of(hint: object) -> type:
+    """The type that a hint allows beside None."""
+    kind = next(iter(get_args(hint)), hint)
+    return kind if isinstance(kind, type) else object
+
+
+def _read(kind: type, value: object, row: SettingRow) -> object:
+    choices = choices_of(kind, row)
+    if choices and isinstance(value, str):
+        value = canonical_choice(row.key, value, choices)
     if issubclass(kind, Enum) and value not in list(kind):
         raise ValueError(f"{value!r} is none of {', '.join(each.value for each in kind)}")
     if kind not in (bool, int, str):

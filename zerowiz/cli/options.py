@@ -2,14 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, get_args
 
 import typer
 from msgspec.structs import fields
 
-from zerowiz.app.options import Options, rows
+from zerowiz.app.options import Options, choices_of, kind_of, rows
 from zerowiz.core.settings import SettingRow
+from zerowiz.core.synonyms import canonical_choice
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -20,7 +22,10 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=Annotated[get_args(field.type)[0], option_of(rows()[field.name])],
+            annotation=Annotated[
+                get_args(field.type)[0],
+                option_of(rows()[field.name], kind_of(get_args(field.type)[0])),
+            ],
         )
         for field in fields(Options)
     ]
@@ -37,9 +42,44 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def option_of(row: SettingRow) -> typer.models.OptionInfo:
-    """The option of a setting, as its row spells and describes it."""
+class WrongChoiceError(typer.BadParameter):
+    """A word that an option does not take."""
+
+    def __init__(self, message: str, flag: str, word: str, choices: Sequence[str]) -> None:
+        """Remember the choices that are like the word."""
+        from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
+
+        super().__init__(message)
+        self.possibilities = [f"{flag} {near}" for near in get_close_matches(word, choices)]
+
+
+def option_of(row: SettingRow, kind: type = object) -> typer.models.OptionInfo:
+    """The option of a setting, as its row spells and describes it.
+
+    Args:
+        row: The setting's.
+        kind: The type of its values.
+    """
     spellings = [row.flag] if row.short is None else [row.flag, row.short]
+    choices = choices_of(kind, row)
     return typer.Option(  # type: ignore[no-any-return]
-        *spellings, help=row.help, rich_help_panel=row.panel.value, show_default=False
+        *spellings,
+        help=row.help,
+        rich_help_panel=row.panel.value,
+        show_default=False,
+        parser=partial(_choice, row, choices) if choices else None,
+        metavar=f"[{'|'.join(choices)}]" if choices else None,
     )
+
+
+def _choice(row: SettingRow, choices: Sequence[str], said: str) -> str:
+    """The choice that a person means.
+
+    Raises:
+        BadParameter: There is none.
+    """
+    word = canonical_choice(row.key, str(said), choices)
+    if word in choices:
+        return word
+    listed = ", ".join(f"'{choice}'" for choice in choices)
+    raise WrongChoiceError(f"'{said}' is not one of {listed}.", row.on, word, choices)

@@ -1,0 +1,72 @@
+"""What people call a choice otherwise, and the word that zerowiz has for it."""
+
+import re
+from collections.abc import Collection, Mapping
+
+# Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
+# A choice answers to itself in any case and punctuation without a row.
+_SYNONYMS: Mapping[str, Mapping[str, str]] = {
+    "stage": {
+        **dict.fromkeys(("ddp", "none", "zero0", "stage0", "z0"), "0"),
+        **dict.fromkeys(("zero1", "stage1", "z1"), "1"),
+        **dict.fromkeys(("zero2", "stage2", "z2"), "2"),
+        **dict.fromkeys(("zero3", "stage3", "z3"), "3"),
+    },
+    # torch's and numpy's names, and transformers' flags.
+    "precision": {
+        **dict.fromkeys(("bfloat16", "torchbfloat16", "bfloat"), "bf16"),
+        **dict.fromkeys(("float16", "torchfloat16", "half", "amp"), "fp16"),
+        **dict.fromkeys(("float32", "torchfloat32", "float", "single", "no"), "fp32"),
+    },
+    "optimizer_state_dtype": {
+        **dict.fromkeys(("bfloat16", "torchbfloat16"), "bf16"),
+        **dict.fromkeys(("float32", "torchfloat32", "float"), "fp32"),
+    },
+    # transformers, training_args.py: OptimizerNames.
+    "optimizer": {
+        **dict.fromkeys(("adam", "adamwtorch", "adamwtorchfused", "fusedadam"), "adamw"),
+        **dict.fromkeys(("adam8bit", "adamwbnb8bit", "pagedadamw8bit", "8bitadam"), "adamw_8bit"),
+    },
+    "method": {
+        **dict.fromkeys(("fullfinetune", "finetune", "fullfinetuning", "fft"), "full"),
+        **dict.fromkeys(("peft", "adapter", "adapters"), "lora"),
+        **dict.fromkeys(("qlora4bit", "4bit"), "qlora"),
+    },
+    # transformers, `attn_implementation`.
+    "attention": dict.fromkeys(
+        ("flashattention2", "flashattn", "flashattention", "flash2", "fa2"), "flash"
+    ),
+    "offload": {
+        **dict.fromkeys(("no", "off", "false"), "none"),
+        **dict.fromkeys(("cpu", "optim", "optimizerstate"), "optimizer"),
+        **dict.fromkeys(("parameters", "params", "both", "full"), "all"),
+    },
+    "accelerator": dict.fromkeys(("gpu", "nvidia"), "cuda"),
+    "integration": {
+        **dict.fromkeys(("huggingface", "transformers", "trainer"), "hf"),
+        **dict.fromkeys(("ds", "raw"), "deepspeed"),
+    },
+    "objective": {
+        **dict.fromkeys(("speed", "fast", "throughput"), "fastest"),
+        **dict.fromkeys(("memory", "small"), "smallest"),
+        **dict.fromkeys(("auto", "recommended"), "flowchart"),
+    },
+    "loss": {"ligerkernel": "liger"},
+}
+
+
+def canonical_choice(key: str, said: str, choices: Collection[str]) -> str:
+    """The choice that a word means; the word itself where it means none.
+
+    Args:
+        key: That of the setting's row.
+        said: As a person wrote it: `zero3`, `BFloat16`.
+        choices: The words that zerowiz has.
+    """
+    word = _plain(said)
+    known = {_plain(choice): choice for choice in choices}
+    return known.get(word) or _SYNONYMS.get(key, {}).get(word) or said
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
