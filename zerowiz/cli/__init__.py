@@ -34,17 +34,37 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="zerowiz",
         help="From a training script, a model and these GPUs to a running DeepSpeed job",
-        add_completion=False,
+        epilog="Completion for your shell: zerowiz --install-completion",
+        add_completion=_is_about_completion(words),
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(zerowiz)
-    if words and words[0] in COMMANDS:
-        import_module(f"zerowiz.cli.{words[0]}").register(app)
-        return app
-    for name, text in COMMANDS.items():
-        app.command(name=name, help=text)(_listed)
+    called = words[0] if words and words[0] in COMMANDS else None
+    if called is not None:
+        import_module(f"zerowiz.cli.{called}").register(app)
+    if called is None or _COMPLETES in os.environ:
+        for name in (each for each in COMMANDS if each != called):
+            app.command(name=name, help=COMMANDS[name])(_listed)
     return app
+
+
+# typer's: set by the scripts that it writes for the shells, with the words of the line so far.
+_COMPLETES, _LINE = "_ZEROWIZ_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+
+
+def _is_about_completion(words: Sequence[str]) -> bool:
+    """Whether typer's options for completion are needed; they take long to load."""
+    return _COMPLETES in os.environ or any("completion" in word for word in words[:1])
+
+
+def _words() -> list[str]:
+    """The words of the command line; while a shell completes one, the words of that."""
+    if _COMPLETES not in os.environ:
+        return sys.argv[1:]
+    line = next((os.environ[name] for name in _LINE if name in os.environ), "")
+    return line.split()[1:]
 
 
 def _listed() -> None:
@@ -61,7 +81,7 @@ def zerowiz(
     context: typer.Context,
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it")
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show it")
     ] = False,
 ) -> None:
     """From a training script, a model and these GPUs to a running DeepSpeed job"""
@@ -96,7 +116,7 @@ def _show_note(message: str) -> None:
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
-        app = build_app(sys.argv[1:])
+        app = build_app(_words())
         if not gc.isenabled():
             # `__main__.py` put it off until everything is loaded.
             gc.freeze()

@@ -16,6 +16,7 @@ from zerowiz.app.check import (
     find_configs,
     find_context,
 )
+from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
 from zerowiz.core.dsconfig.lint.linter import RULES
@@ -48,7 +49,11 @@ def check(
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", help="Machine of the job: a saved file, or a spec (4xA100-40GB)"),
+        typer.Option(
+            "--machine",
+            help="Machine of the job: a saved file, or a spec (8xH100)",
+            autocompletion=complete_machine,
+        ),
     ] = None,
     deepspeed_version: Annotated[
         str | None,

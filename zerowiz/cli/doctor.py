@@ -8,6 +8,7 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.doctor import find_preflight_findings
 from zerowiz.app.options import Options
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
@@ -22,7 +23,11 @@ from zerowiz.ui.reporter import TerminalReporter
 def doctor(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script; default without --model: that of launch")
+        str | None,
+        typer.Argument(
+            help="Training script; default without --model: that of launch",
+            autocompletion=complete_script,
+        ),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")

@@ -10,6 +10,7 @@ from zerowiz.app.init import ask_init, plan_init
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.wizard.outcome import InitOptions, InitPlan, launch_init, write_init
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
@@ -26,7 +27,10 @@ from zerowiz.ui.wizard.reporter import WizardReporter
 @takes_options
 def init(
     options: Options,
-    script: Annotated[str | None, typer.Argument(help="Training script; default: train.py")] = None,
+    script: Annotated[
+        str | None,
+        typer.Argument(help="Training script; default: train.py", autocompletion=complete_script),
+    ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")
     ] = None,

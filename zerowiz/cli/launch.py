@@ -11,6 +11,7 @@ from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, 
 from zerowiz.app.launch.start import Start
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
@@ -52,7 +53,11 @@ def _check_options(options: Options, *, supervise: bool | None, escalate: bool) 
 def launch(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script; default: what init recorded, train.py")
+        str | None,
+        typer.Argument(
+            help="Training script; default: what init recorded, train.py",
+            autocompletion=complete_script,
+        ),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")

@@ -9,6 +9,7 @@ import typer
 from zerowiz.app.machines.nodes import DEADLINE_S
 from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
+from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.machine.types import Accelerator
@@ -20,7 +21,12 @@ from zerowiz.ui.reporter import TerminalReporter
 
 def machine(
     spec: Annotated[
-        str | None, typer.Option("--machine", help="Saved file, or a spec: 4xA100-40GB")
+        str | None,
+        typer.Option(
+            "--machine",
+            help="Saved file, spec (8xH100) or instance (p5.48xlarge)",
+            autocompletion=complete_machine,
+        ),
     ] = None,
     gpus: Annotated[
         str | None, typer.Option("--gpus", help="NVML indices to use: 0,2,3; a MIG slice: 0:1")

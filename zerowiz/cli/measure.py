@@ -10,6 +10,7 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.measure import plan_measurement, require_all, run_measurement
 from zerowiz.app.options import Options
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
@@ -28,7 +29,10 @@ def measure(
     options: Options,
     script: Annotated[
         str | None,
-        typer.Argument(help="Training script; without one, zerowiz trains the model itself"),
+        typer.Argument(
+            help="Training script; without one, zerowiz trains the model itself",
+            autocompletion=complete_script,
+        ),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, untouched")

@@ -10,6 +10,7 @@ import typer
 from msgspec.structs import fields
 
 from zerowiz.app.options import Options, choices_of, kind_of, rows
+from zerowiz.cli.completion import complete_setting
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.synonyms import canonical_choice
 
@@ -69,6 +70,7 @@ def option_of(row: SettingRow, kind: type = object) -> typer.models.OptionInfo:
         show_default=False,
         parser=partial(_choice, row, choices) if choices else None,
         metavar=f"[{'|'.join(choices)}]" if choices else None,
+        autocompletion=complete_setting(row, choices),
     )
 
 

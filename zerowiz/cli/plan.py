@@ -18,6 +18,7 @@ from zerowiz.app.decide.decision import (
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
@@ -83,7 +84,10 @@ class PlanCommand(PlainCommand):
 def plan(
     options: Options,
     script: Annotated[
-        str | None, typer.Argument(help="Training script, whose settings the plan uses")
+        str | None,
+        typer.Argument(
+            help="Training script, whose settings the plan uses", autocompletion=complete_script
+        ),
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
     *,

@@ -8,12 +8,22 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from zerowiz.cli.examples import EXAMPLES
+from zerowiz.core.settings import Panel
 from zerowiz.errors import UsageError
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
 TyperError: type[Exception] = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
+
+
+# Rule: options stand in the order in which people come to need them.
+_PANELS = ("Arguments", "Run", *Panel, "Other")
+
+
+def _place(panel: str) -> int:
+    return _PANELS.index(panel)
 
 
 class PlainCommand(TyperCommand):
@@ -44,9 +54,16 @@ class PlainCommand(TyperCommand):
             kind = "Arguments" if param.param_type_name == "argument" else "Other"
             panel = getattr(param, "rich_help_panel", None) or kind
             panels.setdefault(panel, []).append(record)
-        for panel, records in panels.items():
+        for panel in sorted(panels, key=_place):
             with formatter.section(panel):
-                formatter.write_dl(records)
+                formatter.write_dl(panels[panel])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
+        """Examples, a line each: no line is broken that is there to be pasted."""
+        del ctx
+        with formatter.section("Examples"):
+            for line, what in EXAMPLES.get(self.name or "", ()):
+                formatter.write(f"  {line}\n      {what}\n")
 
 
 # Rule: what typer writes, and how it is said here; the first words of a choice or a number are
@@ -61,6 +78,7 @@ _WORDS = (
     (re.compile(r" \(Possible options: .*\)$"), ""),
     (re.compile(r"No such option: (\S+)"), r"there is no option `\1`"),
     (re.compile(r"No such command"), "there is no command"),
+    (re.compile(r"\.? Did you mean .*\?$"), ""),
     (re.compile(r"'([^'\s]*)'"), r"`\1`"),
 )
 
@@ -74,13 +92,41 @@ def _command(error: Exception, commands: Iterable[str]) -> str:
     return "zerowiz" if said is None else f"zerowiz {said}"
 
 
+_NO_COMMAND = re.compile(r"No such command '([^']*)'")
+# What other tools call it.
+_OTHER_COMMANDS = {
+    **dict.fromkeys(("run", "train", "start", "deepspeed", "torchrun", "accelerate"), "launch"),
+    **dict.fromkeys(("estimate", "memory", "fit", "choose", "recommend"), "plan"),
+    **dict.fromkeys(("config", "wizard", "setup", "new", "create"), "init"),
+    **dict.fromkeys(("gpu", "gpus", "info", "env", "nodes"), "machine"),
+    **dict.fromkeys(("lint", "validate", "fix"), "check"),
+    **dict.fromkeys(("bench", "benchmark", "profile", "test"), "measure"),
+    **dict.fromkeys(("preflight", "diagnose"), "doctor"),
+    **dict.fromkeys(("version",), "--version"),
+    **dict.fromkeys(("help",), "--help"),
+    **dict.fromkeys(("completion", "completions"), "--show-completion"),
+}
+
+
+def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
+    """What may have been meant by a first word that is no command."""
+    from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
+
+    if word.endswith((".py", ".sh")):
+        return (f"launch {word}",)
+    other = _OTHER_COMMANDS.get(word.lower())
+    return (other,) if other else tuple(get_close_matches(word.lower(), list(commands), n=2))
+
+
 def as_usage_error(error: Exception, commands: Iterable[str]) -> UsageError:
     """An error of typer as one of ours: one line, literals in backticks, what to do next."""
     said = getattr(error, "format_message", error.__str__)()
     message = " ".join(str(said).split()).rstrip(".")
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
-    near = sorted(getattr(error, "possibilities", None) or ())
-    hints = [f"did you mean `{name}`?" for name in near[:2]]
+    near = getattr(error, "possibilities", None) or ()
+    hints = [f"did you mean `{name}`?" for name in sorted(near)[:2]]
+    if (unknown := _NO_COMMAND.search(str(said))) is not None:
+        hints = [f"did you mean `zerowiz {line}`?" for line in _meant(unknown[1], commands)]
     hints.append(f"see `{_command(error, commands)} --help`")
     return UsageError(message[:1].lower() + message[1:], *hints)
