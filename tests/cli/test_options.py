@@ -82,7 +82,7 @@ BESIDE: dict[str, list[str]] = {
 ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
-    "init": {"--slurm", "--launch"},
+    "init": {"--slurm", "--launch", "--no-script"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
         *("--html", "--svg"),
