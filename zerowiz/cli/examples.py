@@ -17,7 +17,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "launch": (
         ("zerowiz launch --dry-run train.py", "show the config and the command, and do nothing"),
         ("zerowiz launch train.py", "write the config, and train"),
-        ("zerowiz launch --stage zero2 train.py --learning_rate 1e-5", "own words for the script"),
+        ("zerowiz launch --stage zero2 train.py", "with a strategy of your own choice"),
     ),
     "machine": (
         ("zerowiz machine", "what is here"),
