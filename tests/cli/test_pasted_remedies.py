@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +142,43 @@ def test_a_pasted_remedy_leads_to_what_it_says(here: Run, words: Sequence[str]) 
 @pytest.mark.parametrize("number", range(JOBS))
 def test_a_pasted_remedy_of_any_job_leads_to_what_it_says(here: Run, number: int) -> None:
     holds(here, job(number))
+
+
+def test_what_nothing_helps_says_so(here: Run, folder: Path) -> None:
+    huge = here("plan", "--machine", "T4", "--model", "405b", "--seq-len", "10000000", "-q")
+    assert (4, 1) == (huge.code, huge.hints.count("\n") + 1)
+    assert huge.hints.startswith("no machine that zerowiz knows would do, not even 16 nodes of 8")
+    (folder / "own.json").write_text('{"zero_optimization": {"stage": 2}}')
+    words = ("plan", "-q", "--machine", "4xA100-40GB", "--model", "7b")
+    own = here(*words, "--config", "own.json")
+    assert 4 == own.code
+    assert "zerowiz changes nothing of `own.json`; without `--config own.json`" in own.hints
+    assert "--gradient-checkpointing" in here(*words).hints
+
+
+LOOP = """\
+import deepspeed
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-70b-hf")
+engine, *_ = deepspeed.initialize(model=model, config="ds_config.json")
+engine.backward(engine(None).loss)
+engine.step()
+"""
+
+
+def test_what_a_script_fixes_itself_is_said_with_what_to_change(here: Run, folder: Path) -> None:
+    (folder / "loop.py").write_text(LOOP)
+    hints = here("plan", "-q", "--machine", "8xH100-80GB-SXM", "loop.py").hints.splitlines()
+    first = "change your script first: "
+    edits = {hint.partition("`: ")[0][1:]: hint.partition(first)[2] for hint in hints}
+    call = "call `model.gradient_checkpointing_enable()` in `loop.py`"
+    assert (
+        f"{call}; wrap the model with peft in `loop.py`"
+        == edits["--gradient-checkpointing --method lora"]
+    )
+    assert (
+        "load `meta-llama/Llama-2-13b-hf` in `loop.py`"
+        == edits["--model meta-llama/Llama-2-13b-hf"]
+    )
+    assert not edits["--machine 8xB300"]

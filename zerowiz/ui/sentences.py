@@ -310,6 +310,11 @@ def nothing_fits(decision: Decision) -> str:
             f" ({links(job.machine)})"
         )
     name = STRATEGIES[closest.strategy.name]
+    if closest.runs:
+        return (
+            f"only {name} fits {job.model.name} on {where}, and it is"
+            " not taken unasked where no other GPU shares the load"
+        )
     return (
         f"nothing fits {job.model.name} on {where}; the closest, {name}, {lacks}"
         if decision.constraints.stage is None

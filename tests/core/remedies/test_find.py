@@ -35,6 +35,7 @@ from zerowiz.core.workload import (
     Attention,
     Loss,
     Method,
+    Optimizer,
     Precision,
     StateDtype,
     Workload,
@@ -133,6 +134,9 @@ REFUSED: Mapping[str, Decision] = {
     "four, batched": refused(FOUR, replace(LEAN, micro_batch=32), constraints=Constraints(stage=3)),
     "fp16": refused(FAST, Workload(precision=Precision.FP16)),
     "one": refused(parse_spec("A100-40GB", TABLE)),
+    "one, and stage 3 fits": refused(
+        parse_spec("A100-80GB", TABLE), replace(LEAN, optimizer=Optimizer.ADAMW_8BIT)
+    ),
     "stage 2": refused(FAST, constraints=Constraints(stage=2)),
     "stage 2, and stage 3 fits": refused(FOUR, LEAN, constraints=Constraints(stage=2)),
     "stage and offload": refused(
@@ -318,6 +322,42 @@ def test_a_stage_that_was_set_is_dropped_where_it_is_what_blocks() -> None:
     assert {"stage": "auto"} == FOUND["stage 2, and stage 3 fits"][0].change
     assert "zero3" == FOUND["stage 2, and stage 3 fits"][0].strategy
     assert [{"stage": "auto", "offload": "auto"}] == find("stage and offload", "stage", "offload")
+
+
+def test_stage_3_is_offered_to_one_gpu_that_it_fits() -> None:
+    assert ({"stage": "3"}, "zero3") == (
+        FOUND["one, and stage 3 fits"][0].change,
+        FOUND["one, and stage 3 fits"][0].strategy,
+    )
+
+
+def test_lora_stands_before_qlora_with_what_it_needs_besides() -> None:
+    card = refused(parse_spec("RTX4090", TABLE), model=model_from_size("7b", 7 * 10**9))
+    lora, qlora, *others = [r for r in find_remedies(card, SCOPE) if "method" in r.change]
+    assert ["gradient_checkpointing", "method"] == sorted(lora.change)
+    assert ("lora", "qlora", []) == (lora.change["method"], qlora.change["method"], others)
+    assert {Expense.METHOD, Expense.PRECISION} == qlora.costs
+
+
+def test_no_cpu_rank_is_offered_weights_in_4_bits() -> None:
+    gpus = tuple(replace(gpu, free_bytes=6 * GB) for gpu in SLOW.gpus)
+    cpu = replace(SLOW, accelerator=Accelerator.CPU, gpus=gpus)
+    found = find_remedies(refused(cpu, Workload(), model=SMALL), SCOPE)
+    assert {"lora"} == {r.change["method"] for r in found if "method" in r.change}
+
+
+def test_a_host_of_two_tebibytes_is_no_first_choice() -> None:
+    one = refused(parse_spec("H100-80GB-SXM", TABLE), model=model_from_size("70b", 70 * 10**9))
+    found = find_remedies(one, SCOPE)
+    names = [max(remedy.change) for remedy in found]
+    assert names.index("host_memory") > max(names.index("machine"), names.index("method"))
+
+
+def test_a_model_that_is_hardly_smaller_is_no_remedy() -> None:
+    eight = model_from_size("8b", 8 * 10**9)
+    long = replace(LEAN, sequence_tokens=16384, gradient_checkpointing=False)
+    found = find_remedies(refused(EIGHT, long, Constraints(stage=2), model=eight), SCOPE)
+    assert ["3b"] == [remedy.change["model"] for remedy in found if "model" in remedy.change]
 
 
 def test_long_sequences_are_offered_a_loss_that_holds_no_logits() -> None:

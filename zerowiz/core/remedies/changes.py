@@ -109,6 +109,14 @@ def unpin_stage(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
         yield Attempt(change={"stage": "auto", "offload": "auto"}, job=job, constraints=free)
 
 
+def shard_one_gpu(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
+    free = constraints.stage is None and constraints.offload in {None, OffloadChoice.AUTO}
+    if job.machine.world_size == 1 and free:
+        pinned = replace(constraints, stage=3)
+        yield Attempt(change={"stage": "3"}, job=job, constraints=pinned)
+
+
 def allow_offload(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """Optimizer states and weights in host memory, where that was forbidden or is not asked for."""
     if constraints.offload is not OffloadChoice.AUTO:
@@ -163,6 +171,7 @@ KEEPING: tuple[Kind, ...] = (
     cut_loss,
     split_batch,
     recompute,
+    shard_one_gpu,
     allow_offload,
     allow_slow,
 )

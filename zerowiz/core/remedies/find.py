@@ -54,6 +54,10 @@ from zerowiz.errors import UsageError
 _MIB, _GIB = 2**20, 2**30
 # As many machines are tried before the smallest that was found.
 _NEAR = 5
+# A machine that surely does has at most so many times the memory of one that may do.
+_TIMES_AS_LARGE = 2
+# Of the parameters of a model that can be trained with a leaner step.
+_FAR_SMALLER = 0.25
 # More levels than any kind of change has.
 _MOST = 2**30
 # More than any host has.
@@ -88,6 +92,14 @@ class _Found(Struct, frozen=True, kw_only=True):
 
 def _surely(chosen: StrategyEstimate | None) -> int:
     return 0 if chosen is None else 2 if chosen.is_sure else 1
+
+
+def _at_all(chosen: StrategyEstimate | None) -> int:
+    return 0 if chosen is None else 2
+
+
+def _size_of(found: _Found) -> int:
+    return found.attempt.job.machine.free_bytes or 0
 
 
 class _Search:
@@ -139,6 +151,9 @@ class _Search:
         if found is None:
             return None
         index, best = found
+        smaller = self._first(machines[:index], _at_all)
+        if smaller is not None and _size_of(best) > _TIMES_AS_LARGE * _size_of(smaller[1]):
+            index, best = smaller
         before = (self.mildest([each]) for each in machines[max(0, index - _NEAR) : index])
         wanted = _surely(best.chosen)
         return next((each for each in before if each and _surely(each.chosen) >= wanted), best)
@@ -360,10 +375,7 @@ class _Finder:
         same = [found for kind in (*KEEPING, *ROUNDING) if (found := search.alone(kind))]
         same = same or list(search.past_slow_link(search.combined(_LEANER)))
         yield from same
-        shorter = search.alone(shorten)
-        if not same and shorter is None:
-            shorter = search.combined((*_LEANER, shorten), shorten)
-        quality = [each for each in (shorter, *self._adapters()) if each]
+        quality = [*self._shorter(leanest=not same), *self._adapters()]
         yield from quality
         leanest = not same
         others = filter(None, (self._budget(leanest=leanest), self._host(leanest=leanest)))
@@ -372,7 +384,7 @@ class _Finder:
         yield from machines
         if not (same or quality or machines):
             yield from self._smallest_machine()
-        if smaller := self._smaller():
+        if smaller := self._smaller(leanest=not same):
             yield smaller
 
     def with_edits(self, *, leanest: bool) -> Iterator[_Found]:
@@ -382,8 +394,16 @@ class _Finder:
         elif leanest:
             yield from self._on_others(leanest=True)
         yield from self._adapters()
-        if smaller := self._smaller():
+        if smaller := self._smaller(leanest=leanest):
             yield smaller
+
+    def _shorter(self, *, leanest: bool) -> Iterator[_Found]:
+        """Shorter sequences; where nothing else does, with what it takes besides."""
+        if found := self.search.alone(shorten):
+            yield found
+        elif leanest:
+            together = self.search.combined((*_LEANER, shorten), shorten)
+            yield from self.search.past_slow_link(together)
 
     def _adapters(self) -> Iterator[_Found]:
         """Adapters; where that takes more changes, adapters on quantized weights as well."""
@@ -391,8 +411,8 @@ class _Finder:
             if found := self.search.alone(kind):
                 yield found
                 return
-            if found := self.search.combined((*_LEANEST, kind), kind):
-                yield found
+            together = self.search.combined((*_LEANEST, allow_slow, kind), kind)
+            yield from self.search.past_slow_link(together)
 
     def _budget(self, *, leanest: bool) -> _Found | None:
         """More memory of each GPU, where a person set less than is free."""
@@ -434,13 +454,18 @@ class _Finder:
     def _takes(self, attempt: Attempt) -> bool:
         return self.scope.takes(attempt.change)
 
-    def _smaller(self) -> _Found | None:
-        """The largest smaller model that fits, with a leaner step where it takes that."""
+    def _smaller(self, *, leanest: bool) -> _Found | None:
+        """The largest smaller model that fits, with a leaner step where nothing else does.
+
+        Where something else does, a model that is far smaller is no remedy.
+        """
         search, table = self.search, self.scope.models()
-        base = search.most(_LEANEST, search.start)
-        models = smaller_models(base.job, base.constraints, table)
+        kinds = _LEANEST if leanest else ()
+        base = search.most(kinds, search.start)
+        least = 0.0 if leanest else _FAR_SMALLER * base.job.model.params
+        models = smaller_models(base.job, base.constraints, table, least)
         found = search.mildest(self._after(base, models))
-        return search.pruned(found, _LEANEST, search.start) if found else None
+        return search.pruned(found, kinds, search.start) if found else None
 
     def _after(self, base: Attempt, attempts: Sequence[Lazy]) -> list[Lazy]:
         """Attempts that were made of the job after a change; those that reach the ranks."""

@@ -17,21 +17,28 @@ _SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
 _SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
 
 
+# Of a model's parameters; one that is hardly smaller is no remedy.
+_AT_MOST = 0.8
+
+
 def smaller_models(
-    job: PlanInput, constraints: Constraints, table: Sequence[KnownModel]
+    job: PlanInput,
+    constraints: Constraints,
+    table: Sequence[KnownModel],
+    at_least_params: float = 0,
 ) -> list[Lazy]:
     """The job with each smaller model, the largest first; a model is built when it is asked for."""
+    params = range(int(at_least_params), int(_AT_MOST * job.model.params))
     if job.model.source is ModelSource.SIZE:
         return [
-            partial(
-                _with_model, name, partial(model_from_size, name, int(params)), job, constraints
-            )
-            for name, params in zip(_SIZES, _SIZE_PARAMS, strict=True)
-            if params < job.model.params
+            partial(_with_model, name, partial(model_from_size, name, int(size)), job, constraints)
+            for name, size in zip(_SIZES, _SIZE_PARAMS, strict=True)
+            if int(size) in params
         ]
     return [
         partial(_with_model, row.id, row.build, job, constraints)
         for row in find_siblings(job.model, table)
+        if row.params in params
     ]
 
 
