@@ -1,7 +1,7 @@
 """Decide; where nothing fits and a person is there, let them choose what to change."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -213,6 +213,14 @@ _BY_CONFIG = frozenset(
 )
 
 
+# What a script has to do for a setting that it neither shows nor takes.
+_EDITS: Mapping[tuple[str, object], str] = {
+    ("loss", "liger"): "let liger-kernel compute the loss",
+    ("loss", "chunked"): "compute the loss in chunks",
+    ("attention", "sdpa"): 'load the model with `attn_implementation="sdpa"`',
+}
+
+
 class _Finding:
     """Finds what would help a plan, each as it would be if it were typed."""
 
@@ -317,17 +325,14 @@ class _Finding:
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
         path = "" if self.facts is None else self.facts.path
-        edits = [
+        return "; ".join(
             self._edit_of(name, value, path)
             for name, value in remedy.change.items()
             if not self._reaches({name: value})
-        ]
-        return "; ".join(filter(None, edits)) or (
-            f"make `{path}` train with `{remedies_text.options(remedy)}`"
         )
 
-    def _edit_of(self, name: str, value: int | str | bool, path: str) -> str | None:
-        """What to change in the script for one setting; None where the option does it."""
+    def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:
+        """What to change in the script for one setting."""
         trains_adapters = self.facts is not None and self.facts.trains_adapters
         by_call = self.request.handover.integration is not Integration.HF
         if name == "method" and not trains_adapters:
@@ -340,7 +345,7 @@ class _Finding:
             self._request({name: value})
         except ZerowizError as error:
             return error.hints[0] if error.hints else error.message
-        return None
+        return _EDITS.get((name, value), f"train as `${name} {value}` says") + f" in `{path}`"
 
     def _request(self, change: Change) -> Request:
         """The job with a change typed.

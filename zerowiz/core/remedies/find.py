@@ -57,7 +57,7 @@ _NEAR = 5
 # A machine that surely does has at most so many times the memory of one that may do.
 _TIMES_AS_LARGE = 2
 # Of the parameters of a model that can be trained with a leaner step.
-_FAR_SMALLER = 0.25
+_FAR_SMALLER = 0.1
 # More levels than any kind of change has.
 _MOST = 2**30
 # More than any host has.
