@@ -290,11 +290,11 @@ TOO_BIG = ("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "20
 def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal(*TOO_BIG)
-    person.reply(REMEDY, "4xH100" + ENTER)
+    person.reply(REMEDY, "4xA100-80" + ENTER)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
-    written = json.loads((script.parent / "ds_config_zero1.plan.json").read_text())
-    assert "NVIDIA H100 NVL" == written["machine"]["gpus"][0]["name"]
+    written = json.loads((script.parent / "ds_config_zero3.plan.json").read_text())
+    assert "NVIDIA A100-SXM4-80GB" == written["machine"]["gpus"][0]["name"]
 
 
 def test_stopping_at_the_remedies_is_no_error_and_writes_nothing(
