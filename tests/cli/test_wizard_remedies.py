@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, Run, Terminal
+from cli.harness import ENTER, ESCAPE, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -128,7 +128,8 @@ def take(terminal: Open, typed: str, *words: str) -> list[str]:
     last = "Launch now?" if "cpu" in words else "Write the files?"
     person.reply(last, "write the files" + ENTER)
     assert 0 == person.end(), person.text
-    _, _, rest = person.text.partition("next: ")
+    then = "next" if "cpu" in words else "next, on the other machine"
+    _, _, rest = person.text.partition(f"{then}: ")
     return shlex.split(rest.partition("\nthe same")[0].replace("\\\n", " "))
 
 
@@ -152,6 +153,25 @@ def test_the_printed_line_launches_what_was_taken(
     launched = plan["command"][plan["command"].index("train_hf.py") + 1 :]
     assert ["--max_steps", "3", *added] == launched[: 2 + len(added)]
     assert {each["setting"] for each in plan["settled"]} == remedy.keys()
+
+
+def test_esc_undoes_a_remedy_and_another_machine_is_named_with_what_is_written(
+    terminal: Open, hf: Path
+) -> None:
+    person = terminal("init", *A100, HF)
+    first = "> --micro-batch 2"
+    for undone in ("--precision", "--host-memory"):
+        person.reply(first, undone + ENTER)
+        person.reply("Write the files?", ESCAPE)
+    person.reply(first, "--machine 8x" + ENTER)
+    person.reply("Write the files?", ENTER)
+    assert 0 == person.end(), person.text
+    assert "Run it on 8 x NVIDIA A100-SXM4-40GB, in a copy of this folder" in person.text
+    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    assert STEP == step(written)
+    assert (8, "zero3") == (len(written["machine"]["gpus"]), written["chosen"])
+    # What was undone leaves no trace.
+    assert 1 == person.text.count(REMEDY)
 
 
 def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repeats_it(

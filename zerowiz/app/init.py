@@ -8,8 +8,8 @@ from zerowiz.app.ask.command import Command, understand_command
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.ask.person import Person
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
-from zerowiz.app.decide.decision import decide_or_back, decide_with
 from zerowiz.app.decide.plan_files import losses_shown
+from zerowiz.app.decide.remedies import Remedying, decide_with
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
@@ -219,22 +219,26 @@ def _decide_and_finish(
     job = wizard.job(answers, reporter)
     if job.facts is not None:
         check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
-    plan = decide_or_back(
-        person,
-        job.options,
-        job.machine,
-        job.facts,
-        command.script_args,
-        reporter,
-        can_go_back=bool(answers.given),
-    )
-    if isinstance(plan, Back):
-        return plan
-    planned = plan_written(command, job.script, job.facts, plan, wanted, reporter)
-    if plan.options.dry_run:
-        return planned
-    can = can_change(wizard, answers)
-    finish = Finish(
-        command, wanted, wizard, answers, can_change=can, reporter=reporter, person=person
-    )
-    return finish.run(planned)
+    remedying = Remedying(person, job.facts, command.script_args, reporter)
+    can_go_back = bool(answers.given)
+    plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
+    while True:
+        if isinstance(plan, Back):
+            return plan
+        planned = plan_written(command, job.script, job.facts, plan, wanted, reporter)
+        if plan.options.dry_run:
+            return planned
+        finish = Finish(
+            command,
+            wanted,
+            wizard,
+            answers,
+            can_change=can_change(wizard, answers),
+            can_go_back=can_go_back or remedying.can_undo,
+            reporter=reporter,
+            person=person,
+        )
+        outcome = finish.run(planned)
+        if outcome is not Back.BACK or not remedying.can_undo:
+            return outcome
+        plan = remedying.undo(can_go_back=can_go_back)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from zerowiz.app.ask.person import Person
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
@@ -15,11 +14,10 @@ from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, decide, find_way
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
-from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.from_size import parse_size
-from zerowiz.core.remedies.remedy import Change, Expense, Remedy, make_remedy, worth_offering
+from zerowiz.core.remedies.remedy import Change, Remedy, make_remedy, worth_offering
 from zerowiz.core.script import Convention, ScriptFacts, check_method, settle
 from zerowiz.core.search.cover import Evaluator, split_batch
 from zerowiz.core.search.freedom import Freedom, Objective
@@ -27,7 +25,7 @@ from zerowiz.core.search.search import Search, search
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
-from zerowiz.errors import DeclinedError, NothingFitsError, UsageError, ZerowizError
+from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.model.known_models import read_known_models
@@ -355,7 +353,7 @@ class _Finding:
         """
         job, facts = self.request.job, self.facts
         changed = with_plain(self.options, change)
-        machine = _machine_of(changed, change, job.machine)
+        machine = machine_of(changed, change, job.machine)
         model = job.model
         if "model" in change:
             known = (row for row in read_known_models() if row.id == change["model"])
@@ -373,7 +371,7 @@ def _nodes_of(spec: object) -> int:
     return int(nodes) if len(several) > 1 and several[0].isdecimal() else 1
 
 
-def _machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
+def machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     """The machine that was read once, with other links or another one where the change says so."""
     if "machine" in change:
         return find_machine(changed, os.environ)
@@ -443,142 +441,3 @@ def require_strategy(plan: Plan) -> Strategy:
         hints = hints or [remedies_text.none_found(own)]
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
-
-
-def takeable(plan: Plan) -> tuple[Remedy, ...]:
-    """The remedies that a person can take here.
-
-    What only the script can change is none of them, nor for a job on this machine another machine.
-    """
-    hardware = frozenset({Expense.GPUS, Expense.HOST_MEMORY})
-    here = is_here(plan.request.job.machine)
-    return tuple(
-        remedy
-        for remedy in plan.remedies
-        if remedy.edit is None and not (here and hardware & remedy.costs)
-    )
-
-
-_STOP = Choice(value="stop", title="stop here", detail="nothing is written")
-
-
-def remedy_question(plan: Plan) -> Question | None:
-    """Which remedy a person takes; None where something fits, or none can be taken here."""
-    remedies = takeable(plan)
-    if plan.strategy is not None or not remedies:
-        return None
-    listed = [
-        Choice(
-            value=str(index), title=remedies_text.options(each), detail=remedies_text.outcome(each)
-        )
-        for index, each in enumerate(remedies)
-    ]
-    return Question(
-        key="remedy",
-        flag="$stage",
-        text="Nothing fits yet. What do you want to change?",
-        why="Each change was planned again: it leads to what stands beside it.",
-        more="Slower and faster compare with the job as it is, if it did fit. What costs nothing"
-        " but time comes first, then what costs precision, then hardware, then another model.",
-        default="0",
-        kind=AnswerKind.CHOICE,
-        choices=(*listed, _STOP),
-    )
-
-
-def _beyond(plan: Plan) -> list[str]:
-    """What would help, and cannot be done here."""
-    here = takeable(plan)
-    others = [remedies_text.hint(each) for each in plan.remedies if each not in here]
-    return ["What would help, and cannot be chosen here:", *others] if others else []
-
-
-def take_remedy(
-    plan: Plan, answer: str, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
-) -> tuple[Plan, Machine]:
-    """The plan after a remedy was taken, and the machine that it is for.
-
-    Args:
-        plan: Without a strategy.
-        answer: To `remedy_question`.
-        machine: That of the plan.
-        facts: What the script shows.
-        script_args: The words after it.
-
-    Raises:
-        ZerowizError: The job cannot be so.
-    """
-    change = takeable(plan)[int(answer)].change
-    changed = with_plain(plan.options, change)
-    machine = _machine_of(changed, change, machine)
-    return plan_options(changed, machine, facts, script_args), machine
-
-
-def _listed(plan: Plan) -> tuple[Remedy, ...]:
-    """The remedies that are listed beside the table: where nothing fits they are asked for next.
-
-    Without a person the error names them.
-    """
-    return () if plan.strategy is None else plan.remedies
-
-
-def decide_with(
-    person: Person | None,
-    options: Options,
-    machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
-    reporter: Reporter,
-) -> Plan:
-    """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
-    while True:
-        decided = decide_or_back(
-            person, options, machine, facts, script_args, reporter, can_go_back=False
-        )
-        if not isinstance(decided, Back):
-            return decided
-
-
-def decide_or_back(
-    person: Person | None,
-    options: Options,
-    machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
-    reporter: Reporter,
-    *,
-    can_go_back: bool = True,
-) -> Plan | Back:
-    """The same for a person who came from another question.
-
-    Going back undoes the remedy that was taken last; where there is none it is the answer.
-
-    Raises:
-        DeclinedError: The person takes none of the remedies.
-    """
-    plan = plan_options(options, machine, facts, script_args, reporter)
-    note_basis(plan, reporter)
-    if facts is not None:
-        reporter.script(facts)
-    reporter.decision(plan.decision, _listed(plan))
-    taken: list[tuple[Plan, Machine]] = []
-    while person and (question := remedy_question(plan)) is not None:
-        person.tell(_beyond(plan))
-        answer = person.ask(question, can_go_back=bool(taken) or can_go_back)
-        if isinstance(answer, Back):
-            if not taken:
-                return answer
-            plan, machine = taken.pop()
-            continue
-        if answer == _STOP.value:
-            raise DeclinedError("nothing was written")
-        before = plan, machine
-        try:
-            plan, machine = take_remedy(plan, answer, machine, facts, script_args)
-        except ZerowizError as error:
-            person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
-            continue
-        taken.append(before)
-        reporter.decision(plan.decision, _listed(plan))
-    note_settled(plan, reporter)
-    return plan

@@ -18,8 +18,9 @@ from zerowiz.app.ask.script import (
     find_script,
     read_found,
 )
-from zerowiz.app.decide.decision import Plan, decide_with, require_strategy
+from zerowiz.app.decide.decision import Plan, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
+from zerowiz.app.decide.remedies import decide_with
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.preflight import check_start

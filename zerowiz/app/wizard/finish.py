@@ -43,6 +43,7 @@ class Finish:
         wizard: Knows the answers' script.
         answers: All of them.
         can_change: Whether there are answers that could be others.
+        can_go_back: Whether there is a question before.
         reporter: Hears what may go wrong.
         person: Answers.
     """
@@ -55,11 +56,13 @@ class Finish:
         answers: Answers,
         *,
         can_change: bool,
+        can_go_back: bool,
         reporter: LaunchReporter,
         person: Person,
     ) -> None:
         self._command, self._wanted, self._wizard, self._answers = command, wanted, wizard, answers
-        self._can_change, self._reporter, self._person = can_change, reporter, person
+        self._can_change, self._can_go_back = can_change, can_go_back
+        self._reporter, self._person = reporter, person
         self._let_go: set[str] = set()
 
     def run(self, planned: InitPlan) -> InitPlan | LastAnswer | Back:
@@ -94,7 +97,7 @@ class Finish:
             can_launch=can_launch,
             default=default,
             can_change=self._can_change,
-            can_go_back=bool(self._answers.given),
+            can_go_back=self._can_go_back,
         )
 
     def _can_launch(self, planned: InitPlan) -> bool:
