@@ -179,13 +179,23 @@ class Terminal:
         """The screen, without the empty lines at its end."""
         return "\n".join(self.lines).rstrip()
 
+    def _works(self) -> bool:
+        """Whether the program computes, or waits for a core to do it: more may come."""
+        try:
+            stats = [
+                each.read_text() for each in Path(f"/proc/{self.child.pid}/task").glob("*/stat")
+            ]
+        except OSError:  # a thread has just ended
+            return True
+        return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
+
     def _look(self) -> bool:
         """Take in what came; whether more may come."""
         self.quiet = False
         try:
             got = self.child.read_nonblocking(65536, timeout=0.05)
         except pexpect.TIMEOUT:
-            self.quiet = True
+            self.quiet = not self._works()
             return True
         except pexpect.EOF:
             return False
@@ -210,9 +220,11 @@ class Terminal:
         self.quiet = False
 
     def settle(self) -> None:
-        """Read on until nothing comes for a moment."""
+        """Read on until the program waits for keys: nothing came for a moment, and it computes nothing."""
+        until = time.monotonic() + _PATIENCE_SECONDS
         while not self.quiet:
             assert self._look(), f"it ended:\n{self.text}"
+            assert time.monotonic() < until, f"it never waits:\n{self.text}"
 
     def end(self, patience_seconds: float = _PATIENCE_SECONDS) -> int:
         """Wait for the end; the exit code."""
