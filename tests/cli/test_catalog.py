@@ -142,7 +142,7 @@ def test_every_machine_is_asked_where_all_are(here: Run) -> None:
     result = here(*ALL)
     assert 0 == result.code
     head, *rows = result.stdout.partition("machine ")[2].splitlines()
-    assert ["strategy", "verdict", "peak", "room", "step", "(step)", "tokens/s"] == head.split()
+    assert ["strategy", "verdict", "peak", "headroom", "step", "(step)", "tokens/s"] == head.split()
     assert [row for row in rows if row.startswith("2xH100-80GB ")]
     assert "more machines fit: list them all with `--json`." in result.stdout
     assert re.search(

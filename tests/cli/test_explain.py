@@ -61,7 +61,7 @@ def test_explain_says_where_the_rate_of_pcie_enters(here: Run) -> None:
 
 def test_explain_shows_what_each_phase_holds_with_its_formula(here: Run) -> None:
     text = here(*JOB, "--explain").stdout.partition("Memory of each GPU with zero3")[2]
-    rows = table_of(text, "c context\n")
+    rows = table_of(text, "c=context\n")
     assert {row[0] for row in rows} == {"model", "init", "forward", "backward", "step"}
     assert ["init", "master weights", "13.0", "4 P"] in rows
 

@@ -85,7 +85,7 @@ OWN = {
     "init": {"--slurm", "--launch", "--no-script"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
-        *("--html", "--svg"),
+        *("--html", "--svg", "--compare"),
     },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),

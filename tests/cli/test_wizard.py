@@ -350,7 +350,9 @@ def test_no_line_is_cut_inside_a_word_at_80_columns(
     person.end()
     piped = process(*words)
     whole = set((piped.stdout + piped.stderr).split())
-    shown = [word for line in person.lines for word in line.split() if word != "\\"]
+    # A bar is as long as the terminal lets it be.
+    lines = [line for line in person.lines if "│" not in line]
+    shown = [word for line in lines for word in line.split() if word != "\\"]
     # The port, temporary names and what is free just now differ from run to run.
     broken = [word for word in shown if word not in whole and not re.search(r"\d", word)]
     assert [] == broken

@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> None:
     words = [
         *map(sentences.reason, Reason),
-        *map(sentences.question, FlowchartQuestion),
+        *(sentences.question(each, None) for each in FlowchartQuestion),
         *(sentences.VERDICTS[verdict] for verdict in Verdict),
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
         *map(sentences.assumption, Assumption),

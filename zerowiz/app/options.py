@@ -187,6 +187,15 @@ def with_recorded(options: Options, recorded: Mapping[str, object]) -> Options:
     return with_plain(options, {silent[k]: v for k, v in recorded.items() if k in silent})
 
 
+_DEFAULTS = structs.asdict(Options())
+
+
+def changed_by(options: Options, changes: Options) -> Options:
+    """The options with what others say that is not their default."""
+    said = structs.asdict(changes).items()
+    return replace(options, **{name: value for name, value in said if value != _DEFAULTS[name]})
+
+
 def with_plain(options: Options, values: Mapping[str, object]) -> Options:
     """The options with plain values, such as JSON has, put into these fields.
 

@@ -11,6 +11,7 @@ from msgspec.structs import fields
 
 from zerowiz.app.options import Options, choices_of, kind_of, rows
 from zerowiz.cli.completion import complete_setting
+from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.synonyms import canonical_choice
 
@@ -69,7 +70,7 @@ def option_of(row: SettingRow, kind: type = object) -> typer.models.OptionInfo:
         rich_help_panel=row.panel.value,
         show_default=False,
         parser=partial(_choice, row, choices) if choices else None,
-        metavar=f"[{'|'.join(choices)}]" if choices else None,
+        metavar=f"[{'|'.join(choices)}]" if choices else row.value,
         autocompletion=complete_setting(row, choices),
     )
 
@@ -85,3 +86,22 @@ def _choice(row: SettingRow, choices: Sequence[str], said: str) -> str:
         return word
     listed = ", ".join(f"'{choice}'" for choice in choices)
     raise WrongChoiceError(f"'{said}' is not one of {listed}.", row.on, word, choices)
+
+
+def read_options(words: Sequence[str], command: str) -> Options:
+    """The options that words say, as a command takes them.
+
+    Args:
+        words: Options and their values, nothing else.
+        command: Whose options they are, for errors.
+    """
+    found: list[Options] = []
+
+    @takes_options
+    def gather(options: Options) -> None:
+        found.append(options)
+
+    app = typer.Typer(add_completion=False)
+    app.command(cls=PlainCommand)(gather)
+    typer.main.get_command(app).main(list(words), command, standalone_mode=False)
+    return found[0]

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
@@ -21,7 +21,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_json, write_plan
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.plan_words import CHOSEN, PlanCommand
 from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
@@ -46,38 +46,19 @@ class Shown(Struct, frozen=True, kw_only=True):
     svg: Path | None
 
 
-# What `--explain` is without a value.
-_CHOSEN = "chosen"
-
-
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
     """The strategy that is explained: the chosen one, or the one that is named.
 
     Raises:
         UsageError: There is no such strategy.
     """
-    if name == _CHOSEN:
+    if name == CHOSEN:
         return decision.chosen
     strategy = find_strategy(name)
     if strategy is None:
         names = ", ".join(each.name for each in STRATEGIES)
         raise UsageError(f"`$explain {name}`: there is no such strategy", f"use one of {names}")
     return decision.of(strategy)
-
-
-class PlanCommand(PlainCommand):
-    """The command whose `--explain` may stand without a value."""
-
-    # click's context is typer's own or click's, by typer's release.
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
-        """Give it a value, where the word behind it is not one."""
-        own, script = self.split_words(ctx, args)
-        given: list[str] = []
-        for place, word in enumerate(own):
-            behind = next(iter(own[place + 1 :]), None)
-            bare = word == settings.EXPLAIN.flag and find_strategy(behind or "") is None
-            given.append(f"{word}={_CHOSEN}" if bare else word)
-        return super().parse_args(ctx, [*given, *script])
 
 
 @takes_options
@@ -100,12 +81,18 @@ def plan(
     limits: Annotated[bool, option_of(settings.LIMITS)] = False,
     html: Annotated[Path | None, option_of(settings.HTML)] = None,
     svg: Annotated[Path | None, option_of(settings.SVG)] = None,
+    compare: Annotated[str | None, option_of(settings.COMPARE)] = None,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )
+    if compare is not None:
+        from zerowiz.cli.compare import compare_plans  # noqa: PLC0415 - most plans stand alone
+
+        compare_plans(script, args or (), options, compare, reporter)
+        return
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
         shown = Shown(explain=explain, limits=limits, is_verbose=verbose, html=html, svg=svg)
@@ -144,6 +131,8 @@ def _show_plan(
         found = result.decided.search
         if found is not None and options.objective is not Objective.FLOWCHART:
             choice.search(found, options.objective, sys.stdout)
+        elif found is not None and shown.is_verbose:
+            choice.candidates(found, sys.stdout)
         if largest is not None:
             choice.limits(largest, decision.job, sys.stdout)
         if explained is not None:

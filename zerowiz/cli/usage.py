@@ -30,20 +30,6 @@ class PlainCommand(TyperCommand):
     """A command whose help is plain lines under headings, in a pipe as in a terminal."""
 
     # click's context and formatter are typer's own or click's, by typer's release.
-    def split_words(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401 - as said above
-        """The words up to the script, and the script with the words after it."""
-        params: list[Any] = self.get_params(ctx)
-        takes_value = {
-            name: not param.is_flag
-            for param in params
-            if param.param_type_name == "option"
-            for name in (*param.opts, *param.secondary_opts)
-        }
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            place += 2 if takes_value.get(args[place], False) else 1
-        return args[:place], args[place:]
-
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The options under their panels' names, in the order they are declared."""
         panels: dict[str, list[tuple[str, str]]] = {}

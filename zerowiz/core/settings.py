@@ -28,6 +28,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """On zerowiz's command line; a switch that can be off has both: `--packing/--no-packing`."""
     help: str
     panel: Panel
+    value: str | None = None
+    """What stands behind the flag in `--help`, where its type does not say enough."""
     short: str | None = None
     """A second spelling of one letter: `-y`."""
     assumed: str | None = None
@@ -190,8 +192,15 @@ LIMITS = SettingRow(
     help="Show the largest micro-batch and the longest sequence that fit",
     panel=Panel.OUTPUT,
 )
+COMPARE = SettingRow(
+    flag="--compare",
+    help="Compare with a plan that differs by these: --compare --machine 8xH100-80GB",
+    value="<options>...",
+    panel=Panel.OUTPUT,
+)
 EXPLAIN = SettingRow(
     flag="--explain",
+    value="[<strategy>]",
     help="Show what takes time and memory, of the choice or of a strategy: zero2",
     panel=Panel.OUTPUT,
 )

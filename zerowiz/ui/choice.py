@@ -10,8 +10,11 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.core.search.limits import Limit
 from zerowiz.core.search.search import Search
 from zerowiz.core.workload import Workload
+from zerowiz.ui.pictures.speed import speed
 from zerowiz.ui.remedies import STRATEGIES
-from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.fold import columns_of
+from zerowiz.ui.text.lines import draw
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, seconds, small
 
 
@@ -145,13 +148,21 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
     # Without a column that tells them apart, two rows could look the same.
     kernels = {(each.workload.attention, each.workload.loss) for each in front}
     named = ("kernels",) if len(kernels) > 1 else ()
-    table = grid(
-        stream, "strategy", "batch", "checkpointing", *named, "room", "time", "tokens/s", ""
-    )
-    for each in front:
-        table.add_row(*_row(each, is_chosen=each == choice, names_kernels=bool(named)))
-    print_table(table, stream)
+    headings = ("strategy", "batch", "ckpt", *named, "headroom", "time", "tokens/s", "")
+    rows = [_row(each, is_chosen=each == choice, names_kernels=bool(named)) for each in front]
+    show_rows(stream, headings, rows, ("tokens/s", "kernels", "ckpt", "headroom"))
     say(stream, f"Why      {_why_taken(found, choice)}", hang=_LABEL_COLUMNS)
+    candidates(found, stream)
+
+
+def candidates(found: Search, stream: TextIO) -> None:
+    """Every candidate that fits, by its time and its headroom."""
+    if found.choice is None:
+        return
+    picture = speed(found.candidates, found.choice, columns_of(stream))
+    if picture:
+        stream.write("\n")
+        draw(picture, stream)
 
 
 # `Chosen   `, as the rest of a plan.
@@ -210,15 +221,18 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         f" sequence with micro-batch {step.micro_batch}, that fit, without and with gradient"
         " checkpointing:",
     )
-    table = grid(stream, "strategy", "batch", "with", "tokens", "with")
-    for plain, recomputed in zip(found[::2], found[1::2], strict=True):
-        both = (plain, recomputed)
-        table.add_row(
+    rows = [
+        (
             plain.strategy.name,
-            *(str(each.micro_batch or "-") for each in both),
-            *(f"{each.sequence_tokens or '-'}{'*' if each.by_positions else ''}" for each in both),
+            *(str(each.micro_batch or "-") for each in (plain, recomputed)),
+            *(
+                f"{each.sequence_tokens or '-'}{'*' if each.by_positions else ''}"
+                for each in (plain, recomputed)
+            ),
         )
-    print_table(table, stream)
+        for plain, recomputed in zip(found[::2], found[1::2], strict=True)
+    ]
+    show_rows(stream, ("strategy", "batch", "with", "tokens", "with"), rows)
     if any(each.by_positions for each in found):
         say(
             stream,

@@ -5,11 +5,13 @@ from typing import TextIO
 
 from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
-from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink
 from zerowiz.core.machine.network import Network, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, PcieSlot
 from zerowiz.ui import sentences
-from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.pictures.links import links
+from zerowiz.ui.text.fold import columns_of
+from zerowiz.ui.text.lines import draw
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import gib, mib, small
 
 _UNKNOWN = "-"
@@ -23,7 +25,7 @@ def machine(value: Machine, stream: TextIO) -> None:
     _gpu_table(value, stream)
     if value.links:
         stream.write("\n")
-        _matrix(value, stream)
+        draw(links(value, columns_of(stream)), stream)
     stream.write("\n")
     for label, words in _facts(value):
         say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
@@ -61,19 +63,13 @@ def host(
 
 def _gpu_table(value: Machine, stream: TextIO) -> None:
     if value.accelerator is Accelerator.CPU:
-        table = grid(stream, "rank", "name", "share", "free")
-        for rank in value.gpus:
-            table.add_row(rank.label, rank.name, gib(rank.total_bytes), gib(rank.free_bytes))
-        print_table(table, stream)
+        ranks = [(r.label, r.name, gib(r.total_bytes), gib(r.free_bytes)) for r in value.gpus]
+        show_rows(stream, ("rank", "name", "share", "free"), ranks, ("name",))
         return
-    table = grid(stream, "GPU", "name", "total", "reserved", "free", "PCIe", "cc", "ECC", "NUMA")
-    for gpu in value.gpus:
-        table.add_row(*_gpu_row(gpu))
-    # At a narrow terminal the name gives way, the numbers do not.
-    table.columns[1].no_wrap = False
-    for lost in value.left_out:
-        table.add_row(str(lost.index), "(left out)", *[_UNKNOWN] * 7)
-    print_table(table, stream)
+    headings = ("GPU", "name", "total", "reserved", "free", "PCIe", "cc", "ECC", "NUMA")
+    rows = [_gpu_row(gpu) for gpu in value.gpus]
+    rows += [(str(lost.index), "(left out)", *[_UNKNOWN] * 7) for lost in value.left_out]
+    show_rows(stream, headings, rows, ("NUMA", "ECC", "cc", "PCIe", "reserved", "total", "name"))
     for gpu in value.gpus:
         for process in gpu.processes:
             held = f"GPU {gpu.label}: {process.name or 'unnamed'} (pid {process.pid}) holds"
@@ -105,24 +101,6 @@ def _slot(slot: PcieSlot) -> str:
 
 def _now_of(now: int | None, most: int) -> str:
     return str(most) if now in (None, most) else f"{now}/{most}"
-
-
-def _matrix(value: Machine, stream: TextIO) -> None:
-    """As `nvidia-smi topo -m` draws it."""
-    by_pair = {link.pair: link for link in value.links}
-    indices = [gpu.index for gpu in value.gpus]
-    table = grid(stream, "", *(f"GPU{index}" for index in indices))
-    for row in indices:
-        table.add_row(f"GPU{row}", *(_word(by_pair, row, column) for column in indices))
-    print_table(table, stream)
-
-
-def _word(by_pair: dict[tuple[int, int], PairLink], row: int, column: int) -> str:
-    low, high = sorted((row, column))
-    if row == column:
-        return "X"
-    link = by_pair.get((low, high))
-    return UNKNOWN_WORD if link is None else link.word
 
 
 def _facts(value: Machine) -> Iterator[tuple[str, str]]:

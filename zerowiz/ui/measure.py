@@ -9,7 +9,7 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.measure.row import HOST_MEMORY, Comparison
 from zerowiz.core.measure.timing import ComparedStep
-from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, seconds
 
 _VERDICTS = {
@@ -91,11 +91,14 @@ def _message(reading: dict[str, Any]) -> int:
 def comparison(comparison: Comparison, stream: TextIO) -> None:
     """The phases, the peak and the verdict."""
     say(stream, _run_line(comparison), "In GiB, of rank 0")
-    table = grid(stream, "", "predicted", "measured", "error")
-    for each in (*comparison.phases, comparison.peak):
-        words = (_size(each.predicted_bytes), _size(each.measured_bytes), _percent(each.error))
-        table.add_row(each.name.replace("_", " "), *words)
-    print_table(table, stream)
+    rows = [
+        (
+            each.name.replace("_", " "),
+            *(_size(each.predicted_bytes), _size(each.measured_bytes), _percent(each.error)),
+        )
+        for each in (*comparison.phases, comparison.peak)
+    ]
+    show_rows(stream, ("", "predicted", "measured", "error"), rows)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = f"predicted: {said}" if comparison.verdict else f"not predicted: {said}"
     verdict = f"Verdict  {predicted}; {outcome(comparison)}"
@@ -109,21 +112,23 @@ def ended(comparison: Comparison, number: int, total: int) -> str:
     return f"{number} of {total}: {comparison.row['id']} {outcome(comparison)}{took}"
 
 
+def _candidate(comparison: Comparison) -> tuple[str, ...]:
+    peak, step = comparison.fullest, comparison.step
+    predicted, measured = step.predicted, step.measured
+    return (
+        str(comparison.row["id"]),
+        *(_size(peak.predicted_bytes), _size(peak.measured_bytes), _percent(peak.error)),
+        "?" if predicted is None else f"{predicted.expected_seconds:.3g}",
+        "?" if measured is None else f"{measured.seconds:.3g}",
+        _percent(step.error),
+    )
+
+
 def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     """Every candidate that has ended, the fastest first: predicted beside measured."""
     headings = ("predicted", "peak in GiB", "error", "predicted", "step in s", "error")
-    table = grid(stream, "strategy", *headings)
-    for each in sorted(comparisons, key=_took):
-        peak, step = each.fullest, each.step
-        predicted, measured = step.predicted, step.measured
-        table.add_row(
-            str(each.row["id"]),
-            *(_size(peak.predicted_bytes), _size(peak.measured_bytes), _percent(peak.error)),
-            "?" if predicted is None else f"{predicted.expected_seconds:.3g}",
-            "?" if measured is None else f"{measured.seconds:.3g}",
-            _percent(step.error),
-        )
-    print_table(table, stream)
+    rows = [_candidate(each) for each in sorted(comparisons, key=_took)]
+    show_rows(stream, ("strategy", *headings), rows, ("predicted", "error"))
     say(stream, *(line for each in comparisons for line in _bus_lines(each)))
     say(stream, *(f"{each.row['id']}: {outcome(each)}" for each in comparisons if not each.ok))
 

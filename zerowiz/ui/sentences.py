@@ -17,7 +17,7 @@ from zerowiz.core.memory.vllm import VllmShare
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script import Binding, Convention, ScriptFacts, Settled
 from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Reference, Trainer, Workload
 from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text.units import (
@@ -36,6 +36,10 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FAST_INTERCONNECT: "Is the interconnect fast?",
     FlowchartQuestion.FITS_ZERO3: "Does it fit with ZeRO-3?",
     FlowchartQuestion.FITS_OFFLOAD: "Does it fit with offload?",
+}
+_OFFLOADS: Mapping[Offload, str] = {
+    Offload.OPTIMIZER: "With the optimizer offloaded?",
+    Offload.ALL: "With everything offloaded?",
 }
 
 _LINKS: Mapping[LinkClass, str] = {
@@ -161,8 +165,10 @@ def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
     return [each for each in uncertain if each.strategy.name in asked]
 
 
-def question(value: FlowchartQuestion) -> str:
-    """A question of the flowchart."""
+def question(value: FlowchartQuestion, about: Strategy | None) -> str:
+    """A question of the flowchart; of offload it names what is offloaded."""
+    if value is FlowchartQuestion.FITS_OFFLOAD and about is not None:
+        return _OFFLOADS[about.offload]
     return _QUESTIONS[value]
 
 

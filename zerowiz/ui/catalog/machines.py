@@ -8,10 +8,12 @@ from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
-from zerowiz.ui.text.table import grid, has_room, print_table, say
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, count, hours, money, seconds
 
 _UNKNOWN = "-"
+# What can be seen of one machine's own plan leaves first.
+_LEAVING = ("(step)", "peak", "headroom", "ckpt", "batch", "step", "verdict", "strategy")
 # A table that is looked over, not searched.
 _MOST_ROWS = 30
 
@@ -26,30 +28,29 @@ def machines(found: Offers, job: PlanInput, prices: PriceList, stream: TextIO) -
 
 
 def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
-    wide, timed = has_room(stream), any(offer.run for offer in found.offers)
+    timed = any(offer.run for offer in found.offers)
     split, mixed = _splits(found), _mixes_checkpointing(found)
     priced = any(offer.price_per_hour is not None for offer in found.offers)
     headings = (
-        *("machine", "strategy", "verdict", "peak", "room"),
+        *("machine", "strategy", "verdict", "peak", "headroom"),
         *(("batch",) if split else ()),
         *(("ckpt",) if mixed else ()),
-        "step",
-        *(("(step)",) if wide else ()),
-        "tokens/s",
+        *("step", "(step)", "tokens/s"),
         *(("time",) if timed else ()),
         *(("cost",) if priced else ()),
     )
-    table = grid(stream, *headings)
-    for offer in found.offers[:_MOST_ROWS]:
-        table.add_row(
+    rows = [
+        (
             *_machine(offer),
             *((split_of(offer.workload),) if split else ()),
             *((_checkpointing(offer),) if mixed else ()),
-            *_speed(offer, wide=wide),
+            *_speed(offer),
             *((_time(offer),) if timed else ()),
             *((_cost(offer, prices.currency),) if priced else ()),
         )
-    print_table(table, stream)
+        for offer in found.offers[:_MOST_ROWS]
+    ]
+    show_rows(stream, headings, rows, _LEAVING)
 
 
 def _machine(offer: Offer) -> tuple[str, ...]:
@@ -77,13 +78,12 @@ def _checkpointing(offer: Offer) -> str:
     return "yes" if offer.workload.gradient_checkpointing else "no"
 
 
-def _speed(offer: Offer, *, wide: bool) -> tuple[str, ...]:
+def _speed(offer: Offer) -> tuple[str, ...]:
     time = offer.chosen.step_time
     if time is None:
-        return (_UNKNOWN,) * (3 if wide else 2)
+        return (_UNKNOWN,) * 3
     bounds = f"({seconds(time.low_seconds)} to {seconds(time.high_seconds)})"
-    interval = (bounds,) if wide else ()
-    return (seconds(time.expected_seconds), *interval, f"{time.tokens_per_s:,.0f}")
+    return (seconds(time.expected_seconds), bounds, f"{time.tokens_per_s:,.0f}")
 
 
 def _time(offer: Offer) -> str:

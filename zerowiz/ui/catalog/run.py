@@ -4,7 +4,7 @@ from typing import TextIO
 
 from zerowiz.core.catalog.planned_run import PlannedRun, StrategyRun
 from zerowiz.core.speed.run_cost import PredictedRun
-from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import count, hours, money
 
 _UNKNOWN = "-"
@@ -25,10 +25,9 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
     stream.write("\n")
     priced = planned.price_per_hour is not None
     costs = ("cost", "(cost)") if priced else ()
-    table = grid(stream, "strategy", "steps", "time", "(time)", *costs)
-    for each in planned.strategies:
-        table.add_row(*_row(each, planned.currency, priced=priced))
-    print_table(table, stream)
+    headings = ("strategy", "steps", "time", "(time)", *costs)
+    rows = [_row(each, planned.currency, priced=priced) for each in planned.strategies]
+    show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
     say(stream, "", _LEGEND)
 
 

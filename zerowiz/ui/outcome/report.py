@@ -7,7 +7,7 @@ from typing import TextIO
 from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures, error_of
 from zerowiz.core.outcome.record import AttemptRecord, AttemptSummary, RunSummary
 from zerowiz.ui.outcome.ended import CAUSES
-from zerowiz.ui.text.table import grid, print_table, say
+from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import seconds
 
 _MEMORY: Mapping[CountedMemory, str] = {
@@ -59,12 +59,13 @@ def _why_unmeasured(attempt: AttemptSummary) -> str:
 
 
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
-    table = grid(stream, "", "predicted", "measured", "error")
     peaks = (predicted.peak_bytes, measured.peak_bytes)
-    table.add_row(_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks)))
     steps = (predicted.step_seconds, measured.step_seconds)
-    table.add_row("time of a step", *map(_time, steps), _percent(error_of(*steps)))
-    print_table(table, stream)
+    rows = [
+        (_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks))),
+        ("time of a step", *map(_time, steps), _percent(error_of(*steps))),
+    ]
+    show_rows(stream, ("", "predicted", "measured", "error"), rows)
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
         bounds = f"{seconds(low)} to {seconds(high)}"

@@ -29,7 +29,8 @@ def _item(decision: Decision, step: FlowchartStep | None, slots: Slots) -> str:
     question = answer = numbers = branch = ""
     if step is not None:
         machine = decision.job.machine
-        question = on_device(sentences.question(step.answer.question), machine)
+        strategy = None if step.about is None else step.about.strategy
+        question = on_device(sentences.question(step.answer.question, strategy), machine)
         answer = sentences.answered(decision, step.answer)
         numbers = on_device(_numbers(decision, step), machine)
         branch = _branch(step)

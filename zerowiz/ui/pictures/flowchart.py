@@ -2,10 +2,10 @@
 
 Example:
     ● Does a replica fit on one GPU?  no
-    ┃ ╌ yes → ddp: 133.2 of 39.4 GiB
+    ┃ ╌ yes → DDP: 133.2 of 39.4 GiB
     ● Does it fit with ZeRO-2?  yes
-    ┃ ╌ no → zero3: 21.9 of 39.4 GiB
-    ┗ zero2: 30.4 of 39.4 GiB
+    ┃ ╌ no → ZeRO-3: 21.9 of 39.4 GiB
+    ┗ ZeRO-2: 30.4 of 39.4 GiB
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion
 from zerowiz.core.decision.path import FlowchartPath, FlowchartStep, find_path
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.workload import Accounting
-from zerowiz.ui import sentences
+from zerowiz.ui import remedies, sentences
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture, Span, length
-from zerowiz.ui.text.units import decimal_size_of, on_device, range_of, size_of
+from zerowiz.ui.text.units import decimal_size_of, gib, on_device, range_of, size_of
 
 MOST_LINES, MOST_COLUMNS = 10, 50
 
@@ -34,6 +34,12 @@ _ANSWER_COLOURS: Mapping[str, Colour] = {
     "too slow": Colour.BAD,
     "uncertain": Colour.DOUBT,
 }
+_OFFLOADS: Mapping[str, str] = {
+    "zero2-offload": "ZeRO-2 offload",
+    "zero3-offload": "ZeRO-3 offload",
+    "zero3-offload-optimizer": "ZeRO-3 optimizer offload",
+}
+_UNKNOWN = ", unknown"
 # Where a question shares a line with its branch.
 _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ONE_GPU: "Replica?",
@@ -60,7 +66,8 @@ def _step(
     decision: Decision, step: FlowchartStep, *, is_short: bool, is_last: bool
 ) -> Iterator[Line]:
     question = step.answer.question
-    words = _SHORT[question] if is_short else sentences.question(question)
+    strategy = None if step.about is None else step.about.strategy
+    words = _SHORT[question] if is_short else sentences.question(question, strategy)
     answer = sentences.answered(decision, step.answer)
     machine = decision.job.machine
     asked: Line = (
@@ -68,7 +75,7 @@ def _step(
         (on_device(words, machine), Colour.LABEL),
         ("  ", None),
         (answer, _ANSWER_COLOURS[answer]),
-        *_rate(step.answer, machine),
+        *(() if is_short else _rate(step.answer, machine)),
     )
     # What was asked next is where a "yes" that was not taken led.
     branch = "" if step.answer.answer and step.about and not is_last else _branch(decision, step)
@@ -95,21 +102,27 @@ def _branch(decision: Decision, step: FlowchartStep) -> str:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"╌ {other} → {'ZeRO-3 would be slow' if is_link else 'what would help'}"
     asked = step.answer if step.other is step.about else None
-    return f"╌ {other} → {step.other.strategy.name}: {sizes(decision, step.other, asked)}"
+    return f"╌ {other} → {_name(step.other)}: {sizes(decision, step.other, asked)}"
+
+
+def _name(evaluated: StrategyEstimate) -> str:
+    """As it is told, and short: `ZeRO-3`, `ZeRO-3 offload`."""
+    name = evaluated.strategy.name
+    return _OFFLOADS.get(name) or remedies.strategy(name)
 
 
 def _within(branch: str, columns: int) -> str:
     """A branch without what it is compared with, where that has no room."""
     if len(branch) <= columns:
         return branch
-    need, _, have = branch.rpartition(" of ")
-    return f"{need} {have.partition(' ')[2]}"
+    need, _, have = branch.removesuffix(_UNKNOWN).partition(" of ")
+    return f"{need} {have.partition(' ')[2]}".rstrip()
 
 
 def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
         return (("┗ ", Colour.LABEL), ("none", Colour.BAD))
-    name = path.end.strategy.name
+    name = _name(path.end)
     room = MOST_COLUMNS - len(name) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),
@@ -129,8 +142,10 @@ def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None)
         return range_of(evaluated.device_bytes, high_bytes, have_bytes)
     room_bytes = evaluated.headroom_bytes
     if not evaluated.runs and room_bytes is not None and room_bytes >= 0 and not evaluated.ran_out:
-        host = evaluated.host.running_bytes
-        return f"{size_of(host, evaluated.host_budget_bytes)} host"
+        need_bytes, host_bytes = evaluated.host.running_bytes, evaluated.host_budget_bytes
+        if host_bytes is None:
+            return f"{gib(need_bytes)} host{_UNKNOWN}"
+        return f"{size_of(need_bytes, host_bytes)} host"
     if asked is None or doubted:
         return size_of(evaluated.device_bytes, have_bytes)
     return size_of(asked.need_bytes, asked.have_bytes)

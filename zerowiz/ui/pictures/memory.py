@@ -4,7 +4,7 @@ Example:
     GiB of each GPU               budget 39.4
     zero2  wwwwwwwwwgggooooooooooooooooooooo│ooocc   48.1
     zero3  wwwggooooooooooobc               │        32.2
-    w weights  g gradients  o optimizer  b buffers  c context
+    w=weights g=gradients o=optimizer b=buffers c=context
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,9 +113,9 @@ def _legend(seen: Sequence[MemoryPart], columns: int) -> Iterator[Line]:
     line: Line = ()
     for part in seen:
         sign, colour = SIGNS[part]
-        words: Line = ((sign, colour), (f" {part.value}", None))
-        if line and length(line) + 2 + length(words) > columns:
+        words: Line = ((sign, colour), (f"={part.value}", None))
+        if line and length(line) + 1 + length(words) > columns:
             yield line
             line = ()
-        line = (*line, ("  ", None), *words) if line else words
+        line = (*line, (" ", None), *words) if line else words
     yield line

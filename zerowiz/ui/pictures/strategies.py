@@ -8,6 +8,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.ui import sentences
 from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
+from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.table import Cell, say, show_rows
 from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, on_device, seconds
 
@@ -35,7 +36,7 @@ def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
     budget = gib(decision.job.gpu_budget_bytes)
     title = f"Sizes in GiB, times in seconds; the budget of each GPU is {budget}"
     say(stream, on_device(title, machine))
-    rows = [_row(each) for each in decision.evaluated]
+    rows = [_row(each, is_chosen=each is decision.chosen) for each in decision.evaluated]
     names = [name for name in rows[0] if is_verbose or name not in _DETAILS]
     show_rows(stream, names, [[row[name] for name in names] for row in rows], _LEAVING)
     legend = [on_device(_LEGEND, machine)] if is_verbose else []
@@ -45,10 +46,10 @@ def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
         say(stream, "", *legend)
 
 
-def _row(evaluated: StrategyEstimate) -> Mapping[str, Cell]:
-    time = evaluated.step_time
+def _row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[str, Cell]:
+    time, name = evaluated.step_time, evaluated.strategy.name
     return {
-        "strategy": evaluated.strategy.name,
+        "strategy": (name, Colour.LABEL) if is_chosen else name,
         "peak": bare_gib(evaluated.estimate.peak_bytes),
         "peak in": evaluated.estimate.peak_phase.value,
         "needs": bare_gib(evaluated.device_bytes),

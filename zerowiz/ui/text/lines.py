@@ -11,7 +11,7 @@ Line = tuple[Span, ...]
 Picture = tuple[Line, ...]
 
 # What a terminal without Unicode shows instead.
-_ASCII = str.maketrans("┃│●◆╌┗→»·", "||**-`>>.")
+_ASCII = str.maketrans("┃│●◆╌┗→»└─", "||**-`>>+-")
 
 
 def length(line: Iterable[Span]) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
 from zerowiz.ui.text.canvas import Canvas
-from zerowiz.ui.text.colours import Colour, paint
+from zerowiz.ui.text.colours import Colour, is_coloured, paint
 from zerowiz.ui.text.fold import columns, fold
 
 if TYPE_CHECKING:
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 # Tables of a file or a pipe are not cut to a terminal that is not there.
-_FILE_COLUMNS, _NARROW_COLUMNS = 120, 80
+_FILE_COLUMNS = 120
 
 _WORDS = frozenset(
     {
+        *("A verdict", "B verdict"),
         *("strategy", "verdict", "peak in", "phase", "part", "formula"),
-        *("machine", "GPU", "rank", "name", "checkpointing", ""),
+        *("machine", "GPU", "rank", "name", "kernels", "ckpt", ""),
     }
 )
-
-
-def grid(stream: TextIO, *headings: str) -> "Table":
-    """A table without lines; words stand left, numbers right."""
-    return _table(2 if has_room(stream) else 1, headings)
+# The longest word of a label that may be folded.
+_LABEL_COLUMNS = len("checkpointing")
+# What is a sentence, and no number, may take several lines.
+_FOLDED = frozenset({"formula"})
 
 
 def _table(gap: int, headings: Sequence[str]) -> "Table":
@@ -57,23 +57,44 @@ def show_rows(
         leaving: Headings of the columns that can be done without, in the order in which they leave.
     """
     room = columns(stream)
-    widths = {
-        heading: max(len(heading), *(len(_words(row[place])) for row in rows))
+    widths = [
+        max(len(heading), *(len(_words(row[place])) for row in rows))
         for place, heading in enumerate(headings)
-    }
+    ]
+    kept = list(range(len(headings)))
     order = iter(leaving)
-    while room is not None and sum(widths.values()) + len(widths) - 1 > room:
+    while room is not None and _columns(widths, kept, 1) > room:
         gone = next(order, None)
         if gone is None:
             break
-        widths.pop(gone, None)
-    natural = sum(widths.values()) + 2 * (len(widths) - 1)
+        kept = [place for place in kept if headings[place] != gone]
+    natural = _columns(widths, kept, 2)
     gap = 2 if room is None or natural <= room else 1
-    table = _table(gap, tuple(widths))
+    table = _table(gap, [headings[place] for place in kept])
+    if headings[kept[-1]] in _FOLDED:
+        table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
     for row in rows:
-        kept = (cell for heading, cell in zip(headings, row, strict=True) if heading in widths)
-        table.add_row(*map(_text, kept))
-    _print(table, stream, max(room or _FILE_COLUMNS, 0 if room else natural))
+        table.add_row(*(_text(row[place]) for place in kept))
+    _print(table, stream, max(_FILE_COLUMNS, natural) if room is None else room)
+
+
+def show_sides(
+    stream: TextIO, headings: Sequence[str], rows: Sequence[tuple[str, str, str]]
+) -> None:
+    """A label and two texts in each row; a text that is long is folded in its column."""
+    table = _table(2, headings)
+    for column in table.columns:
+        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
+    room = columns(stream) or _FILE_COLUMNS
+    table.columns[0].max_width = max(room // 3, _LABEL_COLUMNS)
+    for row in rows:
+        table.add_row(*map(_text, row))
+    _print(table, stream, room)
+
+
+def _columns(widths: Sequence[int], kept: Sequence[int], gap: int) -> int:
+    """What a table takes with these columns."""
+    return sum(widths[place] for place in kept) + gap * (len(kept) - 1)
 
 
 def _words(cell: Cell) -> str:
@@ -86,25 +107,16 @@ def _text(cell: Cell) -> "Text":
     return Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1].value)
 
 
-def has_room(stream: TextIO) -> bool:
-    """Whether a wide table fits."""
-    return (columns(stream) or _FILE_COLUMNS) > _NARROW_COLUMNS
-
-
-def print_table(table: "Table", stream: TextIO) -> None:
-    """The table, without blanks at the ends of its lines."""
-    _print(table, stream, columns(stream) or _FILE_COLUMNS)
-
-
 def _print(table: "Table", stream: TextIO, width: int) -> None:
     from rich.console import Console
 
     is_drawn = isinstance(stream, Canvas)
+    colours: Literal["auto", "standard"] | None = "auto" if is_coloured(stream) else None
     console = Console(
         file=stream,
         width=width,
         highlight=False,
-        color_system="standard" if is_drawn else "auto",
+        color_system="standard" if is_drawn else colours,
         no_color=False if is_drawn else None,
     )
     with console.capture() as captured:

@@ -1,0 +1,93 @@
+"""`plan --compare`: two plans side by side."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.harness import HF_IN_CODE, Run
+
+ONE = ("plan", "--model", "7b", "--machine", "8xH100-80GB-SXM")
+OTHER = ("--compare", "--machine", "4xA100-80GB-SXM")
+
+
+def test_what_differs_comes_first_and_what_is_the_same_last(here: Run) -> None:
+    result = here(*ONE, *OTHER)
+    assert 0 == result.code
+    one, other, *rest = result.stdout.splitlines()
+    assert "A  --machine 8xH100-80GB-SXM" == one
+    assert "B  --machine 4xA100-80GB-SXM" == other
+    facts = {line.split()[0]: line for line in rest if line}
+    assert "8 x H100 80GB HBM3" in facts["machine"]
+    assert "4 x A100-SXM4-80GB" in facts["machine"]
+    assert list(facts).index("machine") < list(facts).index("strategy")
+    assert rest[-1].startswith("The same in both: ")
+    assert "model 7b" in rest[-1]
+    assert "machine" not in rest[-1]
+
+
+def test_both_plans_are_those_that_are_planned_alone(here: Run) -> None:
+    both = json.loads(here(*ONE, *OTHER, "--json").stdout)["plans"]
+    alone = [
+        json.loads(here(*ONE, "--json").stdout),
+        json.loads(here(*ONE, *OTHER[1:], "--json").stdout),
+    ]
+    assert alone == both
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [("--model", "13b"), ("--micro-batch", "4"), ("--stage", "3"), ("--gradient-checkpointing",)],
+)
+def test_anything_that_a_plan_takes_can_differ(here: Run, changes: tuple[str, ...]) -> None:
+    result = here(*ONE, "--compare", *changes)
+    assert 0 == result.code, result.stderr
+    assert f"B  {' '.join(changes)}\n" in result.stdout
+
+
+def test_two_configs_are_compared(here: Run, folder: Path) -> None:
+    for name, stage in (("two.json", 2), ("three.json", 3)):
+        config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
+        (folder / name).write_text(json.dumps({**config, "bf16": {"enabled": True}}))
+    result = here(*ONE, "--config", "two.json", "--compare", "--config", "three.json")
+    assert 0 == result.code, result.stderr
+    chosen = next(line for line in result.stdout.splitlines() if line.startswith("chosen"))
+    assert ["chosen", "zero2", "zero3"] == chosen.split()
+
+
+def test_both_are_for_the_script_that_stands_behind_the_options(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    result = here(*ONE, *OTHER, "train.py", "--compare", "anything")
+    assert 0 == result.code, result.stderr
+    assert "micro batch 4" in result.stdout
+
+
+def test_what_both_rest_on_is_noted_once(here: Run) -> None:
+    noted = here(*ONE, "--compare", "--micro-batch", "4").stderr.splitlines()
+    assert len(set(noted)) == len(noted)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "needs options that make the other plan differ"),
+        (("--machine", "8xH100-80GB-SXM"), "needs options that make the other plan differ"),
+        (("--machine", "all"), "one of them compares many machines"),
+        (("--machin", "4xA100-80GB"), "there is no option `--machin`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(here: Run, words: tuple[str, ...], why: str) -> None:
+    refused = here(*ONE, "--compare", *words)
+    assert 2 == refused.code
+    assert why in refused.problem
+
+
+def test_where_only_one_fits_the_comparison_is_the_result(here: Run) -> None:
+    small = here("plan", "--model", "70b", "--machine", "1xRTX4090", *OTHER, "--model", "1b")
+    assert 0 == small.code
+    assert "none (closest: " in small.stdout
+
+
+def test_where_nothing_fits_in_either_the_exit_code_says_so(here: Run) -> None:
+    none = here("plan", "--model", "70b", "--machine", "1xRTX4090", "--compare", "--model", "65b")
+    assert 4 == none.code
+    assert "none (closest: " in none.stdout

@@ -1,0 +1,90 @@
+"""`zerowiz plan … --compare …`: two plans side by side."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from zerowiz.app.api import PlanResult
+from zerowiz.app.catalog.run_question import RunQuestion
+from zerowiz.app.decide.decision import note_basis, note_settled, require_strategy
+from zerowiz.app.options import Options, changed_by, rows
+from zerowiz.app.plan import plan_job
+from zerowiz.app.reporter import Reporter
+from zerowiz.cli.options import read_options
+from zerowiz.cli.output import write_json
+from zerowiz.errors import UsageError
+from zerowiz.ui.pictures.compare import Side, compare
+
+_NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
+
+
+def compare_plans(
+    script: str | None,
+    script_args: Sequence[str],
+    options: Options,
+    words: str,
+    reporter: Reporter,
+) -> None:
+    """Plan twice, the second time with other options, and show both.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: Of the first plan.
+        words: What the other plan changes of them.
+        reporter: Hears what both rest on.
+
+    Raises:
+        ZerowizError: One of them cannot be planned, or is for many machines.
+        NoStrategyError: Nothing fits in either.
+    """
+    changes = read_options(shlex.split(words), "zerowiz plan")
+    changed = changed_by(options, changes)
+    if changed == options:
+        raise UsageError(
+            "`$compare` needs options that make the other plan differ",
+            "name them behind it: `$compare $machine 8xH100-80GB`",
+        )
+    plans = [_plan(script, script_args, each, reporter) for each in (options, changed)]
+    one, other = plans
+    if options.as_json or changed.as_json:
+        content = {"schema_version": 1, "plans": [each.to_dict() for each in plans]}
+        write_json(content)
+    else:
+        before = _said(options, changes) or "as you set it"
+        compare(
+            Side(words=before, decision=one.decided.decision),
+            Side(words=words, decision=other.decided.decision),
+            sys.stdout,
+        )
+    if not (one or other):
+        require_strategy(one.decided)
+
+
+def _plan(
+    script: str | None, script_args: Sequence[str], options: Options, reporter: Reporter
+) -> PlanResult:
+    planned = plan_job(script, script_args, options, _NO_LENGTH, reporter)
+    if not isinstance(planned, PlanResult):
+        raise UsageError(
+            "`$compare` is for two plans, and one of them compares many machines",
+            "name one machine: `$machine 8xH100-80GB`",
+        )
+    note_basis(planned.decided, reporter)
+    note_settled(planned.decided, reporter)
+    return planned
+
+
+def _said(options: Options, changes: Options) -> str:
+    """What the first plan says of the options that the other one changes."""
+    defaults = structs.asdict(Options())
+    words: list[str] = []
+    for name, value in structs.asdict(changes).items():
+        own = getattr(options, name)
+        if value == defaults[name] or own == defaults[name]:
+            continue
+        words += [rows()[name].on if own is not False else rows()[name].off]
+        words += [] if isinstance(own, bool) else [str(own)]
+    return shlex.join(words)
