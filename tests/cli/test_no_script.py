@@ -143,6 +143,9 @@ def test_a_folder_that_is_in_the_way_costs_no_answer(terminal: Open, folder: Pat
     person.wait_for("> try again")
     assert "cannot write" in " ".join(person.text.split())
     person.reply("> try again", "use another" + ENTER)
+    # Esc leads back to what can be done.
+    person.reply("Which folder?", ESCAPE)
+    person.reply("> try again", "use another" + ENTER)
     other = folder.parent / "other"
     person.reply("Which folder?", "../other" + ENTER)
     assert 0 == person.end()

@@ -282,13 +282,17 @@ def test_ctrl_c_at_what_to_change_writes_nothing(terminal: Open, script: Path, k
     assert_stops(person, CHANGE, keys, script.parent, {"train.py": NO_CPU})
 
 
-@STOPS
-def test_ctrl_c_at_what_would_be_lost_writes_nothing(
-    terminal: Open, script: Path, keys: str
+@pytest.mark.parametrize("keys", [(CTRL_C,), (ENTER, CTRL_D)], ids=["overwrite", "folder"])
+def test_leaving_at_what_would_be_lost_writes_nothing(
+    terminal: Open, script: Path, keys: tuple[str, ...]
 ) -> None:
     script.write_text(HF_IN_CODE)
     (script.parent / "ds_config_zero0.json").write_text("{}\n")
     person = terminal("init", *CPU, "--model", "10m", "--seq-len", "64")
     person.reply("Launch now?", "only write" + ENTER)
+    *before, last = keys
+    for key in before:
+        person.reply("> no, use another folder", key)
     files = {"train.py": HF_IN_CODE, "ds_config_zero0.json": "{}\n"}
-    assert_stops(person, "Overwrite it?", keys, script.parent, files)
+    question = "Which folder?" if before else "Overwrite it?"
+    assert_stops(person, question, last, script.parent, files)

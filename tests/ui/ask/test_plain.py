@@ -163,6 +163,15 @@ def test_lines_are_folded_between_words(ask: Ask) -> None:
     assert 30 == person.text.count("word")
 
 
+def test_a_long_menu_is_cut_and_its_other_lines_can_be_typed(ask: Ask) -> None:
+    many = [{"value": f"m{number}", "title": f"m{number}"} for number in range(40)]
+    person = ask({**PATH, "choices": many, "default": "m20", "more": "More."}, columns=48)
+    # The answer has a line of its own where the prompt leaves no room for it.
+    person.reply("  number or answer (Enter: m20, ?: more):\n  >", "13\n")
+    assert ["13"] == answers(person)
+    assert "  12) m11\n  and 28 more: type a name" in person.text
+
+
 @pytest.mark.parametrize("key", [CTRL_C, CTRL_D], ids=["ctrl-c", "ctrl-d"])
 @pytest.mark.parametrize("question", [TEXT, MENU, CONFIRM], ids=lambda question: question["key"])
 def test_the_end_is_130_and_on_a_line_of_its_own(

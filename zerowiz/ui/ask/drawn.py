@@ -45,6 +45,8 @@ from zerowiz.ui.ask.paths import as_answer, complete
 _WIDEST_COLUMNS = 100
 # A menu of more rows scrolls.
 _MOST_ROWS = 16
+# So many are seen at a glance.
+_FEW_LINES = 6
 # Beside titles where so much is left for it, else below each.
 _NARROWEST_DETAIL_COLUMNS = 30
 _WIDEST_TITLE_COLUMNS = 32
@@ -240,7 +242,7 @@ class DrawnQuestion:
         if choice is not None and self._menu is not self._choices:
             self._take(choice.value)
         elif choice is None and self._must_choose:
-            self._problem = f"no line has `{self._buffer.text}`"
+            self._problem = f"no line has `{self._buffer.text}`; delete it to see all lines"
         else:
             event.app.exit(result=self._answer())
 
@@ -372,8 +374,11 @@ class DrawnQuestion:
 
     def _known_keys(self) -> str:
         has_choices = bool(choices_of(self._question))
+        lines = len(self._menu.shown)
+        # Some of them may have no room on the screen.
+        among = f" among {lines}" if lines > _FEW_LINES else ""
         keys = {
-            "Up/Down to choose": len(self._menu.shown) > 1,
+            f"Up/Down to choose{among}": lines > 1,
             "type to filter": has_choices and self._must_choose,
             "type to filter or to name another": has_choices and not self._must_choose,
             "Tab to complete": self._question.kind is AnswerKind.PATH,

@@ -3,13 +3,17 @@
 import sys
 from collections.abc import Callable
 
-from zerowiz.core.decision.questions import AnswerKind, Back, Question
+from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.flags import spell
 from zerowiz.ui.ask.menu import MUST_CHOOSE, choices_of
 from zerowiz.ui.ask.paths import as_answer
-from zerowiz.ui.text.fold import fold
+from zerowiz.ui.text.fold import columns, fold
 
 _BACK, _MORE = "<", "?"
+# Of a menu in which what is typed is an answer, too; a longer one would push the question away.
+_MOST_LISTED = 12
+# The prompt has a line of its own where it leaves less for the answer.
+_NARROWEST_ANSWER_COLUMNS = 12
 
 
 def show(question: Question) -> None:
@@ -18,10 +22,19 @@ def show(question: Question) -> None:
     if question.why:
         say(question.why)
     say(f"? {question.text}")
-    if question.choices:
-        for number, choice in enumerate(question.choices, 1):
-            detail = f" - {choice.detail}" if choice.detail else ""
-            say(f"{number}) {choice.title}{detail}", indent=2)
+    listed = _listed(question)
+    for number, choice in enumerate(listed, 1):
+        detail = f" - {choice.detail}" if choice.detail else ""
+        say(f"{number}) {choice.title}{detail}", indent=2)
+    if len(listed) < len(question.choices):
+        say(f"and {len(question.choices) - len(listed)} more: type a name", indent=2)
+
+
+def _listed(question: Question) -> tuple[Choice, ...]:
+    """The choices that have a number."""
+    if question.kind in MUST_CHOOSE:
+        return question.choices
+    return question.choices[:_MOST_LISTED]
 
 
 def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
@@ -75,14 +88,16 @@ def _prompt(question: Question, *, can_go_back: bool) -> str:
 
 def _default(question: Question) -> str:
     """The default as it would be typed."""
-    values = [choice.value for choice in question.choices]
+    values = [choice.value for choice in _listed(question)]
     if question.default in values:
         return str(values.index(question.default) + 1)
     return question.default or ""
 
 
 def _read(prompt: str) -> str:
-    sys.stderr.write(prompt)
+    width = columns(sys.stderr)
+    is_long = width is not None and width - len(prompt) < _NARROWEST_ANSWER_COLUMNS
+    sys.stderr.write(f"{prompt.rstrip()}\n  > " if is_long else prompt)
     sys.stderr.flush()
     line = ""
     try:
@@ -99,7 +114,7 @@ def _answer(question: Question, line: str) -> str:
     """What a line means: its number, the beginning of one choice where one is taken, or itself."""
     if not line:
         return question.default or ""
-    numbered = question.choices
+    numbered = _listed(question)
     if line.isdecimal() and 0 < int(line) <= len(numbered):
         return numbered[int(line) - 1].value
     if question.kind is AnswerKind.PATH:

@@ -74,7 +74,8 @@ def seconds(value: float) -> str:
 def count(params: int) -> str:
     """A parameter count: `6.74 B`, `10.5 M`."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if params >= size:
+        # What rounds to a thousand of one unit is one of the next.
+        if params >= 0.9995 * size:
             return f"{params / size:.3g} {unit}"
     return str(params)
 
