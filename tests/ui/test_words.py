@@ -92,7 +92,7 @@ def test_an_interval_says_its_bounds_and_what_it_assumes(
         high_bytes=45 * 2**30,
         assumptions=assumptions,
     )
-    bounds = "ZeRO-2: 44.0 GiB expected, 43.5 to 45.0 on any rank"
+    bounds = "ZeRO-2: torch allocates 44.0 GiB, 43.5 to 45.0 on any rank"
     assert bounds + assumed == sentences.interval(ZERO2, interval, read_model("llama-2-7b"))
 
 

@@ -513,7 +513,7 @@ def never_together(pair: Pair) -> str:
 def interval(strategy: Strategy, value: Interval, of: Model) -> str:
     """The expected peak, its bounds and what they rest on."""
     low, high = bare_gib(value.low_bytes), bare_gib(value.high_bytes)
-    peak = f"{gib(value.expected_bytes)} expected, {low} to {high} on any rank"
+    peak = f"torch allocates {gib(value.expected_bytes)}, {low} to {high} on any rank"
     said = f"{STRATEGIES[strategy.name]}: {peak}"
     # A trainer of which nothing was measured is not one of which a little was.
     never = Assumption.NEW_TRAINER in value.assumptions

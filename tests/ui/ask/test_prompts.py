@@ -573,8 +573,8 @@ def test_a_menu_that_is_higher_than_the_terminal_scrolls(ask: Ask) -> None:
 
 def test_a_terminal_of_few_lines_still_takes_answers(ask: Ask) -> None:
     person = ask(MENU, lines=4)
+    person.wait_for("> my own micro-batch")
     person.settle()
-    time.sleep(0.7)
     person.child.send(DOWN + ENTER)
     assert ["joke"] == answers(person)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from zerowiz.app.ask.person import Person
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.values import replace
-from zerowiz.errors import ZerowizError
+from zerowiz.errors import NothingFitsError, ZerowizError
 
 
 class LastAnswer(StrEnum):
@@ -125,13 +125,15 @@ def ask_refused(
     """
     person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
     listed = [each for each in _OFFERS if each.value in offers]
+    # To try again would help no job that is too big.
+    changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers
     question = Question(
         key="refused",
         flag="$yes",
         text="What do you want to do?",
         why="Your answers are kept; you can edit a file in another window, and try again.",
         kind=AnswerKind.CHOICE,
-        default=listed[0].value,
+        default=LastAnswer.CHANGE if changes else listed[0].value,
         choices=tuple(
             replace(each, detail=f"writes {config_path}")
             if each.value == LastAnswer.WRITE
