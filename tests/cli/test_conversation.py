@@ -92,7 +92,7 @@ def test_going_back_reopens_each_question_with_its_answer_and_leaves_no_trace(
     assert LAST not in person.text
     person.child.send(ESCAPE)
     person.reply("> recommended", ESCAPE)
-    person.wait_for("(1b)")
+    person.wait_for("> 1b")
     person.settle()
     assert GOAL not in person.text
     assert LENGTH not in person.text
@@ -120,7 +120,7 @@ def test_one_answer_can_be_changed_at_the_end(terminal: Open, scripts: Path) -> 
     person.child.send("change" + ENTER)
     person.wait_for("goal: recommended")
     person.reply("Change which answer?", "model" + ENTER)
-    person.reply("(1b)", "2b" + ENTER)
+    person.reply("> 1b", "2b" + ENTER)
     person.reply(LAST, "change" + ENTER)
     person.reply("Change which answer?", "goal" + ENTER)
     person.reply(GOAL, "my own" + ENTER)
@@ -209,7 +209,7 @@ def test_a_dumb_terminal_gets_the_same_questions_as_plain_lines(
     person.reply(SCRIPT, "2" + ENTER)
     person.reply(MODEL, "1b" + ENTER)
     person.reply(GOAL, "<" + ENTER)
-    person.wait_for("(Enter: 1b")
+    person.wait_for("1) 1b")
     person.reply(MODEL, "2b" + ENTER)
     person.reply(GOAL, ENTER)
     person.reply(LENGTH, "512" + ENTER)
