@@ -105,7 +105,7 @@ rooms: $(STAMP)
 
 golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; read the diff
 	$(BIN)/python -m pytest --update-golden -q tests/core/dsconfig/test_write.py  # others read these
-	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs
+	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs tests/ui/test_screens.py
 	git diff --stat tests/golden templates docs
 
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes

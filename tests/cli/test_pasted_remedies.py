@@ -177,8 +177,9 @@ def test_what_a_script_fixes_itself_is_said_with_what_to_change(here: Run, folde
         f"{call}; wrap the model with peft in `loop.py`"
         == edits["--gradient-checkpointing --method lora"]
     )
+    smaller = "codellama/CodeLlama-34b-hf"
     assert (
-        "load `meta-llama/Llama-2-13b-hf` in `loop.py`"
-        == edits["--model meta-llama/Llama-2-13b-hf"]
+        f"{call}; load `{smaller}` in `loop.py`"
+        == edits[f"--gradient-checkpointing --model {smaller}"]
     )
     assert not edits["--machine 8xB300"]

@@ -118,7 +118,7 @@ def test_adapters_behind_a_switch_are_planned_where_it_is_on(here: Run, folder: 
     by_option = here(*DRY_A100, "--method", "lora", "train.py")
     assert adapters(on) == adapters(by_option)
     added = {"setting": "method", "value": "lora", "words": ["--use_lora", "True"]}
-    assert [added] == json.loads(by_option.stdout)["settled"]
+    assert added in json.loads(by_option.stdout)["settled"]
 
 
 DRY_A100 = ("launch", "--dry-run", "--json", *A100)

@@ -13,10 +13,10 @@ from zerowiz.core.values import replace
 from zerowiz.errors import NoGpuHereError, PreflightError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import read_host
-from zerowiz.probe.machine.host_speed import read_python_call_seconds
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
+from zerowiz.probe.recording.files import PYTHON_CALL
 from zerowiz.probe.recording.world import World
 
 _PLAN_WITHOUT = (
@@ -85,8 +85,7 @@ def _join(reading: GpuReading, world: World) -> Machine:
     host = _read_host(world, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
-    if world.replay is None:
-        host = replace(host, python_call_seconds=read_python_call_seconds())
+    host = replace(host, python_call_seconds=world.files.seconds(PYTHON_CALL))
     links, notes = reading.links, list[str]()
     off = _p2p_off(world.environ)
     if off is not None and any(link.nvlinks for link in links):

@@ -7,7 +7,10 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from zerowiz.core.values import Count
+from zerowiz.probe.recording.host_speed import read_python_call_seconds
 
+PYTHON_CALL = "python_call"
+"""What `Files.seconds` knows: a call of Python."""
 FOLDER = "{folder}"
 """Stands for the path of the job's folder, which a recording must not contain."""
 
@@ -39,6 +42,9 @@ class Files(Protocol):
 
     def opens(self, path: str) -> bool:
         """Whether this process may read and write a file."""
+
+    def seconds(self, name: str) -> float | None:
+        """How long something takes on the host; `None` of a recording, and while one is made."""
 
 
 class HostFiles(Struct, frozen=True, kw_only=True):
@@ -91,6 +97,10 @@ class HostFiles(Struct, frozen=True, kw_only=True):
         """As `Files.opens`."""
         return os.access(self._path(path), os.R_OK | os.W_OK)
 
+    def seconds(self, name: str) -> float | None:
+        """As `Files.seconds`."""
+        return read_python_call_seconds() if name == PYTHON_CALL else None
+
 
 class FileAnswers(Struct, frozen=True, kw_only=True):
     """Every answer that a probe got from Files, by path: the host's part of a recording."""
@@ -128,6 +138,10 @@ class FilesLog(Struct, frozen=True, kw_only=True):
         """As `Files.opens`."""
         return self.answers.opens.setdefault(path, self.files.opens(path))
 
+    def seconds(self, name: str) -> float | None:  # noqa: ARG002 - the protocol's
+        """As `Files.seconds`: what differs each time is no part of a recording."""
+        return None
+
 
 class RecordedFiles(Struct, frozen=True, kw_only=True):
     """The files of a recorded host; a path that was not asked for at that time is missing."""
@@ -153,3 +167,7 @@ class RecordedFiles(Struct, frozen=True, kw_only=True):
     def opens(self, path: str) -> bool:
         """As `Files.opens`."""
         return self.answers.opens.get(path, False)
+
+    def seconds(self, name: str) -> float | None:  # noqa: ARG002 - the protocol's
+        """As `Files.seconds`."""
+        return None

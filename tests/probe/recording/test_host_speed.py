@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zerowiz.probe.machine.host_speed import read_python_call_seconds
+from zerowiz.probe.recording.host_speed import read_python_call_seconds
 
 
 def test_a_call_takes_some_nanoseconds() -> None:
