@@ -19,6 +19,11 @@ their own, the others by engines that take steps of several sizes, under the sam
 anything of it was measured. The rows are those of `tests/measured/regret`; `python tests/regret/report.py` lists
 what is missing, and what it costs. *repeats* is the largest difference between two runs of one setting.
 
+The first figures, on one H100 in November 2026, were worse: 8 choices had a mean of 25.1 % and a worst of 126.3 %, as three of
+them recomputed activations where that was not worth it. Two thirds of these rows then fitted the constants, and the fastest may now
+come near the limit of memory. So the table is no test of the new choices until those that were not measured are.
+The worst one is a choice that is kept: the faster setting is predicted to leave 0.2 GiB of 40, which zerowiz does not call sure.
+
 The rivals' columns say how many times as long as the best their step takes: the flowchart at micro-batch 1, and the
 Trainer's `ds_config_zero2.json` and `ds_config_zero3.json` (of transformers' tests, with offload, as they stand) at its
 default of 8 sequences a GPU, without checkpointing.
