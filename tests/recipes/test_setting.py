@@ -10,7 +10,6 @@ pytestmark = pytest.mark.slow
 WORKLOAD = "zerowiz/core/workload.py"
 OPTIONS = "zerowiz/app/options.py"
 KINDS = "zerowiz/core/memory/ledger.py"
-PARTS = "zerowiz/core/decision/memory_parts.py"
 FORMULA = "zerowiz/core/memory/estimate.py"
 STEPS = "tests/changed_settings.py"
 JSON = "tests/core/test_plan_json.py"
@@ -98,7 +97,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
         KINDS, '    AVERAGED_WEIGHTS = "averaged weights"\n', before="    DEQUANTIZED_LAYER ="
     )
     copied.insert(
-        PARTS,
+        KINDS,
         "            AllocationKind.AVERAGED_WEIGHTS,\n",
         before="            AllocationKind.DEQUANTIZED_LAYER,",
     )

@@ -6,10 +6,10 @@ import pytest
 from changed_settings import CHANGED
 
 from zerowiz.core.decision.evaluate import evaluate_all
-from zerowiz.core.decision.memory_parts import KINDS, MemoryPart, parts, parts_by_phase
+from zerowiz.core.decision.memory_parts import parts, parts_by_phase
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.ledger import KINDS, AllocationKind, MemoryPart
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Trainer, Workload

@@ -111,6 +111,110 @@ class AllocationKind(StrEnum):
     STORAGE_WRITTEN = "largest storage that is written"
 
 
+class MemoryPart(StrEnum):
+    """What memory is for; the order is that of a bar."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    BUFFERS = "buffers"
+    CONTEXT = "context"
+    """What torch does not count: CUDA, NCCL, and what its allocator cannot use."""
+    VLLM = "vLLM"
+
+
+KINDS: Mapping[MemoryPart, frozenset[AllocationKind]] = {
+    MemoryPart.WEIGHTS: frozenset(
+        {
+            AllocationKind.PARAMETERS,
+            AllocationKind.PARAMETERS_SHARDED,
+            AllocationKind.FROZEN_PARAMETERS,
+            AllocationKind.FROZEN_PARAMETERS_SHARDED,
+            AllocationKind.SECONDARY_PARAMETERS,
+            AllocationKind.GATHERED_PARAMETERS,
+            AllocationKind.PARAMETERS_IN_FLIGHT,
+            AllocationKind.SMALL_ADAPTERS,
+            AllocationKind.HALF_WEIGHTS,
+            AllocationKind.REFERENCE,
+            AllocationKind.REFERENCE_SHARDED,
+            AllocationKind.REFERENCE_GATHERED,
+            AllocationKind.DEQUANTIZED_LAYER,
+            AllocationKind.UNTIED_HEAD,
+            AllocationKind.UNTIED_HEAD_SHARDED,
+            AllocationKind.NEW_ADAPTERS,
+            AllocationKind.LARGEST_MODULE,
+            AllocationKind.LARGEST_TENSOR,
+            AllocationKind.LARGEST_TENSOR_SHARD,
+        }
+    ),
+    MemoryPart.GRADIENTS: frozenset(
+        {
+            AllocationKind.GRADIENTS,
+            AllocationKind.GRADIENTS_SHARDED,
+            AllocationKind.SHARE_GRADIENTS,
+            AllocationKind.ACCUMULATED_GRADIENTS,
+            AllocationKind.HEAD_GRADIENT,
+            AllocationKind.EMBEDDING_GRADIENT,
+            AllocationKind.GRADIENT_IN_FLIGHT,
+            AllocationKind.ZERO_GRADIENTS,
+            AllocationKind.FP32_GRADIENTS,
+            AllocationKind.FLAT_GRADIENTS,
+            AllocationKind.MASTER_GRADIENTS,
+            AllocationKind.SUB_GROUP_GRADIENTS,
+            AllocationKind.SEPARATE_GRADIENTS,
+            AllocationKind.GRADIENT_ALONE,
+        }
+    ),
+    MemoryPart.OPTIMIZER: frozenset(
+        {
+            AllocationKind.OPTIMIZER,
+            AllocationKind.MASTER_WEIGHTS,
+            AllocationKind.OPTIMIZER_STATES,
+            AllocationKind.OPTIMIZER_TEMPORARIES,
+            AllocationKind.LAST_SUB_GROUP,
+        }
+    ),
+    MemoryPart.ACTIVATIONS: frozenset(
+        {
+            AllocationKind.ACTIVATIONS,
+            AllocationKind.ONE_BLOCK,
+            AllocationKind.KV_CACHE,
+            AllocationKind.KV_GROWTH,
+            AllocationKind.PROMPTS,
+        }
+    ),
+    MemoryPart.LOGITS: frozenset(
+        {
+            AllocationKind.LOSS_SAVED,
+            AllocationKind.LOSS_LOGITS,
+            AllocationKind.LOSS_GRADIENTS,
+            AllocationKind.SAMPLING,
+            AllocationKind.SCORING,
+        }
+    ),
+    MemoryPart.BUFFERS: frozenset(
+        {
+            AllocationKind.REDUCE_BUCKET,
+            AllocationKind.ALL_REDUCE_BUCKET,
+            AllocationKind.REDUCE_SCATTER_COPY,
+            AllocationKind.FLATTENING_COPY,
+            AllocationKind.OFFLOAD_STAGING,
+            AllocationKind.SLICE_IN_DOUBLE,
+            AllocationKind.CUBLAS_WORKSPACE,
+            AllocationKind.CUBLAS_WORKSPACES,
+        }
+    ),
+}
+"""What stands on a GPU, by its part; each kind has one."""
+
+PART_OF: Mapping[AllocationKind, MemoryPart] = {
+    kind: part for part, kinds in KINDS.items() for kind in kinds
+}
+"""The part of each kind."""
+
+
 class Allocation(NamedTuple):
     """What one rank holds for one purpose at one time."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.memory_parts import MemoryPart
+from zerowiz.core.memory.ledger import MemoryPart
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",

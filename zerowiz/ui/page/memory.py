@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.memory_parts import MemoryPart, parts
+from zerowiz.core.decision.memory_parts import parts
+from zerowiz.core.memory.ledger import MemoryPart
 from zerowiz.ui.page.blocks import table
 from zerowiz.ui.page.slots import Slots
 from zerowiz.ui.text.units import bare_gib, gib, on_device

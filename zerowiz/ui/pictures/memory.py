@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.memory_parts import MemoryPart, parts, parts_by_phase
+from zerowiz.core.decision.memory_parts import parts, parts_by_phase
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.memory.ledger import MemoryPart
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture, Span, length
 from zerowiz.ui.text.units import bare_gib, on_device
