@@ -279,7 +279,6 @@ def test_launch_now_trains_and_writes_what_the_files_alone_would_be(
     environ = rank_environ(hf / "reports")
     environ["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
     person = terminal("init", *CPU, *WORDS, **environ)
-    person.reply(GOAL, ENTER)
     person.reply("Launch now?", ENTER)
     assert 0 == person.end(240), person.text
     assert [0, 1] == sorted(report["rank"] for report in read_reports(hf / "reports"))
