@@ -63,10 +63,18 @@ def _find_loss(file: PlannedFile) -> LostEdit | None:
     return LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of)
 
 
-def _replace(link: Path, content: bytes, mode: int | None = None) -> None:
+def write_whole(link: Path, content: bytes, mode: int | None = None) -> None:
     """Replace a file in one step, so that readers see the old content or the new, never a part.
 
     A symbolic link stays, and the file that it points to changes.
+
+    Args:
+        link: The file, which need not be there, or a link to it.
+        content: All of it.
+        mode: Its permissions; None for those of a new file.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
     """
     path = Path(os.path.realpath(link))  # Path.resolve() raises no OSError on a loop before 3.13
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +108,7 @@ def replace_file(path: Path, text: str) -> None:
         ZerowizError: Its folder cannot be written.
     """
     try:
-        _replace(path, text.encode())
+        write_whole(path, text.encode())
     except OSError as error:
         raise _cannot_write(path, error) from error
 
@@ -108,7 +116,7 @@ def replace_file(path: Path, text: str) -> None:
 def _write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner reads: it may hold a person's secrets."""
     try:
-        _replace(path, content, stat.S_IRUSR | stat.S_IWUSR)
+        write_whole(path, content, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
         raise _cannot_write(path, error) from error
 
@@ -121,7 +129,7 @@ def rewrite_file(path: Path, text: str) -> None:
     """
     _refuse_special(path)
     try:
-        _replace(path, text.encode(), _mode(path))
+        write_whole(path, text.encode(), _mode(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ZerowizError(f"cannot write `{path}`: {reason.lower()}") from error
@@ -216,6 +224,6 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
-        _replace(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
+        write_whole(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
     except OSError as error:
         raise _cannot_write(path, error) from error

@@ -1,12 +1,11 @@
 """Add files to a person's folder, each whole or not at all; what is there is never overwritten."""
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.emit.files import write_whole
 from zerowiz.errors import ZerowizError
 
 
@@ -71,15 +70,7 @@ def _add_whole(path: Path, content: bytes) -> None:
     # Reserves the name; whoever made a file of it meanwhile keeps it.
     path.touch(exist_ok=False)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            temporary.chmod(path.stat().st_mode)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, content)
     except BaseException:
         path.unlink(missing_ok=True)
         _remove_empty(path.parent)
