@@ -16,7 +16,6 @@ from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.recording.files import PYTHON_CALL
 from zerowiz.probe.recording.world import World
 
 _PLAN_WITHOUT = (
@@ -85,7 +84,7 @@ def _join(reading: GpuReading, world: World) -> Machine:
     host = _read_host(world, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
-    host = replace(host, python_call_seconds=world.files.seconds(PYTHON_CALL))
+    host = replace(host, python_call_seconds=world.files.python_call_seconds())
     links, notes = reading.links, list[str]()
     off = _p2p_off(world.environ)
     if off is not None and any(link.nvlinks for link in links):

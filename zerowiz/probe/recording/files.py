@@ -9,8 +9,6 @@ from msgspec import Struct, field
 from zerowiz.core.values import Count
 from zerowiz.probe.recording.host_speed import read_python_call_seconds
 
-PYTHON_CALL = "python_call"
-"""What `Files.seconds` knows: a call of Python."""
 FOLDER = "{folder}"
 """Stands for the path of the job's folder, which a recording must not contain."""
 
@@ -43,8 +41,8 @@ class Files(Protocol):
     def opens(self, path: str) -> bool:
         """Whether this process may read and write a file."""
 
-    def seconds(self, name: str) -> float | None:
-        """How long something takes on the host; `None` of a recording, and while one is made."""
+    def python_call_seconds(self) -> float | None:
+        """What a call takes in Python on the host; `None` of a recording, and while one is made."""
 
 
 class HostFiles(Struct, frozen=True, kw_only=True):
@@ -97,9 +95,9 @@ class HostFiles(Struct, frozen=True, kw_only=True):
         """As `Files.opens`."""
         return os.access(self._path(path), os.R_OK | os.W_OK)
 
-    def seconds(self, name: str) -> float | None:
-        """As `Files.seconds`."""
-        return read_python_call_seconds() if name == PYTHON_CALL else None
+    def python_call_seconds(self) -> float | None:
+        """As `Files.python_call_seconds`."""
+        return read_python_call_seconds()
 
 
 class FileAnswers(Struct, frozen=True, kw_only=True):
@@ -138,8 +136,8 @@ class FilesLog(Struct, frozen=True, kw_only=True):
         """As `Files.opens`."""
         return self.answers.opens.setdefault(path, self.files.opens(path))
 
-    def seconds(self, name: str) -> float | None:  # noqa: ARG002 - the protocol's
-        """As `Files.seconds`: what differs each time is no part of a recording."""
+    def python_call_seconds(self) -> float | None:
+        """As `Files.python_call_seconds`: what differs each time is no part of a recording."""
         return None
 
 
@@ -168,6 +166,6 @@ class RecordedFiles(Struct, frozen=True, kw_only=True):
         """As `Files.opens`."""
         return self.answers.opens.get(path, False)
 
-    def seconds(self, name: str) -> float | None:  # noqa: ARG002 - the protocol's
-        """As `Files.seconds`."""
+    def python_call_seconds(self) -> float | None:
+        """As `Files.python_call_seconds`."""
         return None
