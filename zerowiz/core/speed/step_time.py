@@ -196,20 +196,19 @@ def _seconds(
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
         total.add(_beside(incoming, busy, 0.0, costs), times)
 
+    # Below stage 2 gradients accumulate where they are, and the last backward alone reduces them
+    # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
     each_time = _reduces_each_micro_step(r)
-    backward, busy = _phase(passes.backward, again * host + checkpoints, again * hooks + reducing)
-    if each_time:
-        total.add(backward, micro_steps)
-    else:
-        # Stage 1 accumulates where the gradients are, and reduces behind the last backward alone
-        # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
-        total.add(backward)
-        quiet, _ = _phase(passes.backward, again * host + checkpoints, again * hooks)
-        total.add(quiet, micro_steps - 1)
+    reductions = micro_steps if each_time else 1
+    host_behind = again * host + checkpoints
+    backward, busy = _phase(passes.backward, host_behind, again * hooks + reducing)
+    total.add(backward, reductions)
+    accumulating, _ = _phase(passes.backward, host_behind, again * hooks)
+    total.add(accumulating, micro_steps - reductions)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
     if not sent.overlaps:
-        total.add(behind, micro_steps if each_time else 1)
+        total.add(behind, reductions)
     elif each_time:
         both = _Sum()
         both.add(incoming)
