@@ -84,7 +84,7 @@ class LaunchReporter(Reporter, Protocol):
 
 
 class _UnseenWait:
-    """Nobody is told how far it is."""
+    """Shows nothing."""
 
     def at(self, what: str) -> None:
         """Nobody looks."""

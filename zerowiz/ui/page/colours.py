@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.memory.ledger import MemoryPart
+from zerowiz.ui.pictures.flowchart import ANSWER_COLOURS, VERDICT_COLOURS
+from zerowiz.ui.text.colours import Colour
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",
@@ -40,12 +42,15 @@ PARTS: Mapping[MemoryPart, str] = {
 }
 """Seen on a light and on a dark page; a black letter in each can be read."""
 
-VERDICTS: Mapping[Verdict, str] = {
-    Verdict.FITS: "good",
-    Verdict.TIGHT: "doubt",
-    Verdict.UNCERTAIN: "doubt",
-    Verdict.DOES_NOT_FIT: "bad",
+_CLASSES: Mapping[Colour, str] = {
+    Colour.GOOD: "good",
+    Colour.DOUBT: "doubt",
+    Colour.BAD: "bad",
 }
+VERDICTS: Mapping[Verdict, str] = {
+    verdict: _CLASSES[colour] for verdict, colour in VERDICT_COLOURS.items()
+}
+ANSWERS: Mapping[str, str] = {answer: _CLASSES[colour] for answer, colour in ANSWER_COLOURS.items()}
 
 
 def style_rules() -> str:

@@ -3,14 +3,13 @@
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion
 from zerowiz.core.decision.path import FlowchartStep, find_path
 from zerowiz.ui import sentences
-from zerowiz.ui.page.colours import VERDICTS
+from zerowiz.ui.page.colours import ANSWERS, VERDICTS
 from zerowiz.ui.page.slots import Slots
 from zerowiz.ui.pictures.flowchart import sizes
 from zerowiz.ui.text.units import gib, on_device
 
 # More than any decision asks.
 _MOST_STEPS = 8
-_KINDS = {"yes": "good", "no": "bad", "too slow": "bad", "uncertain": "doubt"}
 
 
 def steps(decision: Decision, slots: Slots) -> str:
@@ -38,7 +37,7 @@ def _item(decision: Decision, step: FlowchartStep | None, slots: Slots) -> str:
         slots.opened("li", kind="off" if step is None else "")
         + slots.text("span", question, 'class="question"')
         + " "
-        + slots.text("b", answer, kind=_KINDS.get(answer, "off"))
+        + slots.text("b", answer, kind=ANSWERS.get(answer, "off"))
         + " "
         + slots.text("span", numbers)
         + slots.text("span", branch, kind="branch" if branch else "off")

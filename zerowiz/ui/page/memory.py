@@ -1,32 +1,24 @@
 """Draw what each GPU holds: a bar for each strategy against the budget, and the same as a table."""
 
-from collections.abc import Mapping
-
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.memory_parts import parts
 from zerowiz.core.memory.ledger import MemoryPart
 from zerowiz.ui.page.blocks import table
 from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.pictures.memory import SIGNS, widest_bytes
 from zerowiz.ui.text.units import bare_gib, gib, on_device
 
-# One that needs many times the budget would flatten the others.
-_MOST_BUDGETS = 1.6
 # A narrower part has no room for its letter, in per cent of the bar.
 _LETTER_PERCENT = 4.0
-
-LETTERS: Mapping[MemoryPart, str] = {part: part.value[0] for part in MemoryPart}
 
 
 class Scale:
     """How long a size is, in per cent of the widest bar."""
 
     def __init__(self, decision: Decision) -> None:
-        most = max(each.device_bytes for each in decision.evaluated)
-        budget_bytes = decision.job.gpu_budget_bytes
-        if budget_bytes:
-            most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
-        self.most_bytes = max(most, 1)
+        totals = [each.device_bytes for each in decision.evaluated]
+        self.most_bytes = widest_bytes(totals, decision.job.gpu_budget_bytes)
 
     def percent(self, size_bytes: int) -> float:
         """Never beyond the end."""
@@ -87,13 +79,13 @@ def _part(part: MemoryPart, begin: float, end: float, slots: Slots) -> str:
         x=f"{begin + width / 2:.1f}%",
         kind="letter" if has_letter else "off",
     )
-    return f"{rectangle}{letter}{LETTERS[part]}</text>"
+    return f"{rectangle}{letter}{SIGNS[part][0]}</text>"
 
 
 def legend(decision: Decision) -> str:
     """What the colours and letters mean."""
     items = "".join(
-        f'<li><span class="swatch {part.name.lower()}" aria-hidden="true">{LETTERS[part]}</span>'
+        f'<li><span class="swatch {part.name.lower()}" aria-hidden="true">{SIGNS[part][0]}</span>'
         f" {part.value}</li>"
         for part in _shown(decision)
     )

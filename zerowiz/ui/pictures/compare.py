@@ -15,7 +15,7 @@ from zerowiz.ui.text.units import bare_gib, count, gib, gpus, seconds
 
 _LABEL_COLUMNS = 3
 _UNKNOWN, _OFF = "-", "off"
-# Told of every step.
+# Shown of every step.
 _ALWAYS = ("micro_batch", "sequence_tokens", "accumulation_steps", "precision", "method")
 
 
@@ -62,7 +62,7 @@ def _facts(decision: Decision) -> dict[str, str]:
 
 
 def _settings(step: Workload) -> Iterator[tuple[str, str]]:
-    """What is told of every step, and what is not as it is by default."""
+    """What is shown of every step, and each setting that differs from its default."""
     for name in dict.fromkeys((*_ALWAYS, *step.changed())):
         value = getattr(step, name)
         label = SETTINGS[name].on.removeprefix("--").replace("-", " ")

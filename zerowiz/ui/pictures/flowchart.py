@@ -28,7 +28,7 @@ VERDICT_COLOURS: Mapping[Verdict, Colour] = {
     Verdict.UNCERTAIN: Colour.DOUBT,
     Verdict.DOES_NOT_FIT: Colour.BAD,
 }
-_ANSWER_COLOURS: Mapping[str, Colour] = {
+ANSWER_COLOURS: Mapping[str, Colour] = {
     "yes": Colour.GOOD,
     "no": Colour.BAD,
     "too slow": Colour.BAD,
@@ -74,7 +74,7 @@ def _step(
         ("● ", Colour.LABEL),
         (on_device(words, machine), Colour.LABEL),
         ("  ", None),
-        (answer, _ANSWER_COLOURS[answer]),
+        (answer, ANSWER_COLOURS[answer]),
         *(() if is_short else _rate(step.answer, machine)),
     )
     # What was asked next is where a "yes" that was not taken led.
@@ -106,7 +106,7 @@ def _branch(decision: Decision, step: FlowchartStep) -> str:
 
 
 def _name(evaluated: StrategyEstimate) -> str:
-    """As it is told, and short: `ZeRO-3`, `ZeRO-3 offload`."""
+    """Its name, short: `ZeRO-3`, `ZeRO-3 offload`."""
     name = evaluated.strategy.name
     return _OFFLOADS.get(name) or remedies.strategy(name)
 

@@ -15,7 +15,7 @@ from zerowiz.core.decision.memory_parts import parts, parts_by_phase
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.ledger import MemoryPart
 from zerowiz.ui.text.colours import Colour
-from zerowiz.ui.text.lines import Line, Picture, Span, length
+from zerowiz.ui.text.lines import Line, Picture, Span, wrap
 from zerowiz.ui.text.units import bare_gib, on_device
 
 SIGNS: Mapping[MemoryPart, tuple[str, Colour]] = {
@@ -67,15 +67,20 @@ def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
     return (*lines, *_legend([part for part in MemoryPart if part in seen], columns))
 
 
+def widest_bytes(totals: Sequence[int], budget_bytes: int | None) -> int:
+    """What a whole bar stands for: the largest size, or some times the budget; 1 at least."""
+    most = max(totals)
+    if budget_bytes:
+        most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
+    return max(most, 1)
+
+
 class _Scale:
     """How many cells a size has, and which column the budget is."""
 
     def __init__(self, totals: Sequence[int], budget_bytes: int | None, cells: int) -> None:
-        most = max(totals)
-        if budget_bytes:
-            most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
         self.cells = cells
-        self._cells_per_byte = cells / most
+        self._cells_per_byte = cells / widest_bytes(totals, budget_bytes)
         self.budget = None if budget_bytes is None else self.cells_of(budget_bytes)
 
     def cells_of(self, size_bytes: int) -> int:
@@ -111,12 +116,5 @@ def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
 
 def _legend(seen: Sequence[MemoryPart], columns: int) -> Iterator[Line]:
     """What the letters mean, in as many lines as it takes."""
-    line: Line = ()
-    for part in seen:
-        sign, colour = SIGNS[part]
-        words: Line = ((sign, colour), (f"={part.value}", None))
-        if line and length(line) + 1 + length(words) > columns:
-            yield line
-            line = ()
-        line = (*line, (" ", None), *words) if line else words
-    yield line
+    entries = ((SIGNS[part], (f"={part.value}", None)) for part in seen)
+    return wrap(entries, " ", columns)

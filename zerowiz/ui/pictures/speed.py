@@ -20,7 +20,7 @@ from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.ui.text.colours import Colour
-from zerowiz.ui.text.lines import Line, Picture, Span, length
+from zerowiz.ui.text.lines import Line, Picture, Span, wrap
 from zerowiz.ui.text.units import bare_gib, seconds
 
 _ROWS, _WIDEST_COLUMNS = 9, 100
@@ -97,10 +97,4 @@ def _legend(shown: Sequence[Candidate], choice: Candidate, columns: int) -> Iter
     names = {each.strategy.name for each in shown}
     entries: list[Line] = [(_CHOSEN, (f" chosen: {choice.strategy.name}", None))]
     entries += [((f"{SIGNS[s.name]} {s.name}", None),) for s in STRATEGIES if s.name in names]
-    line: Line = ()
-    for entry in entries:
-        if line and length(line) + 2 + length(entry) > columns:
-            yield line
-            line = ()
-        line = (*line, ("  ", None), *entry) if line else entry
-    yield line
+    return wrap(entries, "  ", columns)

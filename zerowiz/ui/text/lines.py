@@ -1,6 +1,6 @@
 """Draw lines of coloured words, where the signs alone say as much."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from zerowiz.ui.text.colours import SGR, Colour, is_coloured
@@ -17,6 +17,23 @@ _ASCII = str.maketrans("┃│●◆╌┗→»└─", "||**-`>>+-")
 def length(line: Iterable[Span]) -> int:
     """Columns of a line."""
     return sum(len(words) for words, _ in line)
+
+
+def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:
+    """Entries one behind the other, in as many lines as it takes.
+
+    Args:
+        entries: Each stands in one line, as it is.
+        gap: What stands between two of a line.
+        columns: The most that a line may have, unless one entry has more.
+    """
+    line: Line = ()
+    for entry in entries:
+        if line and length(line) + len(gap) + length(entry) > columns:
+            yield line
+            line = ()
+        line = (*line, (gap, None), *entry) if line else entry
+    yield line
 
 
 def draw(picture: Picture, stream: TextIO) -> None:
