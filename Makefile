@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-kills test-real check lint types rooms golden bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-shells test-kills test-faults test-real docs check lint types rooms golden words bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -28,13 +28,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train a small model twice: with room, and under a budget that needs ZeRO
 	$(BIN)/python tests/make_demo/train_twice.py
 
-# What starts ranks takes all cores of a small machine.
+# A job of two ranks uses one core for half of its time: two run at once, of different files.
 ALONE := deepspeed or package
+ALONE_FILES = $(shell grep -rlE "mark\.(deepspeed|package)" tests --include="test_*.py")
 define PYTEST
 	@echo "==> tests that start no ranks, three at a time: many wait for a terminal"
 	$(BIN)/python -m pytest $(1) -n 3 --dist worksteal -m "not ($(ALONE))"
-	@echo "==> tests with real DeepSpeed ranks"
-	$(BIN)/python -m pytest $(1) -m "$(ALONE)"
+	@echo "==> tests with real DeepSpeed ranks, two at a time"
+	$(BIN)/python -m pytest $(1) -n 2 --dist loadfile -m "$(ALONE)" $(ALONE_FILES)
 endef
 
 test: $(STAMP)  ## the tests, and some on real DeepSpeed ranks
@@ -68,11 +69,28 @@ test-pictures: $(STAMP)  ## look at pages of `plan --html` in a real browser (in
 	tests/pictures/install.sh
 	$(BIN)/python -m pytest --pictures -s tests/pictures
 
+test-shells: $(STAMP)  ## complete in a real zsh and fish (installs Debian's, as root)
+	tests/shells/install.sh
+	$(BIN)/python -m pytest --shells tests/shells
+
 REPEAT ?= 50
 AT_ONCE ?= 1
 
 test-kills: $(STAMP)  ## kill real jobs in every way, REPEAT times each, AT_ONCE side by side
 	$(BIN)/python tests/kills/repeat.py $(REPEAT) --at-once $(AT_ONCE)
+
+LINES ?= 2000
+GPU_FAULTS ?= 500
+FILES ?= 500
+# Disks that are full, folders that vanish and clocks that are set back are tried where they belong.
+FAULTS := tests/faults tests/emit/test_lost_folder.py tests/worker/test_rank.py \
+	tests/probe/launch/test_checkpoints.py tests/templates/test_portable_files.py tests/cli/test_errors.py
+
+test-faults: $(STAMP)  ## random command lines, faults of the driver, damaged files; full disks, lost folders, clocks that are set back
+	$(BIN)/python -m pytest -n 2 --thorough $(FAULTS)
+	$(BIN)/python tests/faults/repeat.py lines $(LINES)
+	$(BIN)/python tests/faults/repeat.py gpus $(GPU_FAULTS)
+	$(BIN)/python tests/faults/repeat.py files $(FILES)
 
 REAL_VENV := .venv-real
 REAL_STAMP := $(REAL_VENV)/.installed
@@ -89,6 +107,23 @@ test-real: export TORCH_EXTENSIONS_DIR := $(CURDIR)/$(REAL_VENV)/torch_extension
 test-real: export PATH := $(CURDIR)/$(REAL_VENV)/bin:$(PATH)
 test-real: $(REAL_STAMP)  ## really train public scripts, from GitHub at pinned commits (or REAL_SCRIPTS_MIRROR)
 	$(REAL_VENV)/bin/python tests/real/run.py $(CASES)
+
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
+
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	@echo "==> $(DOCS_VENV): what builds the site"
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(DOCS_VENV)/bin/python -m pip install --quiet -c constraints.txt --group docs
+	@touch $@
+
+docs: $(DOCS_STAMP)  ## build the site of docs/ into site/, without a warning (installs Zensical and mkdocs-material)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	$(PYTHON) tests/docs/built_site.py site
+	rm -rf site
+	$(DOCS_VENV)/bin/zensical build --strict
+	$(PYTHON) tests/docs/built_site.py site
 
 check: $(STAMP) lint types rooms test test-slow truth demo  ## what CI runs
 
@@ -108,12 +143,17 @@ golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; rea
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs tests/ui/test_screens.py
 	git diff --stat tests/golden templates docs
 
+words: $(STAMP)  ## bring the catalogs of other languages up to date with the texts of the code
+	$(BIN)/python tests/words/make_catalog.py
+	git diff --stat zerowiz/data/locale
+
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/plan_speed.py
 	$(BIN)/python tests/bench/search_speed.py
 	$(BIN)/python tests/bench/plan_rows.py
 	$(BIN)/python tests/bench/start_speed.py
 	$(BIN)/python tests/bench/machine_speed.py
+	$(BIN)/python tests/bench/driver_child.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py
 	$(BIN)/python tests/bench/check_speed.py
@@ -127,4 +167,4 @@ schema: $(STAMP)  ## read DeepSpeed's config keys out of it again, every minor v
 	$(BIN)/python tests/schema/make_schema.py
 
 clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) .venv-real demo
+	rm -rf $(VENV) $(REAL_VENV) $(DOCS_VENV) site demo

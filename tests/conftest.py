@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import pynvml
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+# Whoever runs the tests: what is compared is English. Modules choose the language as they load, and
+# the processes that tests start by LANGUAGE.
+os.environ.pop("ZEROWIZ_LANG", None)
+os.environ["LANGUAGE"] = "en"
 
 from cli.harness import OTHERS, Result, Run, Terminal, run_process
+from recorded import Install
 
 from zerowiz.cli import main
-
-Install = Callable[[object], None]
 
 # A slow machine breaks no law. Each is tried a few times for every change, and more often in CI.
 for profile, examples in (("few", 30), ("more", 200), ("thorough", 1000)):
@@ -36,6 +40,7 @@ _APART: Mapping[str, str] = {
     "cluster": "with a real sshd and pdsh",
     "nodes": "on nodes made of namespaces",
     "pictures": "in a real browser",
+    "shells": "in a real zsh and fish",
     "slurm": "under a real SLURM",
     "slow": "that train or trace for long",
     "truth": "that train every config of tests/lint",
@@ -53,6 +58,18 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests caches of their own.
+
+    What a person's jobs have left (what ran out of memory, what was measured, traces, builds)
+    changes plans, and what tests leave is not for them.
+    """
+    caches = tempfile.TemporaryDirectory(prefix="zerowiz-caches-")
+    config.add_cleanup(caches.cleanup)
+    os.environ.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    os.environ["XDG_CACHE_HOME"] = caches.name
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a person rewrite the golden files, and then read the diff; or run tests that stand apart."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
@@ -61,6 +78,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="also the whole of what is sampled otherwise"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file without the marks that are asked for is not even imported."""
+    asked = [name for name in _APART if config.getoption(f"--{name}")]
+    if not asked or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if all(f"mark.{name}" in text for name in asked) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

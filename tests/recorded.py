@@ -1,7 +1,7 @@
 """The recordings of tests/machines, as values that a test may edit before they are played."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ MACHINES = Path(__file__).parent / "machines"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 2, 3, 4, 15
 
 Recording = dict[str, Any]
+# What the fixture `driver` gives: it puts a function table under the real pynvml.
+Install = Callable[[object], None]
 
 
 def names() -> list[str]:

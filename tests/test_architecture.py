@@ -107,7 +107,7 @@ COUNTS = {
     *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
     *("weakest_pair", "pair"),
     # of a step's time
-    *("unknown_cores", "forward_passes"),
+    *("unknown_cores", "forward_passes", "micro_batches"),
     # of a search
     *("count", "micro_batch_stops"),
     # of a model
@@ -117,6 +117,8 @@ COUNTS = {
     *("stored_params", "first_block"),
     # of a rank: elements, said once on the class
     *("least_bucket", "most_bucket", "value"),
+    # of a setting: the smallest count that it can be
+    "least",
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
@@ -125,12 +127,14 @@ COUNTS = {
     # of a job
     *(
         "generation_batch",
+        "eval_batch",
         "workers",
         "loader_workers",
         "group",
         "steps_per_generation",
         "whole_generation",
     ),
+    *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from zerowiz.errors import ZerowizError
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "PlanResult",

@@ -5,16 +5,68 @@ prints them.
 """
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 
 from msgspec import Struct
 
+from zerowiz.words import Message, _
+
+DOCUMENTATION = "https://zerowiz.example/"
+"""Where the site of docs/ is; pyproject.toml and mkdocs.yml say the same."""
+
+
+def page_of(anchor: str) -> str:
+    """The address of a place on the page of errors: of a code, or of an exit code."""
+    return f"{DOCUMENTATION}reference/errors/#{anchor.lower()}"
+
+
 _SETTING = re.compile(r"\$([a-z][a-z_]*)")
+# What begins with a setting is typed: `$stage 3 $offload all`.
+_TYPED = re.compile(r"`(\$[a-z][^`]*)`")
+_BETWEEN = re.compile(r"(?<=[\w\"]) (?=[a-z_]+=)")
+_WITH_VALUE = re.compile(r"\$([a-z][a-z_]*) ([^\s$]+)")
 
 
 def in_python(text: str) -> str:
-    """The text with the names that settings have in Python."""
-    return _SETTING.sub(r"\1", text)
+    """The text with the names that settings have in Python, and with values as keywords.
+
+    Example:
+        >>> in_python("use `$stage 3 $offload all`, or remove `$micro_batch`")
+        'use `stage="3", offload="all"`, or remove `micro_batch`'
+    """
+    return _SETTING.sub(r"\1", _TYPED.sub(_as_keywords, text))
+
+
+def _as_keywords(typed: re.Match[str]) -> str:
+    found = _WITH_VALUE.sub(_as_keyword, typed[1])
+    return f"`{_BETWEEN.sub(', ', found)}`"
+
+
+def _as_keyword(typed: re.Match[str]) -> str:
+    name, value = typed.groups()
+    is_number = name != "stage" and re.fullmatch(r"-?\d+(\.\d+)?", value)
+    return f"{name}={value}" if is_number else f'{name}="{value}"'
+
+
+def did_you_mean(near: Iterable[object]) -> tuple[str, ...]:
+    """A hint for each of what somebody may have meant."""
+    return tuple(_("did you mean `{name}`?", name=each) for each in near)
+
+
+# What a message quotes is somebody's, and may be a whole file in one line.
+_LONG_QUOTE = re.compile(r"`([^`]{100})[^`]{60,}([^`]{30})`")
+_LONGEST = 800
+
+
+def _shorten(message: str) -> str:
+    """A message that can be read: what is cut of it was quoted, or stands in its middle."""
+    if isinstance(message, Message):
+        return Message(_shorten(str(message)), _shorten(message.english))
+    message = _LONG_QUOTE.sub(r"`\1…\2`", message)
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[: _LONGEST // 2]}…{message[-_LONGEST // 2 :]}"
 
 
 class ExitCode(IntEnum):
@@ -47,12 +99,13 @@ class ZerowizError(Exception):
     exit_code = ExitCode.FAILED
 
     def __init__(self, message: str, *hints: str) -> None:
+        message = _shorten(message)
         super().__init__(message)
         self.message = message
         self.hints = hints
         for hint in hints:
             # A traceback shows it, in a notebook too.
-            self.add_note(f"hint: {in_python(hint)}")
+            self.add_note(_("hint: ") + in_python(hint))
 
     def __str__(self) -> str:
         """The message with the names that settings have in Python."""

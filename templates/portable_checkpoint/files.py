@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +20,11 @@ import torch
 MARKER = "portable.json"
 FORMAT = 1
 
-_NAME = re.compile(r"checkpoint-\d+")
 # Being written, or being removed.
 _PARTIAL = ".{}.partial"
+# Whole still, while a new one of the same step takes its place.
+_REPLACED = ".{}.replaced"
+_NAME = re.compile(r"checkpoint-(\d+)|\.checkpoint-(\d+)\.replaced")
 
 # The safetensors format, section "Format" (github.com/huggingface/safetensors).
 _DTYPES = {
@@ -131,18 +132,27 @@ def read_marker(folder: Path) -> dict[str, Any] | None:
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:
-    """The whole checkpoints of a folder, in the order in which they were saved."""
-    found = []
-    for folder in output_dir.glob("checkpoint-*"):
-        marker = read_marker(folder)
-        if marker is not None and _NAME.fullmatch(folder.name):
-            found.append((marker["saved_at_ns"], folder))
-    return [folder for _, folder in sorted(found)]
+    """The whole checkpoints of a folder, in the order in which they were saved.
+
+    No clock is asked: each save counts those before it. A run that was started again from its
+    beginning saves lower steps than it finds, and a clock can be set back.
+    """
+    found: dict[int, tuple[int, Path]] = {}
+    for form in (_REPLACED, "{}"):  # the one in its place comes last, and is taken
+        for folder in output_dir.glob(form.format("checkpoint-*")):
+            named, marker = _NAME.fullmatch(folder.name), read_marker(folder)
+            if named is not None and marker is not None:
+                # Before saves were counted, markers held a time alone.
+                found[int(named[1] or named[2])] = marker.get("saves", 0), folder
+    return [found[step][1] for step in sorted(found, key=lambda step: (found[step][0], step))]
 
 
 @contextmanager
 def new_checkpoint(output_dir: Path, step: int, keep: int) -> Iterator[Path]:
     """A folder to fill, put in place when the block ends well; then old ones are removed.
+
+    At every moment the last whole checkpoint is there: one of the same step is moved aside before
+    this one takes its place, and goes last.
 
     Args:
         output_dir: The folder of the checkpoints.
@@ -150,8 +160,7 @@ def new_checkpoint(output_dir: Path, step: int, keep: int) -> Iterator[Path]:
         keep: How many checkpoints stay, 0 for all; folders of others are never touched.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
-    for partial in output_dir.glob(_PARTIAL.format("checkpoint-*")):
-        shutil.rmtree(partial)
+    _clear_up(output_dir)
     folder = output_dir / f"checkpoint-{step}"
     if folder.exists() and read_marker(folder) is None:
         raise FileExistsError(f"{folder} is not one of our checkpoints: move it, or save elsewhere")
@@ -159,12 +168,27 @@ def new_checkpoint(output_dir: Path, step: int, keep: int) -> Iterator[Path]:
     partial.mkdir()
     yield partial
     _flush_folder(partial)
-    if folder.exists():  # the same step of a run that was started again from before it
-        _remove(folder, _PARTIAL.format(f"{folder.name}.old"))
+    replaced = output_dir / _REPLACED.format(folder.name)
+    if folder.exists():
+        folder.rename(replaced)
     partial.rename(folder)
     _flush_folder(output_dir)
+    if replaced.exists():
+        _remove(replaced)
     for old in whole_checkpoints(output_dir)[:-keep]:
-        _remove(old, _PARTIAL.format(old.name))
+        _remove(old)
+
+
+def _clear_up(output_dir: Path) -> None:
+    """Undo a save that was ended before its end."""
+    for partial in output_dir.glob(_PARTIAL.format("checkpoint-*")):
+        shutil.rmtree(partial)
+    for replaced in output_dir.glob(_REPLACED.format("checkpoint-*")):
+        folder = output_dir / replaced.name.removeprefix(".").removesuffix(".replaced")
+        if folder.exists():
+            _remove(replaced)
+        else:
+            replaced.rename(folder)
 
 
 def write_others(folder: Path, others: dict[str, Any]) -> None:
@@ -175,15 +199,18 @@ def write_others(folder: Path, others: dict[str, Any]) -> None:
 
 
 def write_marker(folder: Path, says: dict[str, Any]) -> None:
-    """Call what was written whole."""
-    says = {"format": FORMAT, "saved_at_ns": time.time_ns(), **says}
+    """Call what was written whole, and the newest of its folder."""
+    markers = map(read_marker, whole_checkpoints(folder.parent))
+    before = max((marker.get("saves", 0) for marker in markers if marker), default=0)
+    says = {"format": FORMAT, "saves": before + 1, **says}
     with (folder / MARKER).open("wb") as file:
         file.write(json.dumps(says, indent=1).encode())
         _flush(file)
 
 
-def _remove(folder: Path, name: str) -> None:
+def _remove(folder: Path) -> None:
     """Take a checkpoint out of sight before its files go, so that none is ever seen in part."""
+    name = _PARTIAL.format(folder.name.removeprefix("."))
     shutil.rmtree(folder.rename(folder.with_name(name)))
 
 

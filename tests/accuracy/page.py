@@ -33,99 +33,114 @@ from zerowiz.core.measure.row import PHASES
 _INTRO = """\
 # How right the predictions are
 
-Every measured run of `tests/measured`, predicted against measured: `peak_bytes`, the most that torch had allocated
-on rank 0. `make accuracy` works it out again and fails when a mean or a worst error got worse than the figures here
-by more than 0.01 percentage points; `python tests/accuracy/report.py --write` writes this page. Do not edit it.
+This page compares every measured run with its prediction. To work the numbers out again:
 
-- An error is signed: below zero, less was predicted than was measured. A mean is that of the absolute errors.
-- **fitted** runs may have been used to find or mend a formula; all of `h200.jsonl` were.
-  **set aside** runs were not: those of `launches.jsonl`, measured when the formulas stood, and of any later file a
-  third, by a hash of model and workload, and two families wholly (`tests/accuracy/split.py`). One of the two,
-  GPT-NeoX, is dealt by the hash from the runs of `2026-11-grid.jsonl` on: its errors could not be explained otherwise.
-- These runs were dealt aside, then looked at, and formulas were changed by them: {looked_at}. They count as fitted.
-- Every `i1-…` run was predicted before it was measured. Of the families that came last, the formulas for LoRA, QLoRA
-  and 8-bit Adam were written before any run of them (`h1-…`, `i1-…`) was seen.
-- `model alone` is forward and backward on one GPU, without DeepSpeed and optimizer.
+```console
+$ make accuracy
+```
+
+The command fails if a mean or a worst error is more than 0.01 percentage points worse than on this page. It compares
+`peak_bytes`, which is the most memory that torch allocated on rank 0. Do not edit this page. `python tests/accuracy/report.py --write` writes it.
+
+- An error below zero means that we predicted too little. A mean is the mean of the absolute errors.
+- A **fitted** run is one that we may have used to build or correct a formula. All of `h200.jsonl` is fitted.
+- We did not use the runs that are **set aside**. These are the runs of `launches.jsonl` without an evaluation, a third of all later runs, and two
+  whole families (`tests/accuracy/split.py`). A hash chooses the third.
+- GPT-NeoX is one of these two families. Since `2026-11-grid.jsonl`, the hash decides about its runs too, because we could not explain its errors otherwise.
+- We set some runs aside at first, but then looked at them and changed formulas. They count as fitted: {looked_at}.
+- We predicted every `i1-…` run before we measured it. We also wrote the formulas for LoRA, QLoRA and 8-bit Adam before we saw
+  such a run (`h1-…`, `i1-…`).
+- `model alone` means forward and backward on one GPU, without DeepSpeed and without an optimizer.
 """
 
 _RIVALS = """\
-Beside them, on the same runs:
+We gave the same runs to two public estimators:
 
-- **DeepSpeed** {DeepSpeed}: `estimate_zero2_model_states_mem_needs_all_cold` and its ZeRO-3 twin, with the run's
-  parameters, GPUs and offload. It has no estimator for ZeRO-1 and DDP, and says itself that it counts model
-  states alone, no activations.
-- **accelerate** {accelerate}: `accelerate estimate-memory`, "Training using Adam" in the run's precision (it calls bf16 and
-  fp16 alike), on the model that the command builds with transformers {transformers}. It knows one GPU and no
-  ZeRO, so it says the same at every stage.
-- Neither is asked about a run without an optimizer, with another than Adam, or with LoRA.
+- **DeepSpeed** {DeepSpeed}: `estimate_zero2_model_states_mem_needs_all_cold`, and the same function for ZeRO-3. They get the parameters,
+  GPUs and offload of the run. DeepSpeed has no estimator for ZeRO-1 and DDP. Its documentation says that it counts no activations.
+- **accelerate** {accelerate}: `accelerate estimate-memory` with transformers {transformers}. We take "Training using Adam" in the precision of the run.
+  It knows one GPU and no ZeRO, so it says the same at every stage.
+
+We did not ask the estimators about runs without an optimizer, with an optimizer other than Adam, or with LoRA.
 """
 
 
 _PHASES_INTRO = """\
-The peak of each phase on rank 0, of runs that ended well. In the first iteration Adam has no moments before it
-steps (stage 0 in 16 bits makes them at init), ZeRO-3 gathers nothing early, and the backward's thread opens its
-cuBLAS handle late. No first iteration was larger than the steady one, so the peak is that of the steady state.
-These rows were looked at, on both sides, when the formulas of `model`, `init` and the first iteration were written.
+This table shows the peak of each phase on rank 0, for runs that ended well. The first iteration differs from later ones for three reasons.
+Adam has no moments before its first step, except at stage 0 in 16 bits. ZeRO-3 gathers nothing early. The thread of the backward pass opens its
+cuBLAS handle late. No first iteration was larger than the steady one. We looked at these rows, on both sides, when we wrote the formulas of `model`,
+`init` and the first iteration.
 """
 
 _KINDS_INTRO = """\
-A run can be of several kinds. `rank 0` is the peak that the other tables compare. `other ranks` are those of the same
-runs whose peak was recorded: shares are cut through tensors, so ranks differ. `first iteration` is the largest peak of its
-three phases on rank 0.
+A run can be of several kinds. The columns are:
+
+- `rank 0` is the peak that the other tables compare.
+- `other ranks` are the other ranks of the same runs, if we recorded their peak. Ranks differ because shares cut through tensors.
+- `first iteration` is the largest peak of its three phases on rank 0.
 """
 
 _HOLES_INTRO = """\
-The settings that runs were chosen for, in pairs: {settings}. A pair that is missing is a hole: what its two settings do
-to each other is unknown, and `plan` says so (`never measured together`). Of accumulation, 2 stands for 2 to 7 micro-steps and
-8 for more; 2 GPUs stand for several.
+We chose the runs so that they cover pairs of these settings: {settings}. The first table lists the pairs that no run had.
+We do not know what the settings of such a pair do to each other, and `plan` says so (`never measured together`). An accumulation of 2 stands for 2 to 7
+micro-steps, and 8 for more. 2 GPUs stand for several.
 """
 
 _HOST_INTRO = """\
-What a rank of an offload run takes on the host. Measured is the largest resident set of rank 0 less what a process
-takes there anyway, the interpreter with its libraries and kernels: the median of the same family's runs at stage 0 in the
-same precision. Pinned memory comes in powers of two.
+The first two tables show what a rank with offload takes on the host. "Measured" is the largest resident set of rank 0, minus what every process
+takes for Python, libraries and kernels. For that part, we take the median of the runs of the same family at stage 0 in the same precision. Pinned memory
+comes in powers of two.
 """
 
 _STEP_TIMES_INTRO = """\
-[How long a step takes](concepts/speed.md), by `python tests/speed/fit.py --free-running --set-aside` and
-`python tests/speed/public.py`. All steps of these tables ran freely, on one H100 and one H200 (November 2026); where a step
-had to flush the allocator it is left out. Constants were fitted on the fitted side
-(`python tests/speed/fit.py --free-running --fit`), but for what a data sheet or `tests/measured/links.json` says, and two that
-published times of qwen at stage 3 decide: how fast Python runs on a host that nobody timed, and what ZeRO-3's gathering takes
-beside hooks. How fast Python runs was read beside each GPU: 87 ns a call beside the H200, 173 and 185 ns beside the H100, and
-it drifts by a quarter within minutes. The tables of the side set aside were looked at three times: after the first fit (11 and 28 %), and
-after two causes were found in the sources of DeepSpeed and transformers (the norm of each offloaded gradient; attention with a mask).
+See [how long a step takes](concepts/speed.md). These tables come from `python tests/speed/fit.py --free-running --set-aside` and
+`python tests/speed/public.py`.
+
+- All steps ran without a pause, on one H100, one H200 and two H100s (November 2026). We left out steps in which the allocator flushed its cache.
+- We fitted the constants to the fitted side (`python tests/speed/fit.py --free-running --fit`). Some come from data sheets and from `tests/measured/links.json`.
+  Published times of Qwen at stage 3 decided two: the speed of Python on an unknown host, and what ZeRO-3's gathering takes beside hooks.
+- The steps on two H100s fitted no constant. Both of their sides test the prediction, with NVLink and with peer-to-peer off. We looked at the times of the first
+  19 of them before we predicted them.
+- We timed Python beside the steps. A call took 87 ns beside the H200, and 173 and 185 ns beside the H100.
+- Beside the two H100s, one reading was 87 ns and another 338 ns, within one hour. Their steps agree best with the mean of all readings, 121 ns. So after
+  `measure`, a plan uses the mean of the readings on that machine.
+- We looked at the tables of the side set aside three times. The first time was after the first fit (11 and 28 %). The other two followed causes that we found in
+  DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask.
 """
 
 _HOST_STARTS_INTRO = """\
-Runs at stage 3 that offload nothing take their share of the weights there while they start. Measured is the whole resident
-set of rank 0; predicted is the larger of that share over a process that has run nothing, and a process of stage 0. What
-the Trainer takes to save was measured on eight ranks at stages 0, 2 and 3, and lies within 0.2 %
-(`tests/measured/2026-11-host.json`). Never measured: a node's sum over more than two ranks, data loaders of real data sets.
+The next table shows runs at stage 3 that offload nothing. They take their share of the weights on the host while they start. "Measured" is the whole
+resident set of rank 0. "Predicted" is the larger of two numbers: that share plus a process that has run nothing, or a process of stage 0.
+
+We also measured what the Trainer takes to save, on eight ranks at stages 0, 2 and 3. The prediction is within 0.2 % (`tests/measured/2026-11-host.json`).
+We have not measured the sum of a node over more than two ranks, or data loaders of real data sets.
 """
 
 _STRANGERS_INTRO = """\
-Four architectures that zerowiz has no formulas for, shortened where the name ends in a number of layers. Where torch and
-transformers are installed, their micro-step is [traced](concepts/trace.md), and that is what counts above; elsewhere
-their config is counted as a Llama's, which is shown beside it and counts nowhere.
+zerowiz has no formulas for these four architectures. If a name ends in a number of layers, we shortened the model. If torch and transformers are
+installed, zerowiz [traces](concepts/trace.md) the micro-step. The other tables of this page count the trace. Without them, zerowiz counts the config
+as that of a Llama. The last two columns show that guess, and no other table counts it.
 """
 
 _TWO_WAYS_INTRO = """\
-Runs of families with formulas, each predicted by its formulas and by a trace of the same micro-step. Tensors and
-activations are counted in both ways, apart from each other; what DeepSpeed adds comes from one ledger, so a peak that is
-off in both is off by that. The peaks lie within {together} of each other, {apart}; what forward
-keeps for backward, which many a peak does not show, lies within {kept}. Above, the formulas count.
+zerowiz predicts each of these runs in two ways: with the formulas of its family, and with a trace of the same micro-step. Each way counts tensors and
+activations by itself. One ledger adds what DeepSpeed takes, so an error of that ledger is in both peaks.
 
-The traces are committed (`tests/measured/traces.json`). The runs were made with transformers 5.17 and are traced in
-5.23, but for Gemma 2 and T5, which are traced in 5.17: 5.23 runs Gemma 2 without sdpa, which takes 31 % more in `b4-019`,
-and lays T5's position bias out for a fused kernel, which takes 43 % less in `f2-003`. The tracer's attention was mended by
-runs of T5 and Falcon that are in this table.
+The two peaks differ by at most {together}. For some families the limit is higher: {apart}. What forward keeps for backward differs by at most
+{kept}. Many peaks do not show that part. The other tables of this page use the formulas.
+
+The traces are in `tests/measured/traces.json`. The runs used transformers 5.17, and the traces use 5.23. We trace Gemma 2 and T5 with 5.17 instead:
+
+- 5.23 runs Gemma 2 without sdpa, which takes 31 % more in `b4-019`.
+- 5.23 lays out T5's position bias for a fused kernel, which takes 43 % less in `f2-003`.
+
+We corrected the attention of the tracer with runs of T5 and Falcon that are in this table.
 """
 
 _SLOWLY = """\
-"{slow}": the allocator flushed, and steady steps were over 5 % slower than those of the same run without a cap,
-or there is no such run to tell. A capped run is weighed on a card that holds its cap and the most that any
-run took beside its tensors.
+"{slow}" means that the allocator flushed, and that steady steps were over 5 % slower than in the same run without a cap. A run also counts as
+this if its allocator flushed and there is no run to compare. The verdict about a run with a cap assumes a smaller card. It holds the cap, and the most
+that any run took beside its tensors.
 """
 
 
@@ -153,7 +168,7 @@ def _tool_cells(records: Sequence[Record], tool: str) -> list[str]:
 
 
 def summary(records: Sequence[Record], by: str) -> str:
-    """Mean and worst of each tool: all together, and by rung or by family."""
+    """Mean and worst of each tool: all together, and by strategy or by family."""
     tools = [cell for tool in TOOLS for cell in (f"{tool}: runs", "mean", "worst")]
     lines = (
         [split, f"**{name}**" if kind == "all" else name]
@@ -167,43 +182,19 @@ def summary(records: Sequence[Record], by: str) -> str:
 _MARKS = "<!-- accuracy -->\n", "<!-- /accuracy -->\n"
 
 
+# How the README names what is compared.
+_TOOLS_IN_SHORT = {
+    "zerowiz": "zerowiz",
+    "DeepSpeed": "DeepSpeed's estimator",
+    "accelerate": "`accelerate estimate-memory`",
+}
+
+
 def headline(records: Sequence[Record]) -> str:
-    """All together, for the README."""
-    said = {
-        split: [errors_of(members, tool) for tool in TOOLS]
-        for (split, by, _), members in sorted(group(records).items())
-        if by == "all"
-    }
-    lines = (
-        [split]
-        + [
-            f"{100 * e.mean:.2f} %, worst {_percent(e.worst)} ({len(e.each)} runs)" if e else ""
-            for e in errors
-        ]
-        for split, errors in said.items()
-    )
-    return _table(["mean error", *TOOLS], lines) + "\n" + _headline_by_kind(records)
-
-
-# What the README says apart.
-_IN_SHORT = (
-    *("all", "2 to 7 micro-steps", "8 or more micro-steps", "LoRA", "QLoRA", "offloaded"),
-    *("a plain loop", "the Trainer", "TRL's other trainers", "H100", "H200"),
-)
-
-
-def _headline_by_kind(records: Sequence[Record]) -> str:
-    """The runs that were set aside, by kind, on every rank and in the first iteration."""
-    errors = errors_by_kind(records)
-
-    def said(kind: str, peak: str) -> str:
-        found = errors.get((Split.SET_ASIDE.value, kind, peak))
-        if found is None:
-            return ""
-        return f"{100 * found.mean:.2f} %, worst {_percent(found.worst)} ({len(found.each)})"
-
-    lines = ([kind, *(said(kind, peak) for peak in PEAKS)] for kind in _IN_SHORT)
-    return _table(["set aside", *PEAKS], lines)
+    """The runs that were set aside, for the README."""
+    members = group(records)[Split.SET_ASIDE.value, "all", "all"]
+    lines = ([_TOOLS_IN_SHORT[tool], *_tool_cells(members, tool)] for tool in TOOLS)
+    return _table(["", "jobs", "mean error", "worst error"], lines)
 
 
 def with_headline(readme: str, records: Sequence[Record]) -> str:
@@ -233,13 +224,13 @@ def phases(records: Sequence[Record]) -> str:
 def host(records: Sequence[Record]) -> str:
     """Mean and worst of what offload takes on the host, and every such run."""
     lines = (
-        [record.id, record.model, record.rung, str(record.gpus), record.split]
+        [record.id, record.model, record.strategy, str(record.gpus), record.split]
         + [_gigabytes(was), _gigabytes(said), _percent(said / was - 1)]
         for record in records
         if HOST in record.parts
         for said, was in (record.parts[HOST],)
     )
-    header = ["run", "model", "rung", "GPUs", "", "measured GB", "predicted GB", "error"]
+    header = ["run", "model", "strategy", "GPUs", "", "measured GB", "predicted GB", "error"]
     return _by_part("memory", [HOST], records) + "\n" + _table(header, lines)
 
 
@@ -262,9 +253,9 @@ def host_starts() -> str:
 
 def strangers(records: Sequence[Record]) -> str:
     """Every run of a family without formulas: its trace, and a guess beside it."""
-    header = ["run", "architecture", "model", "rung", "workload", "measured GB"]
+    header = ["run", "architecture", "model", "strategy", "workload", "measured GB"]
     lines = (
-        [r.id, str(r.family), r.model, r.rung, r.workload, _gigabytes(r.measured_bytes)]
+        [r.id, str(r.family), r.model, r.strategy, r.workload, _gigabytes(r.measured_bytes)]
         + [cell for said in (r.traced_bytes, r.guessed_bytes) for cell in _said(said, r)]
         for r in records
         if r.guessed_bytes is not None
@@ -281,9 +272,9 @@ def _said(said_bytes: int | None, record: Record) -> list[str]:
 
 def two_ways(records: Sequence[Record]) -> str:
     """Every run that both formulas and a trace predict."""
-    header = ["run", "family", "model", "rung", "workload", "measured GB"]
+    header = ["run", "family", "model", "strategy", "workload", "measured GB"]
     lines = (
-        [r.id, str(r.family), r.model, r.rung, r.workload, _gigabytes(r.measured_bytes)]
+        [r.id, str(r.family), r.model, r.strategy, r.workload, _gigabytes(r.measured_bytes)]
         + [cell for said in (r.predicted_bytes, r.traced_bytes) for cell in _said(said, r)]
         + [_percent(difference.of_peak), _percent(difference.of_kept)]
         for r in records
@@ -294,7 +285,7 @@ def two_ways(records: Sequence[Record]) -> str:
 
 
 def _two_ways_intro() -> str:
-    apart = " and ".join(f"{name} within {100 * band:.1f} %" for name, band in APART.items())
+    apart = ", ".join(f"{100 * band:.1f} % for {name}" for name, band in APART.items())
     return _TWO_WAYS_INTRO.format(
         together=f"{100 * TOGETHER:.1f} %", apart=apart, kept=f"{100 * KEPT_TOGETHER:.1f} %"
     )
@@ -329,32 +320,33 @@ def _kept_promises(judged: Sequence[Record]) -> str:
     refused = sum(record.verdict == Verdict.DOES_NOT_FIT.value for record in lived)
     doubted = sum(record.verdict == Verdict.UNCERTAIN.value for record in lived)
     return (
-        f"Of {len(died)} runs that ran out of memory {sure} were said to fit or to be tight. Of"
-        f" {len(lived)} that lived {refused} ({100 * refused / len(lived):.1f} %) were said not to"
-        f" fit, and {doubted} ({100 * doubted / len(lived):.1f} %) to be uncertain, all but a few of"
-        " them under caps that were set near their peaks.\n"
+        f"{len(died)} runs ran out of memory. zerowiz said of {sure} of them that they fit or are"
+        f" tight.\n\n{len(lived)} runs did not run out of memory. zerowiz said of {refused}"
+        f" ({100 * refused / len(lived):.1f} %) that they do not fit, and of {doubted}"
+        f" ({100 * doubted / len(lived):.1f} %) that they are uncertain. Almost all of the uncertain"
+        " runs had a cap near their peak.\n"
     )
 
 
 def _wrong_section(records: Sequence[Record]) -> str:
     wrong = [record for record in records if record.misjudged]
     if not wrong:
-        return "No verdict is wrong: what fits ran at full speed, what does not fit died.\n"
-    return "Wrong:\n\n" + _table(
-        ["run", "model", "rung", "said", "it"],
-        ([r.id, r.model, r.rung, f"`{r.verdict}`", str(r.outcome)] for r in wrong),
+        return "No verdict is wrong. What fits ran at full speed, and what does not fit ran out of memory.\n"
+    return "These verdicts are wrong:\n\n" + _table(
+        ["run", "model", "strategy", "said", "it"],
+        ([r.id, r.model, r.strategy, f"`{r.verdict}`", str(r.outcome)] for r in wrong),
     )
 
 
 def unpredicted(records: Sequence[Record]) -> str:
     """Every run that has no error, with the reason."""
-    died = "it ran out of memory, so there is no peak; its verdict counts above"
+    died = "it ran out of memory, so there is no peak. Its verdict counts above"
     lines = (
-        [record.id, record.model, record.rung, record.workload, record.unpredicted or died]
+        [record.id, record.model, record.strategy, record.workload, record.unpredicted or died]
         for record in records
         if not record.compared and not record.capped
     )
-    return _table(["run", "model", "rung", "workload", "not compared, as"], lines)
+    return _table(["run", "model", "strategy", "workload", "reason"], lines)
 
 
 def _every_run(records: Sequence[Record]) -> str:
@@ -363,7 +355,7 @@ def _every_run(records: Sequence[Record]) -> str:
             "run",
             "kind",
             "model",
-            "rung",
+            "strategy",
             "GPUs",
             "workload",
             "",
@@ -376,7 +368,7 @@ def _every_run(records: Sequence[Record]) -> str:
                 r.id,
                 r.kind,
                 r.model,
-                r.rung,
+                r.strategy,
                 str(r.gpus),
                 r.workload + ", capped" * r.capped,
                 r.split,
@@ -414,9 +406,10 @@ def holes(records: Sequence[Record]) -> str:
     possible = len(all_pairs()) - len(IMPOSSIBLE)
     unknown = "None is missing.\n" if not missing else _table(["", "and"], map(_in_words, missing))
     never = _table(
-        ["", "and", "cannot be, as"], ([*_in_words(pair), why] for pair, why in IMPOSSIBLE.items())
+        ["", "and", "impossible because"],
+        ([*_in_words(pair), why] for pair, why in IMPOSSIBLE.items()),
     )
-    return f"{len(missing)} of {possible} possible pairs were in no run.\n\n{unknown}\n{never}"
+    return f"No run had {len(missing)} of the {possible} possible pairs.\n\n{unknown}\n{never}"
 
 
 def counts(records: Sequence[Record]) -> str:
@@ -425,9 +418,11 @@ def counts(records: Sequence[Record]) -> str:
     capped = sum(record.capped for record in records)
     died = sum(r.measured_bytes is None and not r.unpredicted for r in records if not r.capped)
     return (
-        f"{len(records)} runs: {compared} compared, {capped} under a cap, which repeat a workload and"
-        f" count for verdicts alone, {died} that ran out of memory without one,"
-        f" {len(records) - compared - capped - died} not predicted.\n"
+        f"There are {len(records)} runs:\n\n"
+        f"- We compare {compared}.\n"
+        f"- {capped} had a cap on torch's allocator. They repeat a workload, and count only for verdicts.\n"
+        f"- {died} ran out of memory without a cap.\n"
+        f"- {len(records) - compared - capped - died} have no prediction.\n"
     )
 
 
@@ -437,8 +432,8 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         _INTRO.format(looked_at=", ".join(sorted(LOOKED_AT))),
         _RIVALS.format(**versions),
         counts(records),
-        "## By rung\n",
-        summary(records, "rung"),
+        "## By strategy\n",
+        summary(records, "strategy"),
         "## By kind of run\n",
         _KINDS_INTRO,
         by_kind(records),
@@ -472,7 +467,7 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         "## Not compared\n",
         unpredicted(records),
         "## Every run\n",
-        f"{Split.FITTED.value} or {Split.SET_ASIDE.value}; GB are 10^9 bytes; the last three columns are errors.\n",
+        f"Each run is {Split.FITTED.value} or {Split.SET_ASIDE.value}. GB are 10^9 bytes. The last three columns are errors.\n",
         _every_run(records),
     )
     return "\n".join(sections)

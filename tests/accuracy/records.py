@@ -36,7 +36,7 @@ from zerowiz.core.memory.ledger import Phase, moment_bytes
 from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"
-"""In place of a rung: forward and backward on one GPU, without DeepSpeed and optimizer."""
+"""In place of a strategy: forward and backward on one GPU, without DeepSpeed and optimizer."""
 
 
 # What a verdict may not be followed by.
@@ -66,7 +66,7 @@ class Record(Struct, frozen=True, kw_only=True):
     split: str
     model: str
     family: str | None
-    rung: str
+    strategy: str
     gpus: int
     workload: str
     capped: bool
@@ -117,7 +117,7 @@ def _is_counted(row: Row) -> bool:
     return row["optimizer"] in OPTIMIZERS or has_bf16_states(row)
 
 
-def _has_rung(row: Row) -> bool:
+def _has_strategy(row: Row) -> bool:
     try:
         strategy_of(row)
     except StopIteration:
@@ -140,7 +140,7 @@ _UNPREDICTED: Sequence[tuple[str, Callable[[Row], object]]] = (
         lambda r: r.get("packing") and not FAMILIES[str(family_of(r))].packable,
     ),
     (_UNKNOWN_OPTIMIZER, lambda r: _engine(r) and not _is_counted(r)),
-    ("no strategy has this stage and offload", lambda r: _engine(r) and not _has_rung(r)),
+    ("no strategy has this stage and offload", lambda r: _engine(r) and not _has_strategy(r)),
     (
         "its config has keys that are not counted",
         lambda r: _engine(r) and own_config_of(r).uncounted,
@@ -176,10 +176,10 @@ def _workload(row: Row) -> str:
     return ", ".join([shape, *(word for word, said in unusual.items() if said)])
 
 
-def _rung(row: Row) -> str:
+def _strategy(row: Row) -> str:
     if row["stage"] is None:
         return "no DeepSpeed" if _engine(row) else ALONE
-    return strategy_of(row).name if _has_rung(row) else f"stage {row['stage']}"
+    return strategy_of(row).name if _has_strategy(row) else f"stage {row['stage']}"
 
 
 def _predict(row: Row) -> Estimate:
@@ -241,7 +241,7 @@ def make_record(row: Row, rows: Sequence[Row]) -> Record:
         split=split_of(row, family).value,
         model=row["model"],
         family=family,
-        rung=_rung(row),
+        strategy=_strategy(row),
         gpus=row["gpus"],
         workload=_workload(row),
         capped=row["memory_cap_bytes"] is not None,
@@ -350,9 +350,9 @@ def errors_of(records: Iterable[Record], tool: str) -> Errors | None:
 
 
 def group(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]:
-    """By split; and in it all together, by rung, and by family. Groups that compare something."""
+    """By split; and in it all together, by strategy, and by family. Groups that compare something."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for by in ("all", "rung", "family"):
+    for by in ("all", "strategy", "family"):
         for record in (record for record in records if record.compared):
             name = "all" if by == "all" else str(getattr(record, by))
             groups.setdefault((record.split, by, name), []).append(record)

@@ -42,9 +42,9 @@ def _show(figures: Figures) -> None:
         "# by family",
         "",
         page.summary(records, "family"),
-        "# by rung",
+        "# by strategy",
         "",
-        page.summary(records, "rung"),
+        page.summary(records, "strategy"),
     )
     _say("# by phase", "", page.phases(records), "# host memory", "", page.host(records))
     _say("# by kind of run", "", page.by_kind(records))

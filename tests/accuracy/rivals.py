@@ -43,7 +43,7 @@ def _ask_deepspeed(record: Record, row: Row) -> int | None:
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    stage, _, offload = record.rung.partition("-")
+    stage, _, offload = record.strategy.partition("-")
     asked: dict[str, Any] = {
         "total_params": model_of(row).params,
         "num_gpus_per_node": record.gpus,
@@ -54,7 +54,7 @@ def _ask_deepspeed(record: Record, row: Row) -> int | None:
     if stage == "zero3":
         asked |= {
             "largest_layer_params": _largest_layer_params(record.model),
-            "cpu_offload_params": record.rung == "zero3-offload",
+            "cpu_offload_params": record.strategy == "zero3-offload",
         }
         return int(estimate_zero3_model_states_mem_needs(**asked)[1])
     return None

@@ -129,7 +129,7 @@ def test_no_two_runs_have_one_name() -> None:
     assert len(now()) == len({record.key for record in now()})
 
 
-@pytest.mark.parametrize("by", ["all", "rung", "family"])
+@pytest.mark.parametrize("by", ["all", "strategy", "family"])
 def test_the_groups_of_a_kind_hold_every_compared_run_once(by: str) -> None:
     grouped = [r.key for (_, kind, _), some in group(now()).items() if kind == by for r in some]
     assert sorted(r.key for r in now() if r.compared) == sorted(grouped)
@@ -150,16 +150,16 @@ def scaled(record: Record, factor: float) -> Record:
     return replace(record, predicted_bytes=int(record.predicted_bytes * factor))
 
 
-def test_every_phase_and_every_offload_rung_has_an_error_on_both_sides() -> None:
+def test_every_phase_and_every_offload_strategy_has_an_error_on_both_sides() -> None:
     errors = errors_by_part(now())
     assert {(split.value, name) for split in Split for name in (*PHASES, HOST)} == set(errors)
     measured = {strategy for strategy in STRATEGIES if strategy.measured}
     offloaded = {strategy.name for strategy in measured if strategy.offload is not Offload.NONE}
-    assert offloaded == {record.rung for record in now() if HOST in record.parts}
+    assert offloaded == {record.strategy for record in now() if HOST in record.parts}
 
 
 def test_a_strategy_is_measured_if_a_run_of_it_is_compared() -> None:
-    compared = {record.rung for record in now() if record.compared}
+    compared = {record.strategy for record in now() if record.compared}
     assert compared & {strategy.name for strategy in STRATEGIES} == {
         strategy.name for strategy in STRATEGIES if strategy.measured
     }
@@ -172,13 +172,13 @@ def test_figures_come_back_as_they_were_written() -> None:
 
 def test_a_worse_prediction_is_named_by_its_group() -> None:
     """Every group that the run is in, by its mean, its worst, or both."""
-    one = next(r for r in now() if r.compared and r.rung == "zero3" and r.family == "qwen3")
+    one = next(r for r in now() if r.compared and r.strategy == "zero3" and r.family == "qwen3")
     moved = [scaled(r, 1.5) if r is one else r for r in now()]
     lines = worse(moved, now())
     assert [True] * len(lines) == [line.startswith("fitted ") for line in lines]
     named = {line.partition(":")[0] for line in lines}
     kinds = {f"fitted {kind} rank 0" for kind, holds in KINDS.items() if holds(one)}
-    assert {"fitted all", "fitted rung zero3", "fitted family qwen3", *kinds} == named
+    assert {"fitted all", "fitted strategy zero3", "fitted family qwen3", *kinds} == named
 
 
 def test_a_worse_rank_is_named_though_rank_0_is_as_it_was() -> None:
@@ -326,10 +326,10 @@ def test_a_fresh_trace_is_the_committed_one(run: str) -> None:
 
 
 def test_rivals_have_figures_where_they_can() -> None:
-    """DeepSpeed for ZeRO-2 and ZeRO-3 alone; accelerate for every rung."""
+    """DeepSpeed for ZeRO-2 and ZeRO-3 alone; accelerate for every strategy."""
     records = take_rivals(now(), COMMITTED.records)
-    with_deepspeed = {r.rung for r in records if error_of(r, "DeepSpeed") is not None}
-    with_accelerate = {r.rung for r in records if error_of(r, "accelerate") is not None}
+    with_deepspeed = {r.strategy for r in records if error_of(r, "DeepSpeed") is not None}
+    with_accelerate = {r.strategy for r in records if error_of(r, "accelerate") is not None}
     assert {"zero2", "zero3", "zero2-offload"} <= with_deepspeed
     assert set() == with_deepspeed & {"ddp", "zero1", "model alone"}
     assert {"ddp", "zero1", "zero2", "zero3"} <= with_accelerate
@@ -406,7 +406,7 @@ PLANNED = {
 
 @pytest.mark.parametrize("row", PLANNED.values(), ids=lambda row: str(row["id"]))
 def test_the_command_line_says_what_the_estimator_says(row: Row, tmp_path: Path) -> None:
-    """Each rung once, with the run's own config, in a process that has no torch."""
+    """Each strategy once, with the run's own config, in a process that has no torch."""
     config = tmp_path / "ds_config.json"
     config.write_text(json.dumps(ds_config_of(row)), encoding="utf-8")
     checkpointing = "" if row["gradient_checkpointing"] else "no-"

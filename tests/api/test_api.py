@@ -17,13 +17,14 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.core.workload import Method
 from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
 
-PAGE = ROOT / "docs" / "reference" / "python.md"
+DOCS = ROOT / "docs"
 SMALL = ("4xA100-40GB", {"model": "1b"})
 
 
-def test_the_page_runs() -> None:
-    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
-    assert tried > 10
+@pytest.mark.parametrize("page", ["reference/python.md", "guides/notebooks.md"])
+def test_what_a_page_shows_runs(page: str) -> None:
+    failed, tried = doctest.testfile(str(DOCS / page), module_relative=False)
+    assert tried > 5
     assert 0 == failed
 
 
@@ -56,6 +57,16 @@ def test_a_plan_has_its_choice_and_its_run_as_the_json_has_them() -> None:
     assert nothing.choice is None
     with pytest.raises(UsageError, match="a run needs a length"):
         result.run()
+
+
+@pytest.mark.parametrize("setting", [{"nodes": 2}, {"gpus_per_node": 2}, {"host_memory": "1GiB"}])
+def test_a_machine_that_was_read_takes_no_settings_of_its_own(setting: dict[str, object]) -> None:
+    machine = api.read_machine("4xA100-40GB", **setting)  # type: ignore[arg-type]
+    planned = api.plan("4xA100-40GB", model="1b", **setting)  # type: ignore[arg-type]
+    assert machine == planned.machine
+    with pytest.raises(UsageError, match=f"`{next(iter(setting))}` has no effect") as refused:
+        api.plan(machine, model="1b", **setting)  # type: ignore[arg-type]
+    assert "`read_machine`" in refused.value.hints[0]
 
 
 def test_machines_are_compared_as_the_command_does() -> None:
@@ -135,9 +146,12 @@ def test_the_settings_are_keywords_with_the_types_of_the_options() -> None:
     [
         ({"microbatch": 3}, "there is no setting `microbatch`"),
         ({"quiet": True}, "there is no setting `quiet`"),
-        ({"precision": "fp99"}, "'fp99' is none of bf16, fp16, fp32"),
-        ({"micro_batch": "3"}, "'3' is no int"),
-        ({"micro_batch": 0}, "`micro_batch 0` must be a whole number from 1 to 10000000"),
+        ({"precision": "fp99"}, "`precision` must be one of bf16, fp16, fp32, not 'fp99'"),
+        ({"micro_batch": "3"}, "`micro_batch` must be a whole number, not '3'"),
+        ({"allow_slow": 1}, "`allow_slow` must be true or false, not 1"),
+        ({"stage": 4}, '`stage="4"` is not a ZeRO stage'),
+        ({"seq_len": 1024, "sequence_tokens": 2048}, "`sequence_tokens` is set twice"),
+        ({"micro_batch": 0}, "`micro_batch=0` must be a whole number from 1 to 10000000"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(
@@ -146,6 +160,31 @@ def test_a_setting_that_makes_no_sense_is_refused(
     with pytest.raises(UsageError) as refused:
         zerowiz.plan("4xA100-40GB", **{"model": "7b", **settings})  # type: ignore[arg-type]
     assert message == str(refused.value)
+
+
+def test_a_setting_also_has_the_name_of_its_option() -> None:
+    by_option = zerowiz.plan("4xA100-40GB", model="1b", seq_len=4096, grad_accum=2)  # type: ignore[call-arg]
+    by_field = zerowiz.plan("4xA100-40GB", model="1b", sequence_tokens=4096, accumulation_steps=2)
+    assert by_field.to_dict() == by_option.to_dict()
+    with pytest.raises(UsageError) as refused:
+        zerowiz.plan("4xA100-40GB", model="1b", seq_length=4096)  # type: ignore[call-arg]
+    assert ["hint: did you mean `seq_len`?"] == refused.value.__notes__[:1]
+
+
+def test_a_stage_is_a_number_or_a_word() -> None:
+    by_number = zerowiz.plan("4xA100-40GB", model="1b", stage=2)  # type: ignore[arg-type]
+    assert by_number.to_dict() == zerowiz.plan("4xA100-40GB", model="1b", stage="2").to_dict()
+
+
+def test_a_result_is_one_line_where_it_is_printed() -> None:
+    result = zerowiz.plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
+    assert "<PlanResult: zero3 for 7b on 4 x NVIDIA A100-SXM4-40GB>" == repr(result)
+
+
+def test_a_hint_can_be_pasted_as_keywords() -> None:
+    with pytest.raises(UsageError) as refused:
+        zerowiz.plan("4xA100-40GB", model="7b", global_batch=10)
+    assert "hint: use one of the nearest multiples: " in refused.value.__notes__[0]
 
 
 def test_a_model_is_needed() -> None:

@@ -123,7 +123,12 @@ def wizards(found: Mapping[str, str | None]) -> dict[str, Wizard | None]:
     )
     all_of_them["hf auth login"] = Wizard(
         argv=(hf, "auth", "login"),
-        turns=(Turn(question="Enter your token"), Turn(question="Add token as git credential?")),
+        turns=(
+            Turn(question="How would you like to log in?", keys=DOWN + ENTER, menu=True),
+            # Behind it the token is checked, which needs the network.
+            Turn(question="Enter your token"),
+        ),
+        types=("paste", "Paste an access token\n"),
     )
     return {name: each if each.argv[0] else None for name, each in all_of_them.items()}
 
@@ -144,7 +149,8 @@ class Workplace:
         self.environ = clean_environ(TERM="xterm-256color", HOME=str(home), **cache)
 
     def start(self, argv: Sequence[str], *, empty: bool = False, **environ: str) -> PtyScreen:
-        """A program at a terminal of its own."""
+        """A program at a terminal of its own; what it answered before is forgotten."""
+        (self.folder / "zerowiz.toml").unlink(missing_ok=True)
         return PtyScreen(argv, self.empty if empty else self.folder, {**self.environ, **environ})
 
     def reach(self, wizard: Wizard, number: int) -> PtyScreen:

@@ -17,7 +17,7 @@ from pathlib import Path
 # The tests are found from their own folder.
 sys.path[0] = str(Path(__file__).parents[1])
 
-from bench.pty_screen import DOWN, UP, PtyScreen  # noqa: E402
+from bench.pty_screen import DOWN, ENTER, UP, PtyScreen  # noqa: E402
 from cli.harness import HF_PARSER, clean_environ  # noqa: E402
 
 RUNS = 11
@@ -26,6 +26,8 @@ CONSEQUENCE = "-> "
 FIRST = "? Which "
 GOAL, LENGTH = "own micro-batch", "How many tokens per sequence?"
 BACKSPACE = "\x7f"
+# Of the job whose length is typed; the recommended one leaves the micro-batch to the search.
+GOALS = ((), ("--objective", "fastest"), ("--micro-batch", "1"))
 
 
 def main() -> None:
@@ -41,8 +43,10 @@ def main() -> None:
             show(f"first question, {words[1]}", walls)
             show("  of it processor time", cpus)
         for machine in MACHINES:
-            show(f"7b on {machine}, an arrow", redraws_of_a_menu(folder, machine))
-            show(f"7b on {machine}, a digit of the length", redraws_of_a_line(folder, machine))
+            show_both(f"7b on {machine}, an arrow", redraws_of_a_menu(folder, machine))
+            for goal in GOALS:
+                what = f"7b on {machine}, a digit {' '.join(goal)}"
+                show_both(what, redraws_of_a_line(folder, machine, goal))
         show("python -c ''", [bare(folder) for _ in range(RUNS)])
 
 
@@ -65,15 +69,20 @@ def first_question(folder: Path, words: Sequence[str]) -> tuple[float, float]:
     return taken, cpu_s
 
 
-def redraws(screen: PtyScreen, keys: Sequence[str]) -> list[float]:
-    """Seconds from each key to the last that was drawn for it."""
-    taken = [screen.redraw(key) for key in keys]
+def redraws(screen: PtyScreen, keys: Sequence[str]) -> list[tuple[float, float]]:
+    """Seconds from each key to the last that was drawn for it, and of processor time."""
+    taken: list[tuple[float, float]] = []
+    for key in keys:
+        before_s = screen.cpu_s()
+        wall_s = screen.redraw(key)
+        if wall_s is not None:
+            taken.append((wall_s, screen.cpu_s() - before_s))
     if CONSEQUENCE not in screen.text:
         sys.exit(f"no consequence is shown:\n{screen.text}")
-    return [each for each in taken if each is not None]
+    return taken
 
 
-def redraws_of_a_menu(folder: Path, machine: str) -> list[float]:
+def redraws_of_a_menu(folder: Path, machine: str) -> list[tuple[float, float]]:
     """Of the goal: the recommended stage, the fastest, an own micro-batch."""
     screen = start(folder, ("--machine", machine, "--model", "7b", "train.py"))
     if not screen.wait_for(GOAL):
@@ -84,14 +93,18 @@ def redraws_of_a_menu(folder: Path, machine: str) -> list[float]:
     return taken
 
 
-def redraws_of_a_line(folder: Path, machine: str) -> list[float]:
+def redraws_of_a_line(folder: Path, machine: str, goal: Sequence[str]) -> list[tuple[float, float]]:
     """Of the length, as it is typed."""
-    words = ("--machine", machine, "--model", "7b", "--micro-batch", "1", "train.py")
+    words = ("--machine", machine, "--model", "7b", *goal, "train.py")
     screen = start(folder, words)
+    if not goal:
+        screen.wait_for(GOAL)
+        screen.settle()
+        screen.press(ENTER)
     if not screen.wait_for(LENGTH):
         sys.exit(f"no question of the length came:\n{screen.text}")
     screen.settle()
-    taken: list[float] = []
+    taken: list[tuple[float, float]] = []
     for length in ("4096", "1024", "8192"):
         taken += redraws(screen, length)
         screen.press(BACKSPACE * len(length))
@@ -105,6 +118,12 @@ def bare(folder: Path) -> float:
     began_s = time.perf_counter()
     PtyScreen([sys.executable, "-c", ""], folder, os.environ).status()
     return time.perf_counter() - began_s
+
+
+def show_both(what: str, taken: Sequence[tuple[float, float]]) -> None:
+    """Two lines: until it was drawn, and the processor time of that."""
+    show(what, [wall_s for wall_s, _ in taken])
+    show("  of it processor time", [cpu_s for _, cpu_s in taken])
 
 
 def show(what: str, taken_s: Sequence[float]) -> None:

@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pyte
@@ -74,7 +76,7 @@ def clean_environ(**extra: str) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not OTHERS.match(name)}
     paths = [str(ROOT), environ.get("PYTHONPATH", "")]
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return {**environ, "HF_HUB_OFFLINE": "1", **extra}
+    return {**environ, "HF_HUB_OFFLINE": "1", "LANGUAGE": "en", **extra}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,3 +237,8 @@ class Terminal:
         code = self.child.exitstatus
         assert isinstance(code, int), f"killed by signal {self.child.signalstatus}"
         return code
+
+
+def answers_of(folder: Path) -> dict[str, Any]:
+    """What the answers file of a folder says, by its keys."""
+    return tomllib.loads((folder / "zerowiz.toml").read_text())

@@ -114,9 +114,9 @@ def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
         (("--tokens", "2GiB"), "`--tokens 2GiB` is not a number"),
         (("--sequences", "10.5"), "`--sequences 10.5` is not a number"),
         (("--sequences", "-5"), "`--sequences -5` is not a number"),
-        (("--epochs", "3"), "`--epochs 3`: of how much data is not said"),
-        (("--tokens", "1B", "--epochs", "0"), "`--epochs 0`: it is a number above 0"),
-        (("--tokens", "1B", "--epochs", "nan"), "`--epochs nan`: it is a number above 0"),
+        (("--epochs", "3"), "`--epochs 3` needs the size of the data"),
+        (("--tokens", "1B", "--epochs", "0"), "`--epochs 0` must be above 0"),
+        (("--tokens", "1B", "--epochs", "nan"), "`--epochs nan` must be above 0"),
         (("--tokens", "1B", "--epochs", "x"), "it takes a number"),
         (("--tokens", "1B", "--sequences", "5"), "both set the amount of data"),
         (("--price", "cheap"), "`--price cheap` is not an hourly price"),
@@ -278,7 +278,7 @@ def test_where_no_machine_fits_the_code_says_so(here: Run) -> None:
     words = ("plan", "--model", "1t", "--machine", "all", "--gpus-per-node", "1")
     result = here(*words)
     assert 4 == result.code
-    assert "1t fits no machine that was tried" in result.problem
+    assert "1t does not fit on any machine that zerowiz tried" in result.problem
     assert "zerowiz plan --machine" in result.hints
     listed = here(*words, "--json")
     assert 4 == listed.code

@@ -76,9 +76,21 @@ def test_what_both_rest_on_is_noted_once(here: Run) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(here: Run, words: tuple[str, ...], why: str) -> None:
-    refused = here(*ONE, "--compare", *words)
+    refused = here(*ONE, "--json", "--compare", *words)
     assert 2 == refused.code
     assert why in refused.problem
+    assert refused.problem == json.loads(refused.stdout)["error"]["message"]
+
+
+def test_a_quote_that_is_never_closed_is_refused(here: Run) -> None:
+    refused = here(*ONE, "--compare='")
+    assert (2, "`--compare`: `'`: no closing quotation") == (refused.code, refused.problem)
+
+
+def test_the_options_of_the_other_plan_can_be_listed(here: Run) -> None:
+    shown = here(*ONE, "--compare", "--help")
+    assert (0, "") == (shown.code, shown.stderr)
+    assert "--micro-batch" in shown.stdout
 
 
 def test_where_only_one_fits_the_comparison_is_the_result(here: Run) -> None:

@@ -1,6 +1,5 @@
 """Whole conversations with the wizard, as a person has them at a terminal."""
 
-import json
 import os
 import re
 import shutil
@@ -9,7 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import BACKSPACE, DOWN, ENTER, ESCAPE, HF_IN_CODE, HF_PARSER, UP, Run, Terminal
+from cli.harness import (
+    BACKSPACE,
+    DOWN,
+    ENTER,
+    ESCAPE,
+    HF_IN_CODE,
+    HF_PARSER,
+    UP,
+    Run,
+    Terminal,
+    answers_of,
+)
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -56,9 +66,9 @@ def test_a_hugging_face_script_takes_five_questions_at_most(terminal: Open, scri
     person.reply(LAST, ENTER)
     assert 0 == person.end()
     assert 5 == len(answers(person)), person.text
-    record = json.loads((scripts / ".zerowiz" / "init.json").read_text())
-    assert {"machine": "4xA100-40GB", "model": "1b", "seq_len": 512} == record["options"]
-    assert "train.py" == record["script"]
+    record = answers_of(scripts)
+    said = {"machine": "4xA100-40GB", "model": "1b", "seq-len": 512}
+    assert {"script": "train.py", **said} == record
 
 
 def test_a_consequence_follows_what_is_typed(terminal: Open, scripts: Path) -> None:
@@ -102,8 +112,8 @@ def test_going_back_reopens_each_question_with_its_answer_and_leaves_no_trace(
     person.reply("(512)", ENTER)
     person.reply(LAST, ENTER)
     assert 0 == person.end()
-    record = json.loads((scripts / ".zerowiz" / "init.json").read_text())
-    assert ("2b", 512) == (record["options"]["model"], record["options"]["seq_len"])
+    record = answers_of(scripts)
+    assert ("2b", 512) == (record["model"], record["seq-len"])
 
 
 def test_the_first_question_goes_nowhere(terminal: Open, scripts: Path) -> None:
@@ -129,13 +139,13 @@ def test_one_answer_can_be_changed_at_the_end(terminal: Open, scripts: Path) -> 
     person.wait_for("Step     2 x 512")
     person.reply("> yes, write the files", ENTER)
     assert 0 == person.end()
-    options = json.loads((scripts / ".zerowiz" / "init.json").read_text())["options"]
     assert {
+        "script": "train.py",
         "machine": "4xA100-40GB",
         "model": "2b",
-        "seq_len": 512,
-        "micro_batch": 2,
-    } == options
+        "seq-len": 512,
+        "micro-batch": 2,
+    } == answers_of(scripts)
 
 
 def test_another_script_asks_what_it_leaves_open(terminal: Open, scripts: Path) -> None:
@@ -147,9 +157,9 @@ def test_another_script_asks_what_it_leaves_open(terminal: Open, scripts: Path) 
     # It says its batch itself, so that the goal does not matter.
     person.reply(LAST, ENTER)
     assert 0 == person.end()
-    record = json.loads((scripts / ".zerowiz" / "init.json").read_text())
+    record = answers_of(scripts)
     assert "finetune.py" == record["script"]
-    assert "objective" not in record["options"]
+    assert "objective" not in record
 
 
 def test_more_is_told_and_every_strategy_shown_where_it_is_asked_for(
@@ -216,8 +226,9 @@ def test_a_dumb_terminal_gets_the_same_questions_as_plain_lines(
     person.reply(LAST, ENTER)
     assert 0 == person.end()
     assert b"\x1b" not in person.received
-    record = json.loads((scripts / ".zerowiz" / "init.json").read_text())
-    assert {"machine": "4xA100-40GB", "model": "2b", "seq_len": 512} == record["options"]
+    record = answers_of(scripts)
+    said = {"machine": "4xA100-40GB", "model": "2b", "seq-len": 512}
+    assert {"script": "train.py", **said} == record
 
 
 def test_the_questions_of_a_launch_go_back_too(terminal: Open, scripts: Path) -> None:
@@ -298,4 +309,4 @@ def test_yes_and_launch_need_no_person(hf: Path) -> None:
     done = run([sys.executable, "-m", "zerowiz", *words], env=environ, cwd=hf)
     assert 0 == done.returncode, done.stderr[-3000:]
     assert [0, 1] == sorted(report["rank"] for report in read_reports(hf / "reports"))
-    assert (hf / ".zerowiz" / "init.json").is_file()
+    assert (hf / "zerowiz.toml").is_file()

@@ -222,7 +222,7 @@ def test_findings_have_their_whys_and_fixes_on_lines_of_their_own(here: Run) -> 
     lines = result.stdout.splitlines()
     assert lines[0].startswith("error PF101 script-refused: ")
     assert "    why: `launch` refuses the script" == lines[1]
-    assert lines[-1].startswith("1 error")
+    assert lines[-2].startswith("1 error")
 
 
 def test_quiet_shows_errors_alone(here: Run) -> None:
@@ -243,12 +243,6 @@ def test_nothing_heavy_is_loaded(folder: Path) -> None:
     heavy = {"torch", "transformers", "deepspeed", "accelerate", "prompt_toolkit", "rich", "numpy"}
     assert "zerowiz.core.launch.doctor" in loaded
     assert set() == heavy & loaded
-
-
-def test_the_guide_lists_every_rule(golden_block: Callable[[Path, str, str], None]) -> None:
-    head = "| code | name | |\n|---|---|---|\n"
-    rows = [f"| {rule.code} | {rule.name} | {rule.when} |\n" for rule in RULES]
-    golden_block(ROOT / "docs" / "guides" / "doctor.md", "rules", "".join([head, *rows]))
 
 
 def test_every_rule_says_when_it_is_found() -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, Run
+from cli.harness import HF_IN_CODE, HF_LITERAL, HF_PARSER, Run, answers_of
 from paths import ROOT
 
 TEMPLATES = ROOT / "templates"
@@ -20,25 +20,20 @@ def script(folder: Path) -> Path:
     return path
 
 
-def test_init_writes_the_config_and_the_record_and_says_how_to_go_on(
+def test_init_writes_the_config_and_the_answers_and_says_how_to_go_on(
     process: Run, script: Path
 ) -> None:
     result = process("init", "--yes", *CPU)
     assert 0 == result.code
-    assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in result.stdout
+    assert "wrote ds_config_zero0.json\nwrote zerowiz.toml\nnext: zerowiz launch\n" in result.stdout
     assert (
         0
         == json.loads((script.parent / "ds_config_zero0.json").read_text())["zero_optimization"][
             "stage"
         ]
     )
-    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
-    assert {
-        "schema_version": 1,
-        "script": "train.py",
-        "script_args": [],
-        "options": {"machine": "cpu", "model": "10m"},
-    } == record
+    record = answers_of(script.parent)
+    assert {"script": "train.py", "machine": "cpu", "model": "10m"} == record
 
 
 def test_a_dry_run_shows_the_config_and_writes_nothing(here: Run, script: Path) -> None:
@@ -69,11 +64,11 @@ def test_a_script_is_found_by_name_or_by_habit(here: Run, script: Path) -> None:
     (script.parent / "other.py").write_text(HF_IN_CODE)
     for words, expected in (((), "train.py"), (("other.py",), "other.py")):
         assert 0 == here("init", "--yes", *CPU, *words).code
-        record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
+        record = answers_of(script.parent)
         assert expected == record["script"]
 
 
-def test_a_launch_uses_the_record(here: Run, script: Path) -> None:
+def test_a_launch_uses_the_answers(here: Run, script: Path) -> None:
     (script.parent / "other.py").write_text(HF_IN_CODE)
     assert 0 == here("init", "--yes", *CPU, "--stage", "3", "--allow-slow", "other.py").code
     content = json.loads(here("launch", "--dry-run", "--json").stdout)
@@ -81,7 +76,7 @@ def test_a_launch_uses_the_record(here: Run, script: Path) -> None:
     assert "other.py" == content["command"][-1]
 
 
-def test_what_is_said_at_the_launch_outweighs_the_record(here: Run, script: Path) -> None:
+def test_what_is_said_at_the_launch_outweighs_the_answers(here: Run, script: Path) -> None:
     assert script.is_file()
     here("init", "--yes", *CPU, "--stage", "3")
     content = json.loads(here("launch", "--dry-run", "--json", "--stage", "1").stdout)
@@ -95,7 +90,7 @@ def test_a_script_that_is_named_at_the_launch_keeps_its_answers(here: Run, scrip
     named = here(*words, "train.py", "--", "x")
     assert "zero3" == json.loads(named.stdout)["chosen"]
     # The machine was said again.
-    recorded = "note: arguments that `zerowiz init` saved for train.py: `--model 10m --stage 3`"
+    recorded = "note: from `zerowiz.toml`: `--model 10m --stage 3`"
     assert recorded in " ".join(named.stderr.split())
     other = here(*words, "--model", "10m", "other.py")
     assert "ddp" == json.loads(other.stdout)["chosen"]
@@ -106,9 +101,11 @@ def test_what_is_said_now_counts_more_than_what_is_recorded(here: Run, script: P
     here("init", "--yes", *CPU, "--stage", "3")
     words = ("launch", "--dry-run", "--json", "--machine", "cpu")
     assert "zero2" == json.loads(here(*words, "--stage", "2", "train.py").stdout)["chosen"]
-    # A job script starts the same job, whatever was answered since.
-    in_job_script = here(*words, "--yes", "--model", "10m", "train.py")
-    assert "ddp" == json.loads(in_job_script.stdout)["chosen"]
+    # A job script reads the same file, unless it says otherwise.
+    job_script = (*words, "--yes", "--model", "10m")
+    assert "zero3" == json.loads(here(*job_script, "train.py").stdout)["chosen"]
+    alone = here(*job_script, "--isolated", "train.py")
+    assert "ddp" == json.loads(alone.stdout)["chosen"]
 
 
 def test_the_words_of_the_script_are_recorded_too(here: Run, folder: Path) -> None:
@@ -133,7 +130,7 @@ def test_the_words_of_the_script_are_recorded_too(here: Run, folder: Path) -> No
     assert 4 == json.loads(more.stdout)["workload"]["micro_batch"]
 
 
-def test_the_record_lies_in_the_output_folder(here: Run, script: Path) -> None:
+def test_the_answers_lie_in_the_output_folder(here: Run, script: Path) -> None:
     result = here("init", "--yes", *CPU, "--output-dir", "runs/a b")
     assert "next: zerowiz launch --output-dir 'runs/a b'\n" in result.stdout
     assert {"train.py", "runs"} == {path.name for path in script.parent.iterdir()}
@@ -192,6 +189,8 @@ def test_slurm_writes_a_job_script_for_the_nodes_of_the_plan(here: Run, folder: 
     words = ("--machine", "4xH100-80GB-SXM", "--nodes", "2", "--interconnect", "infiniband:400Gb/s")
     result = here("init", "--yes", "--slurm", *words, "--model", "1b", "--stage", "2", "train.py")
     assert 0 == result.code, result.stderr
+    assert "zerowiz launch" not in result.stdout
+    assert "\n  sbatch job.sbatch\n" in result.stdout
     text = (folder / "job.sbatch").read_text()
     for line in ("#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4", "#SBATCH --ntasks-per-node=1"):
         assert line in text
@@ -235,7 +234,7 @@ def test_a_config_that_is_named_at_the_launch_counts_more_than_the_answers(
     assert 0 == result.code, result.stderr
     plan = json.loads(result.stdout)
     assert ("zero1", 2) == (plan["chosen"], plan["workload"]["micro_batch"])
-    assert "`--model 10m --machine cpu --seq-len 64`" in " ".join(result.stderr.split())
+    assert "`--model 10m --machine cpu --seq-len 64 train.py`" in " ".join(result.stderr.split())
 
 
 def test_a_recorded_script_that_is_gone_says_where_its_name_comes_from(
@@ -248,7 +247,7 @@ def test_a_recorded_script_that_is_gone_says_where_its_name_comes_from(
         result.code,
         result.problem.removeprefix("error: "),
     )
-    assert "`zerowiz init` saved settings for `train.py` here" in result.hints
+    assert "`train.py` is named by zerowiz.toml line 3" in result.hints
 
 
 def test_what_was_said_here_counts_for_configs_that_are_written_elsewhere(

@@ -107,7 +107,7 @@ def test_a_driver_that_does_not_start_is_saved_too(
     result = here("machine", "--save", "node.json")
     assert 5 == result.code
     assert "different versions" in result.problem
-    assert "what zerowiz had read before it failed is in `node.json`" in result.hints
+    assert "`node.json` has what zerowiz read before it failed" in result.hints
     again = here("plan", "--model", "7b", "--machine", "node.json")
     assert (5, result.problem) == (again.code, again.problem)
     assert (folder / "node.json").is_file()
@@ -133,7 +133,7 @@ def test_without_a_gpu_the_host_is_shown_and_what_can_be_planned_for(
 def test_what_is_for_programs_is_no_host(here: Run, driver: Install) -> None:
     driver(Replay(NO_DRIVER))
     result = here("machine", "--json")
-    assert (5, "") == (result.code, result.stdout)
+    assert (5, {"schema_version", "error"}) == (result.code, {*json.loads(result.stdout)})
 
 
 def test_a_saved_file_is_not_overwritten_unasked(here: Run, folder: Path, driver: Install) -> None:
@@ -363,7 +363,9 @@ def test_a_device_is_not_replaced_by_a_recording(here: Run, folder: Path, driver
 def test_a_recording_says_which_options_it_does_not_hold(here: Run, driver: Install) -> None:
     driver(library("h200-x4"))
     shown = here("machine", "--nodes", "3", "--gpus", "1,2", "--save", "node.json").stderr
-    assert "`node.json` holds the machine without `--gpus 1,2 --nodes 3`" in shown
+    assert "`node.json` has the machine without `--gpus 1,2 --nodes 3`" in shown
+    fewer = here("machine", "--gpus-per-node", "2", "--save", "node.json", "--force").stderr
+    assert "`node.json` has the machine without `--gpus-per-node 2`" in fewer
 
 
 def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
@@ -386,3 +388,23 @@ def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
     assert ["--hostfile", "hosts"] == plan["command"][1:3]
     # A dry run notes what the launch would note.
     assert "`HF_TOKEN` is not sent to the nodes" in result.stderr
+
+
+HOSTILE = "H200 [/red]\x1b[2J\x1b]0;mine\x07 [bold]\u202e\x9b"
+
+
+@pytest.mark.parametrize("command", ["machine", "plan", "plan -v"])
+def test_a_name_of_others_steers_no_terminal_and_is_no_markup(
+    here: Run, tmp_path: Path, command: str
+) -> None:
+    gpus = [{"index": index, "name": HOSTILE, "free_bytes": 80 * 2**30} for index in (0, 1)]
+    path = tmp_path / "evil.json"
+    path.write_text(json.dumps({"schema_version": 1, "machine": {"gpus": gpus}}))
+    words = [*command.split(), "--machine", str(path)]
+    if "plan" in command:
+        words[1:1] = ["--model", "1b"]
+    done = here(*words)
+    assert 0 == done.code, done.stderr
+    shown = done.stdout + done.stderr
+    assert "H200 [/red]?[2J?]0;mine? [bold]??" in " ".join(shown.split())
+    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown)

@@ -134,7 +134,8 @@ def test_with_the_split_of_the_batch_open_each_strategy_has_its_own(here: Run) -
 
 def test_what_does_not_fit_is_not_run(here: Run) -> None:
     words = ("--model", "100m", "--micro-batch", "1", "--seq-len", "64", "--offload", "none")
-    budget = ("--memory-budget", "1600MiB")
+    # What is assumed depends on the CPU of this host.
+    budget = ("--memory-budget", "1600MiB", "--precision", "bf16")
     assert {"zero1", "zero2", "zero3"} == set(ids(dry(here, *words, *budget, "--all")))
 
 

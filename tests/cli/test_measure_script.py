@@ -56,6 +56,13 @@ def test_options_stand_before_the_script_and_words_after_it_are_its_own(
     done = here("measure", *CPU, "--yes", "--dry-run", "--stage", "2", SCRIPT, *words)
     assert 0 == done.code, done.stderr
     assert f"--model_config {MODEL} --steps 40 --deepspeed" in done.stdout
+    asked = here("measure", *CPU, "--yes", "--dry-run", "--json", "--stage", "2", SCRIPT, *words)
+    assert 0 == asked.code, asked.stderr
+    plan = json.loads(asked.stdout)
+    assert ("zero2", "40") == (
+        plan["chosen"],
+        plan["command"][plan["command"].index("--steps") + 1],
+    )
 
 
 @pytest.mark.deepspeed
@@ -75,6 +82,7 @@ def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) ->
     said = json.loads(done.stdout)["script"]
     assert ("zero2", "finished", 4) == (said["strategy"], said["ended"], said["steps"])
     assert [3, 3] == [len(rank["timed_step_seconds"]) for rank in said["ranks"]]
+    assert [[1] * 3] * 2 == [rank["timed_micro_batches"] for rank in said["ranks"]]
     assert [(2, 1), (2, 1)] == [(rank["stage"], rank["micro_batch"]) for rank in said["ranks"]]
     assert said["measured"]["step_seconds"] > 0
     assert before == (tmp_path / SCRIPT).read_bytes()

@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Run, Terminal
+from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Run, Terminal, answers_of
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports
 
@@ -33,17 +35,17 @@ def test_the_template_lies_there_once_the_conversation_ends_in_files(
 ) -> None:
     person = terminal("init")
     to_the_launch(person, MACHINE, SCRIPT, MODEL)
-    assert "It runs on this machine, on 1 x CPU rank" in person.text
+    assert "It runs on this machine, on 1 CPU rank" in person.text
     person.reply(LAUNCH, "only write" + ENTER)
     assert 0 == person.end()
     for path in COPIED:
         for file in [TEMPLATES / path, *(TEMPLATES / path).rglob("*.*")]:
             if file.is_file() and file.suffix != ".pyc":
                 assert file.read_bytes() == (folder / file.relative_to(TEMPLATES)).read_bytes()
-    record = json.loads((folder / ".zerowiz" / "init.json").read_text())
+    record = answers_of(folder)
     assert {"script": "train_hf.py", "model": "model"} == {
         "script": record["script"],
-        "model": record["options"]["model"],
+        "model": record["model"],
     }
 
 
@@ -71,11 +73,40 @@ def test_a_template_is_taken_off_again_where_the_person_goes_back_or_leaves(
     assert {"corpus.txt"} == names(folder)
 
 
+def hang_up(person: Terminal) -> None:
+    """Close the terminal, as a window that is closed does."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, person.child.fileno())
+    os.close(nothing)
+
+
+def terminate(person: Terminal) -> None:
+    person.child.kill(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("end", [hang_up, terminate])
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_a_template_is_taken_off_again_where_the_terminal_is_closed(
+    terminal: Open, folder: Path, term: str, end: Callable[[Terminal], None]
+) -> None:
+    person = terminal("init", "--machine", "cpu", TERM=term)
+    person.reply(SCRIPT, ENTER)
+    person.wait_for("> model" if term != "dumb" else "1) model")
+    person.settle()
+    assert COPIED == names(folder)
+    end(person)
+    until, look = time.monotonic() + 60, os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while os.waitid(os.P_PID, person.child.pid, look) is None:
+        assert time.monotonic() < until, "it did not end"
+        time.sleep(0.05)
+    assert set() == names(folder)
+
+
 def test_no_file_of_a_person_is_overwritten_by_a_template(terminal: Open, folder: Path) -> None:
     (folder / "corpus.txt").write_text("mine\n")
     person = terminal("init", "--machine", "cpu", TERM="dumb")
     person.reply("answer (Enter: 1", "1" + ENTER)
-    person.wait_for("`corpus.txt` is here already")
+    person.wait_for("`corpus.txt` already exists")
     person.settle()
     assert {"corpus.txt"} == names(folder)
     # A path can be typed, and what is no script is asked again.
@@ -108,7 +139,7 @@ def test_a_config_alone_needs_no_script_and_asks_for_the_method(
     assert 0 == person.end()
     assert "TrainingArguments(deepspeed=" in person.text
     assert {"ds_config_zero0.json", "ds_config_zero0.plan.json", ".zerowiz"} == names(folder)
-    assert not (folder / ".zerowiz" / "init.json").exists()
+    assert not (folder / "zerowiz.toml").exists()
     # The command in the plan file writes the same.
     written = (folder / "ds_config_zero0.json").read_bytes()
     plan = json.loads((folder / "ds_config_zero0.plan.json").read_text())
@@ -140,18 +171,20 @@ def test_a_folder_that_is_in_the_way_costs_no_answer(terminal: Open, folder: Pat
     person.reply(LAUNCH, "only write" + ENTER)
     person.reply("> try again", ENTER)
     person.wait_for(f"{REFUSED} try again")
-    person.wait_for("> try again")
+    # What changed nothing is not the default any more.
+    person.wait_for("> use another folder")
     assert "cannot write" in " ".join(person.text.split())
-    person.reply("> try again", "use another" + ENTER)
+    person.reply("> use another folder", ENTER)
     # Esc leads back to what can be done.
     person.reply("Which folder?", ESCAPE)
-    person.reply("> try again", "use another" + ENTER)
+    person.reply("What do you want to do?\n", "use another" + ENTER)
     other = folder.parent / "other"
     person.reply("Which folder?", "../other" + ENTER)
     assert 0 == person.end()
-    assert {"ds_config_zero0.json", "ds_config_zero0.plan.json", ".zerowiz"} == names(other)
-    record = json.loads((other / ".zerowiz" / "init.json").read_text())
-    assert ("10m", 64) == (record["options"]["model"], record["options"]["seq_len"])
+    written = {"ds_config_zero0.json", "ds_config_zero0.plan.json", "zerowiz.toml"}
+    assert {*written, ".zerowiz"} == names(other)
+    record = answers_of(other)
+    assert ("10m", 64) == (record["model"], record["seq-len"])
 
 
 @pytest.mark.deepspeed

@@ -10,7 +10,7 @@ from cli.harness import Run
 from paths import ROOT
 
 PLAN = ("plan", "--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing")
-TOO_BIG = ("plan", "--machine", "2xRTX4090", "--model", "70b", "--offload", "none")
+TOO_BIG = ("plan", "--machine", "2xRTX4090", "--model", "70b")
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -81,3 +81,17 @@ def test_a_drawing_of_the_documents_is_current(
     if request.config.getoption("--update-golden"):
         kept.write_text(made, encoding="utf-8")
     assert kept.read_text(encoding="utf-8") == made, "`make golden` draws it again"
+
+
+def test_a_name_that_would_steer_a_terminal_does_not_in_a_page(here: Run, folder: Path) -> None:
+    said = json.loads(here("machine", "--machine", "4xA100-40GB", "--json").stdout)
+    text = json.dumps({"schema_version": 1, "machine": said.get("machine", said)})
+    name = "NVIDIA A100-SXM4-40GB"
+    assert name in text
+    (folder / "node.json").write_text(text.replace(name, "A\\u001b[31m\\u0007\\u202e</b>"))
+    words = ("--machine", "node.json", "--model", "1b", "--html", "p.html", "--svg", "p.svg")
+    assert 0 == here("plan", *words, "--gradient-checkpointing").code
+    for path in (folder / "p.html", folder / "p.svg"):
+        page = path.read_text(encoding="utf-8").replace("\n", "")
+        assert "A?[31m??&lt;/b&gt;" in page
+        assert not set("\x1b\x07\u202e") & set(page)

@@ -1,6 +1,5 @@
 """Nothing that refuses a job ends the wizard: the person says how it goes on, and keeps the answers."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,9 @@ from cli.harness import (
     ESCAPE,
     HF_IN_CODE,
     UNREACHABLE,
+    UP,
     Terminal,
+    answers_of,
 )
 
 Open = Callable[..., Terminal]
@@ -20,7 +21,7 @@ CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 SCRIPT, MODEL, LENGTH = "Which training script?", "Which model?", "How many tokens per sequence?"
 REFUSED, CHANGE = "What do you want to do?", "Change which answer?"
 NO_CPU = HF_IN_CODE.replace(", use_cpu=True", "")
-WHY = "would not find its other ranks without `use_cpu`"
+WHY = "cannot train on CPU ranks: it does not set `use_cpu`"
 STOPS = pytest.mark.parametrize("keys", [CTRL_C, CTRL_D], ids=["Ctrl-C", "EOF"])
 
 
@@ -43,21 +44,24 @@ def to_the_refusal(person: Terminal) -> None:
 
 def recorded(folder: Path) -> dict[str, object]:
     """What was written of the job."""
-    record = json.loads((folder / ".zerowiz" / "init.json").read_text())
-    options: dict[str, object] = record["options"]
-    return {"script": record["script"], "model": options["model"], "length": options["seq_len"]}
+    record = answers_of(folder)
+    return {"script": record["script"], "model": record["model"], "length": record["seq-len"]}
 
 
 def test_a_script_is_read_again_once_it_was_edited(terminal: Open, script: Path) -> None:
     person = terminal("init", *CPU)
     to_the_refusal(person)
     assert "hint: " in person.text
+    # As every error, and every hint, is coloured.
+    for colour, word in ((b"31", b"error:"), (b"32", b"hint:")):
+        assert b"\x1b[" + colour + b"m" + word + b"\x1b[0m" in person.received
     # Nothing was edited yet.
     person.reply(REFUSED, ENTER)
     person.wait_for(f"{REFUSED} try again")
-    person.wait_for("> try again")
+    # What changed nothing is not the default any more.
+    person.wait_for("> change something")
     script.write_text(HF_IN_CODE)
-    person.reply("> try again", ENTER)
+    person.reply("> change something", UP + ENTER)
     person.reply("Launch now?", "only write" + ENTER)
     assert 0 == person.end()
     assert {"script": "train.py", "model": "10m", "length": 64} == recorded(script.parent)

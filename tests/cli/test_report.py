@@ -16,8 +16,10 @@ PREDICTED = {
     "step_seconds": 0.171,
     "low_step_seconds": 0.128,
     "high_step_seconds": 0.228,
+    "accumulation_steps": None,
+    "one_micro_batch_seconds": None,
 }
-MEASURED = {"ranks": 2, "peak_bytes": 32 * 2**30, "step_seconds": 0.2}
+MEASURED = {"ranks": 2, "peak_bytes": 32 * 2**30, "step_seconds": 0.2, "micro_batches": None}
 
 
 def write(folder: Path, *attempts: dict[str, object]) -> None:
@@ -48,6 +50,17 @@ def test_each_attempt_stands_with_its_figures_and_its_end(here: Run, folder: Pat
         "The predicted interval of a step is 0.128 to 0.228 s",
         f"Logs: {folder}/logs",
     ] == shown.stdout.splitlines()
+
+
+def test_steps_with_fewer_micro_batches_are_said_and_predicted_as_such(
+    here: Run, folder: Path
+) -> None:
+    predicted = PREDICTED | {"accumulation_steps": 4, "one_micro_batch_seconds": 0.051}
+    measured = MEASURED | {"micro_batches": 3}
+    write(folder, {"end": ENDED, "predicted": predicted, "measured": measured})
+    shown = here("report").stdout
+    assert "time of a step     0.131 s    0.200 s  -34.5 %" in shown
+    assert "Each step had 3 of 4 micro-batches" in shown
 
 
 def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder: Path) -> None:

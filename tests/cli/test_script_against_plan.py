@@ -1,9 +1,10 @@
 """What a script asks for against its plan stops `launch` with 5, unless it is forced."""
 
+import re
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_PARSER, Run
+from cli.harness import HF_IN_CODE, HF_PARSER, Run
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 EDITED = """\
@@ -67,3 +68,64 @@ def test_a_plan_notes_what_its_script_asks_against_it(here: Run, folder: Path) -
     assert "; put `--stage 1` after train.py" in result.stderr
     kept = here(*asked, "--seq-len", "64", "train.py", "--stage", "1")
     assert (0, False) == (kept.code, "PF107" in kept.stderr)
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "expected"),
+    [
+        (HF_IN_CODE, "4xA100-40GB-SXM", None),
+        (
+            HF_IN_CODE.replace("bf16=True, ", ""),
+            "4xA100-40GB-SXM",
+            "set `bf16=True` in train.py line 3",
+        ),
+        (HF_IN_CODE.replace("bf16=True", "bf16=False"), "4xA100-40GB-SXM", None),
+        (HF_IN_CODE.replace("bf16=True, ", ""), "8xV100-32GB", None),
+        (HF_IN_CODE.replace("bf16=True, ", ""), "cpu", None),
+        (HF_PARSER, "4xA100-40GB-SXM", "put `--bf16` after train.py"),
+    ],
+)
+def test_a_plan_notes_that_its_script_leaves_the_precision_at_fp32(
+    here: Run, folder: Path, text: str, machine: str, expected: str | None
+) -> None:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    result = here("plan", "--machine", machine, "--model", "100m", "--micro-batch", "4", "train.py")
+    assert 0 == result.code, result.stderr
+    said = "your script trains in fp32" in result.stderr
+    assert (expected is not None) == said
+    assert expected is None or expected in result.stderr
+
+
+def test_ranks_on_the_cpu_are_counted_as_such(here: Run) -> None:
+    one = here("plan", "--machine", "cpu", "--model", "10m", "--seq-len", "64")
+    two = here(
+        "plan", "--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64"
+    )
+    assert "Machine  1 CPU rank (this host); one rank, no link" in one.stdout
+    assert "Machine  2 CPU ranks (this host)" in two.stdout
+    # A small model is not "0.1 GiB, 0.1 to 0.1".
+    assert re.search(r"torch allocates \d+ MiB, \d+ to \d+ on any rank", two.stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "noted"),
+    [
+        (HF_IN_CODE, True),
+        (HF_PARSER, False),
+        (f"import sys\nlr = sys.argv[2]\n{HF_IN_CODE}", False),
+        (f"from click import command\n{HF_IN_CODE}", False),
+        (f"from .settings import lr\n{HF_IN_CODE}", False),
+        (f"from settings import lr\n{HF_IN_CODE}", False),
+    ],
+)
+@pytest.mark.parametrize("command", [("plan",), ("launch", "--dry-run", "--yes")])
+def test_words_after_a_script_that_surely_reads_none_are_noted(
+    here: Run, folder: Path, command: tuple[str, ...], text: str, *, noted: bool
+) -> None:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    result = here(*command, *CPU, "train.py", "--lr", "3", "--hub_token", "hf_abc")
+    assert noted is ("after train.py has no effect" in result.stderr), result.stderr
+    assert "hf_abc" not in "".join(line for line in result.stderr.splitlines() if "effect" in line)
+    if noted:
+        assert "note: `--lr 3 --hub_token" in result.stderr
+        assert "no effect" not in here(*command, *CPU, "train.py").stderr

@@ -19,6 +19,7 @@ from cli.harness import (
     UP,
     Run,
     Terminal,
+    answers_of,
 )
 
 Open = Callable[..., Terminal]
@@ -62,13 +63,12 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     # How much of this host is free decides which.
     assert re.search(r"Does a replica fit on one CPU rank\?  (yes|uncertain)", person.text)
     assert "Chosen   DDP" in person.text
-    assert "wrote ds_config_zero0.json\nnext: zerowiz launch\n" in person.text
+    assert "wrote ds_config_zero0.json\nwrote zerowiz.toml\nnext: zerowiz launch\n" in person.text
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}
-    assert {"train.py", *written, ".zerowiz"} == files(script)
-    record = json.loads((script.parent / ".zerowiz" / "init.json").read_text())
-    assert {"accelerator": "cpu", "gpus_per_node": 2, "model": "10m", "seq_len": 2048} == record[
-        "options"
-    ]
+    assert {"train.py", *written, "zerowiz.toml", ".zerowiz"} == files(script)
+    record = answers_of(script.parent)
+    said = {"accelerator": "cpu", "gpus-per-node": 2, "model": "10m", "seq-len": 2048}
+    assert {"script": "train.py", **said} == record
 
 
 def test_only_what_is_open_is_asked(terminal: Open, script: Path) -> None:
@@ -200,7 +200,7 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
 
 def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
     assert script.is_file()
-    person = terminal("init", "--model", "1b", "--seq-len", "512")
+    person = terminal("init", "--model", "10m", "--seq-len", "512")
     # Ranks on this CPU can train, and need no other machine.
     person.wait_for("> cpu")
     person.reply("Plan for which machine?", "8xH900" + ENTER)
@@ -210,6 +210,30 @@ def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: P
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
     assert person.text.endswith("Run it on 8 x NVIDIA H100 80GB HBM3, in a copy of this folder")
+
+
+def test_a_length_that_the_model_has_no_positions_for_is_asked_again(
+    terminal: Open, script: Path
+) -> None:
+    person = terminal("init", *CPU, "--model", "openai-community/gpt2")
+    person.reply("(1024)", "2048" + ENTER)
+    person.wait_for("has only 1024 learned positions")
+    person.reply("(1024)", ENTER)
+    person.reply("Launch now?", WRITE)
+    assert 0 == person.end()
+    assert 1024 == answers_of(script.parent)["seq-len"]
+
+
+def test_enter_alone_leads_to_a_config_where_the_cpu_is_too_small(
+    terminal: Open, script: Path
+) -> None:
+    person = terminal("init", "--model", "20b", "--seq-len", "512")
+    person.wait_for("> 8xH100-80GB-SXM")
+    person.reply("-> ZeRO-", ENTER)
+    person.reply(GOAL, ENTER)
+    person.reply("> yes, write the files", ENTER)
+    assert 0 == person.end()
+    assert "zerowiz.toml" in files(script)
 
 
 def test_the_one_script_that_trains_is_taken(terminal: Open, script: Path) -> None:
@@ -246,7 +270,7 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
     config.write_text("{}\n")
     person = terminal("init", *TINY)
     person.reply("Launch now?", WRITE)
-    person.reply("not as zerowiz wrote it. Overwrite it?", ESCAPE)
+    person.reply("not written by zerowiz. Overwrite it?", ESCAPE)
     person.reply("> no, only write the files", ENTER)
     person.reply("> no, use another folder", ENTER)
     person.reply("Which folder? (zerowiz)", ENTER)
@@ -270,7 +294,7 @@ def test_who_wants_no_questions_gets_none(
     assert script.is_file()
     full = terminal("init", *CPU, *words, "--model", "10m", **env)
     assert 0 == full.end()
-    bare = terminal("init", *CPU, *words, **env)
+    bare = terminal("init", "--isolated", *CPU, *words, **env)
     assert 3 == bare.end()
     assert "? " not in {line[:2] for line in (*full.lines, *bare.lines)}
 

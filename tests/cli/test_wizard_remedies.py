@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, ESCAPE, Run, Terminal
+from cli.harness import ENTER, ESCAPE, HF_IN_CODE, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -94,7 +94,20 @@ CPU_REMEDIES: tuple[tuple[str, str, tuple[str, ...], dict[str, object], int], ..
         {"method": "lora", **LEAN},
         1,
     ),
-    ("--model 100m", HF, ("--memory-budget", "4GiB", "--model", "500m"), {}, 0),
+    (
+        "--eval-batch",
+        HF,
+        ("--memory-budget", "0.75GiB", "--eval-batch", "256", "--offload", "none"),
+        {},
+        1,
+    ),
+    (
+        "--model 100m",
+        HF,
+        ("--memory-budget", "4GiB", "--offload", "none", "--model", "500m"),
+        {},
+        0,
+    ),
 )
 STEP: dict[str, object] = {
     "micro_batch": 4,
@@ -172,6 +185,47 @@ def test_esc_undoes_a_remedy_and_another_machine_is_named_with_what_is_written(
     assert (8, "zero3") == (len(written["machine"]["gpus"]), written["chosen"])
     # What was undone leaves no trace.
     assert 1 == person.text.count(REMEDY)
+
+
+def test_a_remedy_stays_when_something_else_is_changed_until_it_is_taken_back(
+    terminal: Open, hf: Path
+) -> None:
+    (hf / "other.py").write_bytes((hf / HF).read_bytes())
+    words = tuple(word for word in A100 if word not in {"--model", "7b"})
+    person = terminal("init", *words)
+    person.reply("Which training script?", HF + ENTER)
+    person.reply("Which model?", "7b" + ENTER)
+    person.reply(REMEDY, "--micro-batch" + ENTER)
+    last = "> yes, write the files"
+    person.reply(last, "change" + ENTER)
+    person.wait_for("you chose this change; Enter undoes it")
+    person.reply("Change which answer?", "model" + ENTER)
+    person.reply("Which model?", "6.9b" + ENTER)
+    person.wait_for("Step     2 x 128")
+    person.reply(last, "change" + ENTER)
+    person.reply("Change which answer?", "--micro-batch 2" + ENTER)
+    # Without it nothing fits again.
+    person.reply(REMEDY, "--precision" + ENTER)
+    person.reply(last, ENTER)
+    assert 0 == person.end(), person.text
+    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    assert STEP | {"precision": "bf16"} == step(written)
+
+
+def test_a_script_that_was_edited_for_a_remedy_is_read_again(terminal: Open, folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_text(HF_IN_CODE)
+    person = terminal("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "2048")
+    again = "read my script again"
+    # Nothing was edited yet.
+    person.reply(REMEDY, again + ENTER)
+    person.wait_for("zerowiz still reads the same settings from train.py")
+    script.write_text(HF_IN_CODE.replace("bf16=True", "bf16=True, gradient_checkpointing=True"))
+    person.reply("> --", again + ENTER)
+    person.reply("> yes, write the files", ENTER)
+    assert 0 == person.end(), person.text
+    written = json.loads(next(folder.glob("*.plan.json")).read_text())
+    assert written["workload"]["gradient_checkpointing"]
 
 
 def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repeats_it(

@@ -254,14 +254,14 @@ def free_set(job: PlanInput, free_bytes: int | None) -> PlanInput:
 
 @st.composite
 def budgets(draw: st.DrawFn, job: PlanInput) -> int:
-    """Bytes a GPU around what some rung needs: elsewhere nothing changes."""
+    """Bytes a GPU around what some strategy needs: elsewhere nothing changes."""
     need_bytes = evaluate(job, draw(st.sampled_from(STRATEGIES))).device_bytes
     return max(0, need_bytes + draw(st.sampled_from((-1, 0, need_bytes // 10))))
 
 
 @st.composite
 def roomy_jobs(draw: st.DrawFn) -> PlanInput:
-    """A job on GPUs that some rungs fit and others do not."""
+    """A job on GPUs that some strategies fit and others do not."""
     job = hosted(draw(jobs()), draw(st.sampled_from((None, 100 * GB, 10**6 * GB))))
     return free_set(job, draw(budgets(job)))
 
@@ -297,7 +297,7 @@ LEAST_SHARE = 4096
 
 
 @given(step=steps(), ranks=WORLDS.filter(lambda ranks: ranks > 1))
-def test_each_rung_asks_the_gpu_for_no_more_model_states_than_the_one_above_it(
+def test_each_strategy_asks_the_gpu_for_no_more_model_states_than_the_one_above_it(
     step: tuple[Model, Workload], ranks: int
 ) -> None:
     model, workload = step
@@ -319,7 +319,7 @@ OFFLOADS = [
 
 @pytest.mark.parametrize(("plain", "offloaded"), OFFLOADS)
 @given(step=steps(), ranks=WORLDS)
-def test_an_offload_rung_asks_the_gpu_for_no_more_model_states_than_its_own_stage(
+def test_an_offload_strategy_asks_the_gpu_for_no_more_model_states_than_its_own_stage(
     plain: StrategyRow, offloaded: StrategyRow, step: tuple[Model, Workload], ranks: int
 ) -> None:
     model, workload = step
@@ -388,10 +388,10 @@ def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())
-def test_more_memory_never_picks_a_more_frugal_rung(
+def test_more_memory_never_picks_a_more_frugal_strategy(
     job: PlanInput, constraints: Constraints, data: st.DataObject
 ) -> None:
-    """None is no rung: a slow ZeRO-3 that fits is refused where only offload fitted before.
+    """None is no strategy: a slow ZeRO-3 that fits is refused where only offload fitted before.
 
     What is uncertain is taken where nothing surely runs, and gives way to what does.
     """
@@ -471,7 +471,7 @@ def test_a_longer_sequence_never_needs_less(
 
 
 @given(job=roomy_jobs(), data=st.data())
-def test_more_memory_never_turns_a_rung_that_runs_into_one_that_does_not(
+def test_more_memory_never_turns_a_strategy_that_runs_into_one_that_does_not(
     job: PlanInput, data: st.DataObject
 ) -> None:
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
@@ -480,7 +480,7 @@ def test_more_memory_never_turns_a_rung_that_runs_into_one_that_does_not(
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
-def test_a_slower_link_never_picks_a_rung_that_sends_more(
+def test_a_slower_link_never_picks_a_strategy_that_sends_more(
     job: PlanInput, constraints: Constraints, link: LinkClass
 ) -> None:
     """Unless `--offload auto` asks for it: ZeRO-2 with offload can send more than ZeRO-3."""

@@ -144,6 +144,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "generation_batch": "NoneType",
             "vllm_memory_fraction": "NoneType",
             "vllm_sleeps": "NoneType",
+            "eval_batch": "int",
             "accounting": "str",
         },
         "flowchart": [
@@ -186,8 +187,8 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
     assert 1 == PLAN["schema_version"]
 
 
-def test_the_sizes_of_a_rung_have_keys_values_and_bytes() -> None:
-    sharded = [rung["buffers"] for rung in PLAN["strategies"] if rung["stage"] > 0]
+def test_the_sizes_of_a_strategy_have_keys_values_and_bytes() -> None:
+    sharded = [each["buffers"] for each in PLAN["strategies"] if each["stage"] > 0]
     size = {"key": "str", "value": "int", "bytes": "int"}
     assert [[size]] * len(sharded) == [shape(buffers) for buffers in sharded]
 
@@ -197,11 +198,11 @@ def test_the_machine_in_a_plan_can_be_planned_for_again() -> None:
 
 
 def test_names_are_those_of_the_vocabularies() -> None:
-    rungs = PLAN["strategies"]
-    assert [strategy.name for strategy in STRATEGIES] == [rung["name"] for rung in rungs]
-    assert {rung["verdict"] for rung in rungs} <= {verdict.value for verdict in Verdict}
+    strategies = PLAN["strategies"]
+    assert [strategy.name for strategy in STRATEGIES] == [each["name"] for each in strategies]
+    assert {each["verdict"] for each in strategies} <= {verdict.value for verdict in Verdict}
     assert {step["question"] for step in PLAN["flowchart"]} <= {q.value for q in FlowchartQuestion}
-    assert PLAN["chosen"] in {rung["name"] for rung in rungs}
+    assert PLAN["chosen"] in {each["name"] for each in strategies}
     assert ModelSource.SIZE == PLAN["model"]["source"]
 
 
@@ -211,7 +212,7 @@ def test_the_totals_are_the_sums_of_the_lines(at: int) -> None:
     sums = {
         phase.value: sum(line["bytes"] for line in gpu["lines"] if line["phase"] == phase)
         for phase in Phase
-        if phase is not Phase.GENERATE
+        if phase not in {Phase.GENERATE, Phase.EVALUATE}
     }
     assert sums == gpu["phases"]
     assert max(sums.values()) == gpu["peak_bytes"] == sums[gpu["peak_phase"]]
@@ -239,7 +240,7 @@ def test_an_unknown_budget_is_null() -> None:
     assert (None, None) == (gpu["budget_bytes"], gpu["headroom_bytes"])
 
 
-def test_a_question_without_a_rung_has_no_numbers() -> None:
+def test_a_question_without_a_strategy_has_no_numbers() -> None:
     (step,) = [s for s in PLAN["flowchart"] if s["question"] == "fast_interconnect"]
     assert (None, None, None) == (step["strategy"], step["need_bytes"], step["have_bytes"])
 

@@ -5,29 +5,36 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from zerowiz import __version__
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script.trainers import TRAINERS, TrainerRow
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
 from zerowiz.core.strategy import Offload, Part, Strategy
-from zerowiz.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = [
-    line.removeprefix("$ ")
-    for page in PAGES
-    for line in page.read_text(encoding="utf-8").splitlines()
-    if line.startswith("$ ")
-]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+OTHER_PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
+
+
+def commands_of(pages: Iterable[Path]) -> list[str]:
+    """What stands behind a prompt."""
+    lines = (line for page in pages for line in page.read_text(encoding="utf-8").splitlines())
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+COMMANDS = commands_of(PAGES)
 # A folder, a file and a hub id that stand for the reader's own.
 READERS_OWN = ("./my-model", "node.json", "meta-llama/")
+# Those of the README, the guides and the concepts: tests/docs/test_commands.py.
 PLANS = [
-    c for c in COMMANDS if c.startswith("zerowiz plan") and not any(r in c for r in READERS_OWN)
+    c
+    for c in commands_of(OTHER_PAGES)
+    if c.startswith("zerowiz plan") and not any(r in c for r in READERS_OWN)
 ]
 
 
@@ -37,7 +44,7 @@ def zerowiz(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", PLANS)
-def test_a_plan_in_the_documents_finds_a_rung(command: str) -> None:
+def test_a_plan_in_the_documents_finds_a_strategy(command: str) -> None:
     _, *words = shlex.split(command)
 
     done = zerowiz(*words)
@@ -45,6 +52,12 @@ def test_a_plan_in_the_documents_finds_a_rung(command: str) -> None:
     assert 0 == done.returncode, done.stderr
     many = "--machine all" in command or "--compare" in command
     assert ("tokens/s" if many else "Chosen") in done.stdout
+
+
+def test_the_pages_name_the_version_that_is_released() -> None:
+    [released, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    hook = (ROOT / "docs" / "guides" / "check.md").read_text(encoding="utf-8")
+    assert [__version__] * 2 == [released, *re.findall(r"rev: v(\S+)", hook)]
 
 
 def test_there_are_plans_in_the_documents() -> None:
@@ -71,12 +84,6 @@ def test_every_make_target_in_the_documents_exists() -> None:
     told = {c.split()[1] for c in COMMANDS if c.startswith("make ")}
     assert set() == told - targets
     assert {"demo", "test"} <= told
-
-
-def test_every_exit_code_is_documented() -> None:
-    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert {int(code) for code in ExitCode} == documented
 
 
 STATES = {
@@ -118,14 +125,46 @@ def test_every_family_is_named(golden_block: Callable[[Path, str, str], None]) -
     golden_block(ROOT / "docs" / "concepts" / "memory.md", "families", f"{named}\n")
 
 
+def slug(heading: str) -> str:
+    """The anchor that GitHub makes of a heading; mkdocs.yml makes the same."""
+    shown = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", shown.lower()).strip().replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, and of the elements that it names itself."""
+    text = page.read_text(encoding="utf-8")
+    outside_of_code = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", outside_of_code, re.MULTILINE)
+    return {slug(heading) for heading in headings} | set(re.findall(r'id="([^"]+)"', text))
+
+
 def test_every_link_between_the_pages_leads_somewhere() -> None:
-    dead = [
-        (page.name, target)
-        for page in PAGES
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
-        if not (page.parent / target).exists()
-    ]
+    dead = []
+    for page in PAGES:
+        links = re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8"))
+        for target, anchor in links:
+            path = page.parent / target if target else page
+            if not path.exists() or (anchor and anchor not in anchors(path)):
+                dead.append((page.name, target, anchor))
     assert [] == dead
+
+
+def test_no_page_of_the_site_links_to_what_is_not_in_the_site() -> None:
+    docs = ROOT / "docs"
+    outside = [
+        (page.name, target)
+        for page in docs.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).resolve().is_relative_to(docs)
+    ]
+    assert [] == outside
+
+
+def test_every_page_is_found_in_the_navigation_of_the_site() -> None:
+    shown = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(pages) == sorted(shown)
 
 
 def test_every_path_that_the_documents_name_exists() -> None:
@@ -148,4 +187,28 @@ def trainer_row(name: str, row: TrainerRow) -> str:
 def test_every_trainer_has_its_row(golden_block: Callable[[Path, str, str], None]) -> None:
     head = "| class | counted as | reference | not counted |\n|---|---|---|---|\n"
     rows = "".join(trainer_row(name, row) for name, row in TRAINERS.items())
-    golden_block(ROOT / "docs" / "guides" / "trainers.md", "trainers", head + rows)
+    golden_block(ROOT / "docs" / "guides" / "trl.md", "trainers", head + rows)
+
+
+def test_the_figures_of_speed_in_the_readme_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    regret = re.search(
+        r"^Of (\d+) workloads: mean ([\d.]+) %, worst ([\d.]+) %", page, re.MULTILINE
+    )
+    aside = page.partition("Steps on the side set aside")[2]
+    times = re.search(r"^\|  \| all \| \d+ \| ([\d.]+)% \| ([\d.]+)% ", aside, re.MULTILINE)
+    assert regret
+    assert times
+    half, nine_in_ten = (round(float(each)) for each in times.groups())
+    for readme in ROOT.glob("README*.md"):
+        text = readme.read_text(encoding="utf-8")
+        assert {*regret.groups(), str(half), str(nine_in_ten)} <= {*re.findall(r"[\d.]+", text)}
+
+
+def test_the_readmes_name_the_same_errors() -> None:
+    english, japanese = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md")
+    )
+    row = re.search(r"^\| zerowiz \| \d+ \| ([\d.]+ %) \| (\S+ %) \|$", english, re.MULTILINE)
+    assert row
+    assert all(error in japanese for error in row.groups())

@@ -1,6 +1,7 @@
 """A batch of cases runs under a launcher: each ends by itself, and nothing outlives the batch."""
 
 import os
+import signal
 import sys
 import time
 from contextlib import closing
@@ -150,6 +151,18 @@ def test_what_a_rank_left_in_a_session_of_its_own_ends_too(tmp_path: Path) -> No
     stray = ended.ends[0].report["stray"]
     assert isinstance(stray, int)
     assert not is_alive(stray)
+
+
+def test_a_terminal_that_closes_does_not_end_what_nohup_started(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        batch = batch_of(case(tmp_path, "a", "run"), case(tmp_path, "b", "run"))
+        with closing(run_batch(batch, os.environ)) as ended:
+            first = next(ended)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert [0, 1] == [first.index, *(each.index for each in ended)]
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_launcher_that_ends_at_once_is_told_with_its_last_words() -> None:

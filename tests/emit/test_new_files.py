@@ -32,7 +32,7 @@ def test_what_was_added_is_taken_off_and_what_was_there_or_was_changed_stays(fol
 def test_another_file_refuses_all_and_is_not_touched(folder: Path) -> None:
     (folder / "run.py").write_text("mine\n")
     for use in (refuse_other_files, add_files):
-        with pytest.raises(ZerowizError, match="is here already"):
+        with pytest.raises(ZerowizError, match="already exists with other content"):
             use(FILES)
     assert "mine\n" == (folder / "run.py").read_text()
     assert {"run.py"} == paths(folder)

@@ -1,6 +1,7 @@
 """What can happen to a real DeepSpeed job, and how it must end: one row a case."""
 
 import random
+import shutil
 import signal
 import sys
 import time
@@ -29,7 +30,8 @@ class Case:
     """How far every rank has come before it happens; None for a job that has just been started."""
     happens: Callable[[Job], None]
     status: int | tuple[int, ...]
-    cause: str
+    cause: str | None
+    """As the supervisor judges it; None where it is killed itself."""
 
 
 def nothing(_job: Job) -> None:
@@ -72,6 +74,23 @@ def save_then_stop(job: Job) -> None:
     job.send(signal.SIGINT)
 
 
+def lose_folder(job: Job) -> None:
+    """Where the ranks and the supervisor leave word for each other."""
+    shutil.rmtree(job.folder)
+
+
+def lose_folder_then_finish(job: Job) -> None:
+    """The job goes on without it, and ends by itself."""
+    lose_folder(job)
+    (job.output / "marks" / "finish").touch()
+
+
+def lose_folder_then_stop(job: Job) -> None:
+    """It can be stopped without it."""
+    lose_folder(job)
+    job.send(signal.SIGTERM)
+
+
 # fmt: off
 CASES = {
     "a rank raises": Case(way="raise", meet="step", happens=nothing, status=AN_ERROR, cause="failed"),
@@ -86,6 +105,11 @@ CASES = {
     "TERM in a step": Case(way="go", meet="step", happens=told(signal.SIGTERM), status=143, cause="stopped"),
     "USR1 saves, then INT in a step": Case(way="engine", meet="step", happens=save_then_stop, status=130, cause="stopped"),
     "TERM in a save": Case(way="save", meet="saving", happens=told(signal.SIGTERM), status=143, cause="stopped"),
+    "zerowiz is killed": Case(way="go", meet="step", happens=told(signal.SIGKILL), status=-9, cause=None),
+    "zerowiz is killed at the start": Case(way="go", meet=None, happens=told(signal.SIGKILL), status=-9, cause=None),
+    "zerowiz is killed in a save": Case(way="save", meet="saving", happens=told(signal.SIGKILL), status=-9, cause=None),
+    "the folder is lost, it finishes": Case(way="go", meet="step", happens=lose_folder_then_finish, status=0, cause="finished"),
+    "the folder is lost, then TERM": Case(way="go", meet="step", happens=lose_folder_then_stop, status=143, cause="stopped"),
     "INT in a save": Case(way="save", meet="saving", happens=told(signal.SIGINT), status=130, cause="stopped"),
 }
 # fmt: on
@@ -130,7 +154,8 @@ def misses(case: Case, ended: Ended) -> list[str]:
     """What is not as it must be; empty where all is well."""
     found = []
     allowed = case.status if isinstance(case.status, tuple) else (case.status,)
-    if ended.status not in allowed or ended.end.get("status") != ended.status:
+    judged = None if case.cause is None else ended.status
+    if ended.status not in allowed or ended.end.get("status") != judged:
         found.append(f"status {ended.status} (judged {ended.end.get('status')}), not {case.status}")
     if ended.end.get("cause") != case.cause:
         found.append(f"cause {ended.end.get('cause')}, not {case.cause}")

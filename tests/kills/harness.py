@@ -38,7 +38,7 @@ def processes() -> dict[int, list[str]]:
 def carries(pid: int, mark: str) -> bool:
     """Whether a process was started with this variable."""
     try:
-        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return os.fsencode(mark) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 

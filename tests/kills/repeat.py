@@ -44,6 +44,9 @@ def main() -> int:
     """Run the table; 1 where anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("repeat", type=int, help="runs of each case")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the first run, where others were before"
+    )
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side; 3 cores each")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     said = parser.parse_intermixed_args()
@@ -53,7 +56,8 @@ def main() -> int:
     wrong = 0
     with ThreadPoolExecutor(said.at_once) as pool:
         for name in said.cases or CASES:
-            every = list(pool.map(partial(run_once, name), range(said.repeat)))
+            turns = range(said.first, said.first + said.repeat)
+            every = list(pool.map(partial(run_once, name), turns))
             ends = [ended for ended, _ in every if ended is not None]
             left = sum(len(ended.left) for ended in ends)
             right = sum(not found for _, found in every)

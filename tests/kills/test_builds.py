@@ -74,7 +74,9 @@ def test_a_job_that_ends_while_it_compiles_leaves_no_lock(
     env = {**rank_environ(tmp_path / "reports"), "TORCH_EXTENSIONS_DIR": str(ops)}
     launcher = (DEEPSPEED, "--num_gpus", str(RANKS), "--master_port", str(port))
     with supervised(tmp_path, (*launcher, SHIM, HERE / "train.py", tmp_path, "go"), env=env) as job:
-        job.wait_for_files(ops / OP / "lock.zerowiz", tmp_path / "attempt" / "rank-1.json")
+        job.wait_for_files(ops / OP / "lock.zerowiz")
+        # Else it would build the op itself, as soon as the lock is gone.
+        job.wait_for("rank that waits", lambda: any(tmp_path.glob("waits-*")))
         happens(job)
         ended = job.wait()
     drop_shared_memory(f"--master_port={port}")

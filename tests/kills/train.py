@@ -12,6 +12,7 @@ from pathlib import Path
 import deepspeed
 import torch
 from deepspeed import comm as dist
+from torch.utils.file_baton import FileBaton
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -23,6 +24,17 @@ FAILING_STEP = 5
 STEPS = 10_000_000
 # Slow enough to be met in the middle, as a large checkpoint is.
 SAVING_S = 3.0
+
+
+def say_waiting(folder: Path, rank: int) -> None:
+    """Say in the folder when this rank waits for an op that another one builds."""
+    wait = FileBaton.wait
+
+    def say_and_wait(baton: FileBaton) -> None:
+        (folder / f"waits-{rank}").touch()
+        wait(baton)
+
+    FileBaton.wait = say_and_wait
 
 
 class Nothing:
@@ -59,6 +71,7 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     wanted: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: wanted.append(number))
+    say_waiting(folder, rank)
     deepspeed.init_distributed()
     work = Engine() if way in {"engine", "memory", "save"} else Nothing()
     for step in range(1, STEPS + 1):
@@ -66,9 +79,13 @@ def main() -> None:
             fail(way)
         work.train()
         # Every rank is to save at the same step.
-        asked = torch.tensor(float(bool(wanted) or (way == "save" and step == FAILING_STEP)))
+        saves = bool(wanted) or (way == "save" and step == FAILING_STEP)
+        asked = torch.tensor([float(saves), float((folder / "finish").exists())])
         dist.all_reduce(asked)
-        if asked > 0:
+        if asked[1] > 0:
+            dist.barrier()
+            os._exit(0)  # gloo aborts some exits
+        if asked[0] > 0:
             wanted.clear()
             (folder / f"saving-{rank}").touch()
             work.save(folder / "checkpoint")

@@ -5,6 +5,7 @@ libraries are already loaded. Each trains a tiny model on one CPU rank.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -50,9 +51,9 @@ def of_deepspeed(question: Mapping[str, Any]) -> dict[str, object]:
     import torch
     from deepspeed.runtime.config import hjson
 
-    _join_world_of_one(question)
-    model = _model()
+    _join_world(question)
     config = hjson.loads(Path(question["path"]).read_text(encoding="utf-8"))
+    model = _model_of_experts() if "expert_parallel" in config else _model()
     optimizer = scheduler = None
     if question["own"] or "optimizer" not in config:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
@@ -65,15 +66,22 @@ def of_deepspeed(question: Mapping[str, Any]) -> dict[str, object]:
         model_parameters=None if optimizer else list(model.parameters()),
         config=question["path"],
     )
+    if engine._config.compile_config.deepcompile:
+        engine.compile()
     losses = [_step(engine) for _ in range(STEPS * engine.gradient_accumulation_steps())]
-    return dict(_facts(engine._config)) | _trained(engine) | {"losses": losses}
+    found = {
+        "losses": losses,
+        "finite": all(map(math.isfinite, losses)),
+        "falls": losses[-1] < losses[0],
+    }
+    return dict(_facts(engine._config)) | _trained(engine) | found
 
 
 def of_trainer(question: Mapping[str, Any]) -> dict[str, object]:
     """The Trainer, as it is without DeepSpeed's launcher."""
     from transformers import Trainer, TrainingArguments
 
-    _join_world_of_one(question)
+    _join_world(question)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
@@ -99,7 +107,7 @@ def of_accelerate(question: Mapping[str, Any]) -> dict[str, object]:
     from accelerate import Accelerator, DeepSpeedPlugin
     from accelerate.utils import DummyOptim, DummyScheduler
 
-    _join_world_of_one(question)
+    _join_world(question)
     plugin = DeepSpeedPlugin(hf_ds_config=question["path"])
     accelerator = Accelerator(deepspeed_plugins=plugin)
     config = accelerator.state.deepspeed_plugin.deepspeed_config
@@ -136,13 +144,20 @@ def _listen() -> list[str]:
     return lines
 
 
-def _join_world_of_one(question: Mapping[str, Any]) -> None:
+def _join_world(question: Mapping[str, Any]) -> None:
+    """A world of one, or the last rank of a larger one, whose others never answer."""
     import torch
     from deepspeed.accelerator import get_accelerator
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.manual_seed(0)
+    ranks = question["world_size"]
+    os.environ |= {"RANK": str(ranks - 1), "WORLD_SIZE": str(ranks)}
     torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        "gloo" if ranks == 1 else "fake",
+        store=torch.distributed.HashStore() if ranks == 1 else FakeStore(),
+        rank=ranks - 1,
+        world_size=ranks,
     )
     # A CPU without half precision stands in for a GPU, which has it unless it is an old one.
     takes_fp16 = _takes_fp16(tuple(question["compute_capability"] or (9, 0)))
@@ -172,6 +187,32 @@ def _model() -> Any:
         vocab_size=16,
     )
     return LlamaForCausalLM(config)
+
+
+def _model_of_experts() -> Any:
+    # DeepSpeed 0.19.8 cannot replace Mixtral's experts under transformers 5.23: it hands the
+    # registry of recorded outputs a default.
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    config = DeepseekV2Config(
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
+        moe_intermediate_size=WIDTH,
+        num_hidden_layers=1,
+        first_k_dense_replace=0,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        n_routed_experts=2,
+        n_shared_experts=1,
+        num_experts_per_tok=1,
+        kv_lora_rank=WIDTH,
+        q_lora_rank=None,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=4,
+        v_head_dim=WIDTH,
+        vocab_size=16,
+    )
+    return DeepseekV2ForCausalLM(config)
 
 
 def _examples() -> list[dict[str, Any]]:
@@ -221,11 +262,15 @@ def main(questions: Path, answers: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
     import accelerate  # noqa: F401 (loaded once, before the forks)
     import deepspeed  # noqa: F401
+    from deepspeed.accelerator import get_accelerator
 
     # DeepSpeed loads it at the first optimizer, and torch's compiler with it: 3 s a process.
     from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
     from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
+    # An alarm in a build would leave torch's lock on it, and everybody else waiting for that.
+    for operation in ("ShareMemComm", "FusedAdam", "CPUAdam", "CPUAdagrad", "CPULion"):
+        get_accelerator().create_op_builder(f"{operation}Builder").load(verbose=False)
     asked = json.loads(questions.read_text(encoding="utf-8"))
     with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
         found = pool.map_async(answer, asked, chunksize=1).get(PATIENCE_SECONDS * 10)

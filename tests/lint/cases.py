@@ -1,6 +1,7 @@
 """List configs with one mistake each, and configs with none, with what becomes of each."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from lint.rows import FOUND, Row, Truth
 
 from zerowiz.core.dsconfig.lint.context import Context
+from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting, State
 from zerowiz.core.workload import Integration, Precision
@@ -46,6 +48,7 @@ class Case:
     """What would be in DeepSpeed's hands if it did as it was asked: the fact, the value."""
     gpu_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
+    before: Schema | None = None
     row_text: str | None = None
     """The text of a row of `rows.py`, which has no file."""
 
@@ -63,17 +66,21 @@ class Case:
             settings=SETTINGS if self.integration is HF else None,
             gpu_bytes=self.gpu_bytes,
             compute_capability=self.compute_capability,
+            before=self.before,
         )
 
     @property
     def config_only(self) -> bool:
         """Whether one CPU rank cannot train it: a world, a disk or a buffer that is not there."""
-        return self.world_size is not None or self.path.stem in NOT_ON_ONE_CPU
+        needs_world = self.world_size is not None and self.rule not in OF_GROUPS
+        return needs_world or self.path.stem in NOT_ON_ONE_CPU
 
     def __str__(self) -> str:
         return self.path.stem
 
 
+# DeepSpeed finds these mistakes as it makes its groups of ranks.
+OF_GROUPS = frozenset({"refused-together"})
 NOT_ON_ONE_CPU = frozenset({"offload_nvme", "zero_plus_plus"})
 # What every Trainer here is told, and so what every script of the Trainer here says.
 ARGUMENTS: Mapping[str, Any] = {
@@ -117,10 +124,20 @@ def _broken(  # one row of the table
     )
 
 
-def _of_row(row: Row, truth: Truth) -> Case:
+def _of_rows() -> Iterator[Case]:
+    """The rows with a truth; the second one of a rule and a key has a number."""
+    seen: Counter[str] = Counter()
+    for row in FOUND:
+        if row.truth is not None:
+            name = f"{row.rule} {row.key}"
+            seen[name] += 1
+            yield _of_row(row, row.truth, name if seen[name] == 1 else f"{name} {seen[name]}")
+
+
+def _of_row(row: Row, truth: Truth, name: str) -> Case:
     assert row.context.integration is not None
     return Case(
-        path=BROKEN / f"{row.rule} {row.key}.json",
+        path=BROKEN / f"{name}.json",
         rule=row.rule,
         line=row.line,
         truth=truth,
@@ -130,6 +147,7 @@ def _of_row(row: Row, truth: Truth) -> Case:
         asked=row.asked,
         gpu_bytes=row.context.gpu_bytes,
         compute_capability=row.context.compute_capability,
+        before=row.context.before,
         row_text=row.text,
     )
 
@@ -191,7 +209,7 @@ FILE_CASES = (
     _broken("note_to_self.json", "unknown-key", 4, IGNORED, key="my_experiment"),
     _broken("optimizer_learning_rate.json", "unknown-key", 6, DEPENDS),
     _broken("optimizer_name_for_type.json", "unknown-key", 4, DEPENDS),
-    _broken("scheduler_total_num_steps_of_warmup_lr.json", "warmup-refused", 8, DEPENDS),
+    _broken("scheduler_total_num_steps_of_warmup_lr.json", "scheduler-refused", 8, DEPENDS),
     _broken(
         "stage_at_the_top.json", "misplaced-key", 5, ELSE, asked=("zero_optimization_stage", 2)
     ),
@@ -242,7 +260,7 @@ FILE_CASES = (
     _broken("bucket_of_nothing.json", "out-of-range", 6, RAISES),
     _broken("micro_batch_of_nothing.json", "out-of-range", 2, RAISES),
     _broken("negative_live_parameters.json", "out-of-range", 6, RAISES),
-    _broken("warmup_of_nothing.json", "warmup-refused", 7, DEPENDS),
+    _broken("warmup_of_nothing.json", "scheduler-refused", 7, DEPENDS),
     _broken("stage_four.json", "not-a-choice", 5, RAISES),
     _broken("offload_to_gpu.json", "not-a-choice", 7, RAISES),
     _broken("optimizer_of_the_trainer.json", "unknown-optimizer", 4, DEPENDS),
@@ -413,13 +431,13 @@ FILE_CASES = (
     _broken("untested_optimizer_for_the_trainer.json", "untested-optimizer", 8, RAISES, HF),
     _broken("learning_rate_for_the_trainer.json", "unknown-key", 10, RAISES, HF),
     _broken("scheduler_for_the_trainer.json", "unknown-scheduler", 8, RAISES, HF),
-    _broken("warmup_of_nothing_for_the_trainer.json", "warmup-refused", 9, RAISES, HF),
+    _broken("warmup_of_nothing_for_the_trainer.json", "scheduler-refused", 9, RAISES, HF),
     _broken("zero_in_fp32.json", "zero-without-16-bit", 4, WORKS),
     _broken("scheduler_without_optimizer.json", "scheduler-without-optimizer", 5, WORKS),
 )
 BROKEN_CASES = (
     *FILE_CASES,
-    *(_of_row(row, row.truth) for row in FOUND if row.truth is not None),
+    *_of_rows(),
 )
 
 # The first word of a name says who reads it; DeepSpeed by itself, otherwise.

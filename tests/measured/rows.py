@@ -129,10 +129,11 @@ def _named_as_others(launch: Row, number: int) -> Row:
 
 @cache
 def read_every_row() -> tuple[Row, ...]:
-    """Every run of every file here, each with the name of its `file`."""
+    """Every run of every file here that did not evaluate, each with the name of its `file`."""
     rows: list[Row] = []
     for path in sorted(_HERE.glob("*.jsonl")):
-        lines = _read_lines(path.name)
+        # The formula of an evaluation was found on these two: they count for no figure.
+        lines = [row for row in _read_lines(path.name) if "eval_batch" not in row]
         launched = path.name == LAUNCHES
         rows += [_named_as_others(row, i) for i, row in enumerate(lines)] if launched else lines
     return tuple(rows)
@@ -212,7 +213,7 @@ def own_config_of(row: Row) -> UserConfig:
 
 
 def strategy_of(row: Row) -> StrategyRow:
-    """The rung that the run stood on."""
+    """The strategy that the run had."""
     offload = Offload(row.get("offload") or own_config_of(row).offload or Offload.NONE)
     return next(s for s in STRATEGIES if (s.stage, s.offload) == (row["stage"], offload))
 

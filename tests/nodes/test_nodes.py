@@ -146,7 +146,7 @@ def test_a_module_whose_parser_knows_no_local_rank_trains_on_two_nodes(
 
 
 @pytest.mark.thorough
-def test_a_rank_of_another_node_runs_out_and_the_next_rung_goes_on(
+def test_a_rank_of_another_node_runs_out_and_the_next_strategy_goes_on(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / ".deepspeed_env").write_text(

@@ -57,15 +57,32 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.rmtree(folder)
 
 
+def test_the_same_sources_make_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """Wherever they lie, and whenever they were fetched."""
+    sources = tmp_path / "elsewhere"
+    ignored = shutil.ignore_patterns("dist")
+    shutil.copytree(wheel.parents[1], sources, ignore=ignored, copy_function=shutil.copy)
+    built = run(sys.executable, "-m", "build", "--no-isolation", cwd=sources)
+    assert built.returncode == 0, built.stdout + built.stderr
+    first, again = (
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (wheel.parent, sources / "dist")
+    )
+    assert 2 == len(first)
+    assert first == again
+
+
 def test_the_wheel_carries_templates_and_tables_and_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
+    folders = {"zerowiz/templates": ROOT / "templates", "zerowiz/data": ROOT / "zerowiz/data"}
     shipped = {
-        f"zerowiz/templates/{path.relative_to(ROOT / 'templates')}"
-        for path in (ROOT / "templates").rglob("*")
+        f"{name}/{path.relative_to(folder)}"
+        for name, folder in folders.items()
+        for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    tables = {f"zerowiz/data/{path.name}" for path in (ROOT / "zerowiz/data").iterdir()}
-    assert set() == (shipped | tables | {"zerowiz/py.typed"}) - names
+    assert {"zerowiz/data/locale/ja/LC_MESSAGES/zerowiz.mo"} < shipped
+    assert set() == (shipped | {"zerowiz/py.typed", "zerowiz/data/errors.md"}) - names
     assert {"zerowiz"} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
 
 

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { pathToFileURL } from "node:url";
 import puppeteer from "puppeteer-core";
+import { judge } from "./contrast.mjs";
 
 const [chromium, folder, ...pages] = process.argv.slice(2);
 const axe = readFileSync(new URL("./node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
@@ -85,9 +86,10 @@ for (const path of pages)
       found.reached = reached;
       await page.evaluate(() => document.querySelectorAll("details").forEach((each) => (each.open = true)));
       found.too_wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      // Later requests are those of the judge.
+      found.asked = [...asked];
       await page.evaluate(axe);
-      const checked = await page.evaluate(() => window.axe.run());
-      found.axe = checked.violations.map((each) => `${each.id}: ${each.nodes.map((n) => n.html.slice(0, 99))}`);
+      found.judged = await judge(page);
       await page.click("#theme");
       found.toggled = await page.evaluate(state);
       found.pressed = await page.evaluate(() => document.getElementById("theme").getAttribute("aria-pressed"));

@@ -6,7 +6,7 @@ from recipes.copying import Copy, read_recipes
 
 MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
 TABLE = "tests/lint/rows.py"
-GUIDE = "tests/cli/test_check.py::test_every_rule_is_in_the_guide"
+GUIDE = "tests/docs/test_errors.py::test_each_check_code_has_its_mistake_and_its_fix_on_the_page"
 
 RULE = """\
 PRINTS_EACH_STEP = Rule(

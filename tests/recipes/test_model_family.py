@@ -51,13 +51,13 @@ def plan(copied: Copy) -> dict[str, dict[str, object]]:
     done = copied.zerowiz(
         *("plan", "--machine", "8xH200", "--model", str(model), "--no-trace", "--json")
     )
-    planned: dict[str, dict[str, object]] = json.loads(done.stdout) if done.stdout else {}
+    planned: dict[str, dict[str, object]] = json.loads(done.stdout)
     return planned
 
 
 def test_a_model_family_touches_the_table_and_is_held_against_transformers(copied: Copy) -> None:
     recipe = read_recipes()["a model family"]
-    assert {} == plan(copied)
+    assert "error" in plan(copied)
 
     copied.insert(TABLE, ROW, before='    "olmo2": Family(')
     assert set(recipe.tests) == copied.unfinished(recipe)

@@ -9,7 +9,9 @@ pytestmark = pytest.mark.slow
 
 MODULE = "zerowiz/core/launch/doctor/network.py"
 TABLE = "tests/core/launch/doctor/cases.py"
-GUIDE = "tests/cli/test_doctor.py::test_the_guide_lists_every_rule"
+GUIDE = (
+    "tests/docs/test_errors.py::test_each_preflight_code_has_its_finding_and_its_fix_on_the_page"
+)
 
 CHECK = """\
 DISTRIBUTED_DEBUG = Rule(

@@ -13,6 +13,8 @@ from speed.sweep import engine_of, fresh_seconds_of, start_seconds_of, steps_sec
 from zerowiz.core.measure.trial import encode_trial
 
 _SHORTEST_STEP_SECONDS = 0.2
+# So many runs decide between two settings, side by side: the fastest of many is partly luck.
+_RUNS, _CONTENDERS = 3, 2
 
 
 class Regret(Struct, frozen=True, kw_only=True):
@@ -24,6 +26,8 @@ class Regret(Struct, frozen=True, kw_only=True):
     """Seconds of a step by setting, the median of its runs; None for one that ran out of memory."""
     spread: float | None
     """The largest difference between runs of one setting, as a fraction of the shorter one."""
+    runs: Mapping[str, int]
+    """How often each setting was measured."""
 
     @property
     def choice(self) -> TriedSetting | None:
@@ -50,6 +54,25 @@ class Regret(Struct, frozen=True, kw_only=True):
         """The fastest that was measured."""
         took = [(name, seconds) for name, seconds in self.measured.items() if seconds is not None]
         return min(took, key=lambda each: each[1], default=None)
+
+    @property
+    def contenders(self) -> tuple[TriedSetting, ...]:
+        """The choice, and what seems to be faster; empty where the choice is the fastest."""
+        choice = self.choice
+        seconds = None if choice is None else self.measured.get(choice.id)
+        if choice is None or seconds is None:
+            return ()
+        faster = [s for s in self.settings if (self.measured.get(s.id) or seconds) < seconds]
+        faster.sort(key=lambda setting: self.measured[setting.id] or 0.0)
+        return (choice, *faster[:_CONTENDERS]) if faster else ()
+
+    @property
+    def rounds(self) -> tuple[tuple[TriedSetting, ...], ...]:
+        """Runs of the contenders, side by side, until each was measured three times."""
+        return tuple(
+            tuple(s for s in self.contenders if self.runs[s.id] < number)
+            for number in range(2, _RUNS + 1)
+        )
 
     @property
     def regret(self) -> float | None:
@@ -99,15 +122,23 @@ class Regret(Struct, frozen=True, kw_only=True):
             engines: Those that others pay for; gets its own.
         """
         trial, params = setting.trial, read_model(self.job.model).params
-        step_seconds = max(setting.predicted_seconds or 0.0, _SHORTEST_STEP_SECONDS)
         if not setting.runs:
             return start_seconds_of(trial, params)
         if setting.is_fresh:
-            return fresh_seconds_of(trial, params, step_seconds)
+            return self.alone_seconds(setting)
         engine = engine_of(encode_trial(trial))
         start_seconds = 0.0 if engine in engines else start_seconds_of(trial, params)
         engines.add(engine)
-        return start_seconds + steps_seconds_of(trial, step_seconds)
+        return start_seconds + steps_seconds_of(trial, _step_seconds(setting))
+
+    def alone_seconds(self, setting: TriedSetting) -> float:
+        """Of device time, roughly, in a process of its own."""
+        params = read_model(self.job.model).params
+        return fresh_seconds_of(setting.trial, params, _step_seconds(setting))
+
+
+def _step_seconds(setting: TriedSetting) -> float:
+    return max(setting.predicted_seconds or 0.0, _SHORTEST_STEP_SECONDS)
 
 
 def regret_of(
@@ -122,6 +153,7 @@ def regret_of(
     """
     measured: dict[str, float | None] = {}
     spreads: list[float] = []
+    counts: dict[str, int] = {}
     for key, runs in rows.items():
         name, _, setting = key.partition("/")
         answers = [run for run in runs if says_something(run)]
@@ -129,6 +161,7 @@ def regret_of(
             continue
         seconds = [took for run in answers if (took := seconds_of(run)) is not None]
         measured[setting] = statistics.median(seconds) if len(seconds) == len(answers) else None
+        counts[setting] = len(answers)
         if len(seconds) > 1:
             spreads.append(max(seconds) / min(seconds) - 1)
     return Regret(
@@ -136,6 +169,7 @@ def regret_of(
         settings=tuple(settings),
         measured=measured,
         spread=max(spreads, default=None),
+        runs=counts,
     )
 
 

@@ -4,6 +4,7 @@
 `python tests/regret/report.py --run ROWS --gpu H200 --gpus 2 --budget-seconds 500` measures as much
 of it as the time allows: first what each job needs for a figure, the cheapest job first. The choice,
 the rivals and what is predicted not to fit run in processes of their own, all others by few engines.
+With `--repeat` each choice and what seemed to be faster run again, side by side.
 The rows go to `tests/measured/regret`; a run of a setting is never thrown away when predictions
 change.
 """
@@ -70,6 +71,19 @@ def runs_of(regrets: Sequence[Regret], budget_seconds: float) -> Runs:
     return Runs(fresh=tuple(fresh), swept=tuple(swept))
 
 
+def repeats_of(regrets: Sequence[Regret], budget_seconds: float) -> Runs:
+    """Runs that decide between each choice and what seemed to be faster, the worst regret first."""
+    fresh, left = list[Case](), budget_seconds
+    for each in sorted(regrets, key=lambda each: -(each.regret or 0.0)):
+        for number, settings in enumerate(each.rounds, 2):
+            for setting in settings:
+                left -= each.alone_seconds(setting)
+                if left < 0:
+                    return Runs(fresh=tuple(fresh), swept=())
+                fresh.append(_case(each, setting, f"{setting.trial.id}@{number}"))
+    return Runs(fresh=tuple(fresh), swept=())
+
+
 def _case(regret: Regret, setting: TriedSetting, name: str) -> Case:
     return {
         **encode_trial(setting.trial),
@@ -115,16 +129,21 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=2, help="how many of them")
     parser.add_argument("--host-memory", help="of this host, where less is read")
     parser.add_argument("--job", action="append", help="these jobs alone; repeatable")
+    parser.add_argument(
+        "--repeat", action="store_true", help="run what seems better than a choice, and it, again"
+    )
     parser.add_argument("--budget-seconds", type=float, default=500.0, help="of device time")
     words = parser.parse_args()
     until = time.time() + words.budget_seconds
     regrets = [each for each in make_regrets() if words.job is None or each.job.id in words.job]
-    here = cheapest_first(_of_machine(regrets, words.gpu, words.gpus))
+    here = _of_machine(regrets, words.gpu, words.gpus)
+    find_runs = repeats_of if words.repeat else runs_of
+    here = here if words.repeat else cheapest_first(here)
     if words.cases:
-        runs = runs_of(here, words.budget_seconds)
+        runs = find_runs(here, words.budget_seconds)
         _say(json.dumps([*runs.fresh, *runs.swept], indent=1))
     elif words.run is not None:
-        runs = runs_of(here, words.budget_seconds - START_SECONDS)
+        runs = find_runs(here, words.budget_seconds - START_SECONDS)
         _say(f"{len(runs.fresh)} fresh runs and {len(runs.swept)} others of {len(here)} jobs")
         accelerator = Accelerator.CPU if words.gpu == CPU else None
         ranks = words.gpus if accelerator else None

@@ -11,25 +11,49 @@ from regret.workloads import JOBS
 _INTRO = """\
 ## Regret of the choice
 
-How much longer a step of the setting that `--objective fastest` takes, with the batch and checkpointing open, is
-than one of the best setting that was measured. Measured are every setting that is predicted within 1.5 times of the best
-(all of them are evaluated, not only those that a search looks at), the rivals', and three or more drawn by a hash: six at least.
-An unmeasured choice has no regret: it is run. The choice, the rivals and what is predicted not to fit run in processes of
-their own, the others by engines that take steps of several sizes, under the same cap. A workload stands in the table once
-anything of it was measured. The rows are those of `tests/measured/regret`; `python tests/regret/report.py` lists
-what is missing, and what it costs. *repeats* is the largest difference between two runs of one setting.
+With the batch and checkpointing open, `--objective fastest` chooses a setting. The regret says how much longer a step of it takes than a step of
+the best setting that we measured. If we have not measured a choice, we do not give it a regret: we run it.
 
-The first figures, on one H100 in November 2026, were worse: 8 choices had a mean of 25.1 % and a worst of 126.3 %, as three of
-them recomputed activations where that was not worth it. Two thirds of these rows then fitted the constants, and the fastest may now
-come near the limit of memory. So the table is no test of the new choices until those that were not measured are.
-The worst one is a choice that is kept: the faster setting is predicted to leave 0.2 GiB of 40, which zerowiz does not call sure.
+For each workload we measure at least six settings:
 
-The rivals' columns say how many times as long as the best their step takes: the flowchart at micro-batch 1, and the
-Trainer's `ds_config_zero2.json` and `ds_config_zero3.json` (of transformers' tests, with offload, as they stand) at its
-default of 8 sequences a GPU, without checkpointing.
-DeepSpeed's autotuner is not among them: it needs a launch for each setting. What it published is 69.1 samples/s for
-GPT-2 large on 16 V100 (ZeRO-1, micro-batch 3) where tuning by hand found 56.8 (ZeRO-1, micro-batch 2) and the Trainer
-without DeepSpeed 27.9 (DeepSpeedExamples, `autotuning/hf/gpt2-large`).
+- every setting with a predicted time within 1.5 times of the best. We evaluate all of them, not only those that a search looks at.
+- the settings of the rivals.
+- three or more that a hash chooses.
+
+The choice, the rivals, and what we predict not to fit run in processes of their own. Engines that take steps of several sizes run the others, under
+the same cap. A workload is in the table once we have measured anything of it. The rows are in `tests/measured/regret`.
+`python tests/regret/report.py` lists what is missing, and what it costs. *repeats* is the largest difference between two runs of one setting.
+
+A plan for a machine depends on how fast its host runs Python. We take the mean of the readings beside the runs:
+
+- 185 ns on the host of the H100
+- 140 ns on the host of the H200 (84 to 233 ns)
+- 114 ns on the host of two H100s (87 to 338 ns)
+
+If a setting seemed better than the choice, both ran again, side by side (`--repeat`), and the median counts.
+
+On two H100s, the host decides more than the setting does. One setting took 0.263 s and 0.342 s within an hour, and
+another 0.245 s and 0.359 s. The largest regret is less than such a spread, and there was no time to repeat that choice.
+
+These rows do not test the constants alone, because two thirds of them fitted the constants (`tests/speed/fit.py`). Earlier figures were worse:
+
+- On one H100, the first 8 choices had a mean of 25.1 % and a worst of 126.3 %. At that time, zerowiz also recomputed activations where it is not
+  worth it. And the fastest could not come near the limit of memory.
+- On the H200, we first measured 16 choices with the constants of the H100's rows. They had a mean of 6.7 % and a worst of 29.5 %. They assumed a
+  host speed of 87 ns, which was not that of those hours.
+
+The columns of the rivals say how many times as long as the best their step takes. The rivals are:
+
+- the flowchart at micro-batch 1
+- the Trainer's `ds_config_zero2.json` and `ds_config_zero3.json`, at its default of 8 sequences on a GPU, without checkpointing. The files come from
+  transformers' tests. We use them as they are, with offload.
+
+DeepSpeed's autotuner is not a rival here, because it needs a launch for each setting. It has published results for GPT-2 large on 16 V100
+(DeepSpeedExamples, `autotuning/hf/gpt2-large`):
+
+- The autotuner found 69.1 samples/s (ZeRO-1, micro-batch 3).
+- Tuning by hand found 56.8 samples/s (ZeRO-1, micro-batch 2).
+- The Trainer without DeepSpeed found 27.9 samples/s.
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from measured.rows import read_model
 from regret.measure import START_SECONDS, Case, measure
 from regret.regret import Regret, regret_of, table
-from regret.report import cheapest_first, runs_of
+from regret.report import cheapest_first, repeats_of, runs_of
 from regret.rows import by_setting, read_regret_rows
 from regret.settings import (
     CHOICE,
@@ -33,7 +33,7 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.trial import decode_trials
 from zerowiz.core.workload import Precision
 
-JOB = next(job for job in JOBS if job.id == "llama-1b-24")
+JOB = next(job for job in JOBS if job.id == "llama-1b-24-2xh200")
 SETTINGS = settings_of(JOB, JOB.plan_input(read_model(JOB.model)))
 CHOSEN, *OTHERS = [setting.id for setting in SETTINGS]
 
@@ -57,7 +57,9 @@ def test_the_jobs_are_as_many_and_as_different_as_the_figure_claims() -> None:
     assert len(JOBS) >= 12
     assert len(JOBS) == len({job.id for job in JOBS})
     assert {16, 24, 40, 80, None} == {job.card_gib for job in JOBS}
-    assert {("H200", 1), ("H200", 2), ("H100-80GB", 1)} == {(job.gpu, job.gpus) for job in JOBS}
+    assert {(gpu, gpus) for gpu in ("H100-80GB", "H200") for gpus in (1, 2)} == {
+        (job.gpu, job.gpus) for job in JOBS
+    }
     for gpu in ("H100-80GB", "H200"):
         alone = [job for job in JOBS if (job.gpu, job.gpus) == (gpu, 1)]
         assert {16, 24, 40, None} <= {job.card_gib for job in alone}
@@ -177,6 +179,17 @@ def test_the_choice_and_the_rivals_run_by_themselves_and_all_others_by_few_engin
     assert {s.id for s in SETTINGS if not s.is_fresh} == {*names(runs.swept)}
     trials = decode_trials(json.loads(json.dumps([*runs.fresh, *runs.swept])))
     assert all(0 < (trial.memory_cap_bytes or 0) < 24 * GIB for trial in trials)
+
+
+def test_a_choice_and_what_seemed_faster_run_side_by_side_until_each_ran_three_times() -> None:
+    settings = [setting for setting in SETTINGS if setting.runs][1:4]
+    faster = [setting.id for setting in settings]
+    each = regret(row(CHOSEN, 1.0), *(row(name, 0.9 + n / 100) for n, name in enumerate(faster)))
+    names = [case["id"].partition("/")[2] for case in repeats_of([each], 1e6).fresh]
+    repeated = [CHOSEN, *faster[:2]]
+    assert names == [f"{name}@{n}" for n in (2, 3) for name in repeated]
+    assert not repeats_of([regret(row(CHOSEN, 0.5), row(faster[0], 0.9))], 1e6).fresh
+    assert not repeats_of([each], 0.0).fresh
 
 
 def test_what_is_run_ends_in_the_time_there_is() -> None:

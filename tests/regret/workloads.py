@@ -1,10 +1,13 @@
 """The jobs whose settings are chosen, and then held against the best that was measured."""
 
 import os
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from msgspec import Struct
+from regret.rows import read_regret_rows
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
@@ -24,8 +27,19 @@ GIB = 2**30
 CPU = "cpu"
 # A host that is smaller shows it: then a setting with offload runs out of memory.
 HOST_GIB_A_GPU = 100
-# As `zerowiz machine` reads it beside such GPUs where these jobs run (tests/measured/README.md).
-_PYTHON_CALL_SECONDS = {"H100-80GB": 173e-9, "H200": 87e-9}
+
+
+@cache
+def _python_call_seconds(gpu: str, gpus: int) -> float:
+    """As it was read beside the runs of these jobs: a plan for that machine rests on it.
+
+    Until there are runs on so many of these GPUs, those of any number of them count.
+    """
+    marker = gpu.partition("-")[0]
+    rows = [row for row in read_regret_rows() if marker in row["gpu"]]
+    same = [row for row in rows if row["gpus"] == gpus] or rows
+    read = (row["python_call_seconds"] for row in same)
+    return float(statistics.mean(seconds for seconds in read if seconds is not None))
 
 
 class RegretJob(Struct, frozen=True, kw_only=True):
@@ -57,7 +71,7 @@ class RegretJob(Struct, frozen=True, kw_only=True):
         machine = with_host_memory(
             parse_spec(f"{self.gpus}x{self.gpu}", table), self.gpus * HOST_GIB_A_GPU * GIB
         )
-        host = replace(machine.host, python_call_seconds=_PYTHON_CALL_SECONDS[self.gpu])
+        host = replace(machine.host, python_call_seconds=_python_call_seconds(self.gpu, self.gpus))
         machine = replace(machine, host=host)
         # NCCL_P2P_DISABLE=1 sends through host memory, as GPUs on PCIe do.
         return machine if self.nccl_p2p else with_interconnect(machine, "pcie")
@@ -95,7 +109,7 @@ class RegretJob(Struct, frozen=True, kw_only=True):
 
 
 class _Work(NamedTuple):
-    """What one GPU trains, whichever it is."""
+    """What is trained, whichever the GPUs are."""
 
     id: str
     model: str
@@ -103,6 +117,7 @@ class _Work(NamedTuple):
     tokens: int
     card_gib: int | None
     lora_rank: int | None = None
+    nccl_p2p: bool = True
 
 
 # Short steps: each figure takes a minute of a machine that is lent for a few.
@@ -121,123 +136,44 @@ _ON_ONE = (
     _Work("qwen-14b-lora-40", "qwen2.5-14b", 4, 512, 40, 16),
     _Work("qwen-32b-lora-80", "qwen3-32b", 2, 512, 80, 16),
 )
+_ON_TWO = (
+    _Work("qwen-0.5b-16", "qwen2.5-0.5b", 32, 512, 16),
+    _Work("llama-1b-24", "llama-3.2-1b", 16, 1024, 24),
+    _Work("llama-1b-24-pcie", "llama-3.2-1b", 16, 1024, 24, nccl_p2p=False),
+    _Work("gemma-2b-40-pcie", "gemma-2-2b", 8, 1024, 40, nccl_p2p=False),
+    _Work("phi-3.8b-80", "phi-3-mini", 8, 2048, 80),
+    _Work("mistral-7b-80", "mistral-7b", 8, 2048, 80),
+    _Work("phi-3.8b-pcie", "phi-3-mini", 8, 2048, None, nccl_p2p=False),
+    _Work("llama-8b-lora-24", "llama-3.1-8b", 8, 1024, 24, 16),
+    _Work("qwen-14b-lora-40", "qwen2.5-14b", 8, 512, 40, 16),
+    _Work("qwen-32b-lora-80", "qwen3-32b", 8, 512, 80, 16),
+)
 H100, H200 = "H100-80GB", "H200"
 _H100_GIB = 80
 
 
-def _alone(gpu: str) -> Iterator[RegretJob]:
-    """The jobs of one GPU; a card as large as the GPU is the whole GPU."""
-    for work in _ON_ONE:
+def _jobs(works: Iterable[_Work], gpu: str, gpus: int) -> Iterator[RegretJob]:
+    """The jobs of one kind of machine; a card as large as the GPU is the whole GPU."""
+    kind = gpu.partition("-")[0].lower()
+    for work in works:
         whole = work.card_gib == _H100_GIB and gpu == H100
         yield RegretJob(
-            id=f"{work.id}-{gpu.partition('-')[0].lower()}",
+            id=f"{work.id}-{kind}" if gpus == 1 else f"{work.id}-{gpus}x{kind}",
             model=work.model,
             gpu=gpu,
-            gpus=1,
+            gpus=gpus,
             sequences=work.sequences,
             tokens=work.tokens,
             card_gib=None if whole else work.card_gib,
+            nccl_p2p=work.nccl_p2p,
             lora_rank=work.lora_rank,
         )
 
 
-JOBS = (
-    *_alone(H100),
-    *_alone(H200),
-    RegretJob(
-        id="qwen-0.5b-16",
-        model="qwen2.5-0.5b",
-        gpu="H200",
-        gpus=2,
-        sequences=64,
-        tokens=512,
-        card_gib=16,
-    ),
-    RegretJob(
-        id="llama-1b-24",
-        model="llama-3.2-1b",
-        gpu="H200",
-        gpus=2,
-        sequences=32,
-        tokens=1024,
-        card_gib=24,
-    ),
-    RegretJob(
-        id="llama-1b-24-pcie",
-        model="llama-3.2-1b",
-        gpu="H200",
-        gpus=2,
-        sequences=32,
-        tokens=1024,
-        card_gib=24,
-        nccl_p2p=False,
-    ),
-    RegretJob(
-        id="gemma-2b-40-pcie",
-        model="gemma-2-2b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=1024,
-        card_gib=40,
-        nccl_p2p=False,
-    ),
-    RegretJob(
-        id="phi-3.8b-80",
-        model="phi-3-mini",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=4096,
-        card_gib=80,
-    ),
-    RegretJob(
-        id="mistral-7b-80",
-        model="mistral-7b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=2048,
-        card_gib=80,
-    ),
-    RegretJob(
-        id="mistral-7b-pcie",
-        model="mistral-7b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=2048,
-        nccl_p2p=False,
-    ),
-    RegretJob(
-        id="llama-8b-lora-24",
-        model="llama-3.1-8b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=2048,
-        card_gib=24,
-        lora_rank=16,
-    ),
-    RegretJob(
-        id="qwen-14b-lora-40",
-        model="qwen2.5-14b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=1024,
-        card_gib=40,
-        lora_rank=16,
-    ),
-    RegretJob(
-        id="qwen-32b-lora-80",
-        model="qwen3-32b",
-        gpu="H200",
-        gpus=2,
-        sequences=16,
-        tokens=1024,
-        card_gib=80,
-        lora_rank=16,
-    ),
+JOBS = tuple(
+    job
+    for gpus, works in ((1, _ON_ONE), (2, _ON_TWO))
+    for gpu in (H100, H200)
+    for job in _jobs(works, gpu, gpus)
 )
 """At most 16384 tokens a sequence, and cards of 16, 24, 40, 80 GiB or whole."""

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from zerowiz.app.ask.init_record import recall
-from zerowiz.app.options import Options
 from zerowiz.core.codec import encode
 from zerowiz.core.measure.trial import decode_trials, encode_trial
 from zerowiz.probe.config.cases import read_cases
-from zerowiz.probe.launch.init_record import parse_record
 from zerowiz.probe.launch.oom_history import read_history
 from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.probe.model.trace import read_cached
@@ -56,16 +53,3 @@ def test_cases_are_read_as_they_were() -> None:
     expected = content_of("cases_as_read.json")
     trials = decode_trials(read_cases(SAVED / "cases.json"))
     assert expected == kept(expected, [as_json(encode_trial(trial)) for trial in trials])
-
-
-def test_the_answers_of_the_wizard_are_read_as_they_were_given() -> None:
-    record = parse_record((SAVED / "init.json").read_text(encoding="utf-8"), "init.json")
-    expected = Options(
-        model="model",
-        trace=True,
-        # `machine` is that of the plan; a job starts where it is.
-        interconnect="pcie",
-        micro_batch=2,
-        stage="2",
-    )
-    assert expected == recall(Options(), record)

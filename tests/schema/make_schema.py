@@ -1,4 +1,6 @@
-"""Write zerowiz/data/ds_schema.json out of DeepSpeed's own config, one minor version after another.
+"""Write zerowiz/data/ds_schema.json out of DeepSpeed itself, one minor version after another.
+
+It holds the keys of the config, and the classes of optimizers and schedulers with their arguments.
 
 Run as `make schema`, or as `python tests/schema/make_schema.py`: it needs torch, and an index to
 fetch the versions from that are not installed. A new version is a word of VERSIONS.
@@ -26,14 +28,16 @@ VERSIONS = (
 )
 
 SOURCE = (
-    "DeepSpeed's config classes and their docstrings, Apache-2.0, by tests/schema/make_schema.py"
+    "DeepSpeed's config classes and their docstrings, Apache-2.0, its optimizers and torch's, by"
+    " tests/schema/make_schema.py"
 )
 
 Row = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row]]
 
 
-def read_rows(package_path: str | None = None) -> list[Row]:
-    """The keys of one DeepSpeed.
+def read_rows(package_path: str | None = None) -> Rows:
+    """The keys and the classes of one DeepSpeed.
 
     Args:
         package_path: The folder that holds its package; None for the installed one.
@@ -47,7 +51,7 @@ def read_rows(package_path: str | None = None) -> list[Row]:
             stdout=subprocess.DEVNULL,
             check=True,
         )
-        rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
+        rows: Rows = json.loads(file.read_text(encoding="utf-8"))
     return rows
 
 
@@ -66,37 +70,42 @@ def fetch(version: str, folder: str) -> str:
     return str(Path(folder, archive.name.removesuffix(".tar.gz")))
 
 
-def rows_of(version: str) -> list[Row]:
-    """The keys of a version, installed or fetched."""
+def rows_of(version: str) -> Rows:
+    """The keys and the classes of a version, installed or fetched."""
     if version == installed("deepspeed"):
         return read_rows()
     with tempfile.TemporaryDirectory() as folder:
         return read_rows(fetch(version, folder))
 
 
-def steps(by_version: Mapping[str, Sequence[Row]]) -> list[dict[str, object]]:
+KINDS = ("keys", "classes")
+
+
+def steps(by_version: Mapping[str, Rows]) -> list[dict[str, object]]:
     """Each version by how it differs from the one before."""
     before: dict[str, Row] = {}
     found: list[dict[str, object]] = []
     for version, rows in by_version.items():
-        now = {row["path"]: row for row in rows}
-        changed = [row for path, row in now.items() if row != before.get(path)]
-        dropped = sorted(set(before) - set(now))
-        found.append({"version": version, "dropped": dropped, "keys": changed})
+        now = {row["path"]: row for kind in KINDS for row in rows[kind]}
+        changed = {
+            kind: [row for row in rows[kind] if row != before.get(row["path"])] for kind in KINDS
+        }
+        found.append({"version": version, "dropped": sorted(set(before) - set(now)), **changed})
         before = now
     return found
 
 
-def text_of(versions: Sequence[Mapping[str, object]]) -> str:
-    """The file: a line for each key, so that a diff shows the keys that changed."""
+def text_of(versions: Sequence[Mapping[str, Any]]) -> str:
+    """The file: a line for each key and class, so that a diff shows those that changed."""
     lines = [f'{{"source": {json.dumps(SOURCE)}, "versions": [']
     for place, step in enumerate(versions):
-        head = {name: value for name, value in step.items() if name != "keys"}
-        lines.append(f'{json.dumps(head)[:-1]}, "keys": [')
-        keys = step["keys"]
-        assert isinstance(keys, list)
-        lines.append(",\n".join(json.dumps(row) for row in keys))
-        lines.append("]}" if place == len(versions) - 1 else "]},")
+        head = {name: value for name, value in step.items() if name not in KINDS}
+        lines.append(json.dumps(head)[:-1])
+        for kind in KINDS:
+            lines.append(f', "{kind}": [')
+            lines.append(",\n".join(json.dumps(row) for row in step[kind]))
+            lines.append("]")
+        lines.append("}" if place == len(versions) - 1 else "},")
     return "\n".join([*lines, "]}"]) + "\n"
 
 

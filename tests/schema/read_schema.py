@@ -1,4 +1,4 @@
-"""Read out of the installed DeepSpeed which keys its config has, and try what each takes.
+"""Read out of the installed DeepSpeed which keys its config has, what each takes, and its classes.
 
 Run by make_schema.py, once for each version and in a process of its own:
 `python -m schema.read_schema OUT`, with that version and this repository on PYTHONPATH.
@@ -34,6 +34,7 @@ from schema.models import (  # noqa: E402
     section_row,
     text_of_default,
 )
+from schema.read_classes import class_rows  # noqa: E402
 
 from zerowiz.core.dsconfig.schema import Kind, kind_of  # noqa: E402
 
@@ -258,4 +259,5 @@ def _is_read(path: str, fact: Fact, keys: Mapping[str, Row]) -> bool:
 
 if __name__ == "__main__":
     _watch_models()
-    Path(sys.argv[1]).write_text(json.dumps(rows()), encoding="utf-8")
+    found = {"keys": rows(), "classes": class_rows()}
+    Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")

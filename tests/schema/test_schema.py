@@ -1,6 +1,7 @@
 """The schema that ships, held against the DeepSpeed that is installed."""
 
 import copy
+import inspect
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema.by_hand import FACTS
-from schema.make_schema import FILE, VERSIONS, read_rows, text_of
+from schema.make_schema import FILE, KINDS, VERSIONS, read_rows, text_of
 
+from zerowiz.core.dsconfig.classes import Where
 from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
 from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 
@@ -91,8 +93,29 @@ def test_the_newest_schema_is_that_of_the_deepspeed_it_is_tested_with() -> None:
 
 
 def test_the_schema_is_what_the_generator_reads_out_of_deepspeed() -> None:
-    shipped = json.loads(FILE.read_text(encoding="utf-8"))["versions"][0]["keys"]
-    assert read_rows() == shipped
+    shipped = json.loads(FILE.read_text(encoding="utf-8"))["versions"][0]
+    assert read_rows() == {kind: shipped[kind] for kind in KINDS}
+
+
+@pytest.mark.parametrize("name", ["SGD", "RAdam", "Adafactor", "LBFGS"])
+def test_an_optimizer_of_torch_takes_what_its_signature_has(name: str) -> None:
+    import torch
+
+    built = SCHEMA.classes.optimizer(name)
+    assert built is not None
+    signature = inspect.signature(getattr(torch.optim, name)).parameters
+    assert sorted(signature.keys() - {"params"}) == list(built.arguments or ())
+
+
+def test_what_the_engine_hands_over_itself_is_no_argument() -> None:
+    """`adamw_mode` is DeepSpeedCPUAdam's, and get_optimizer_configuration's to say."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    built = SCHEMA.classes.optimizer("AdamW", Where.CPU)
+    assert built is not None
+    assert "adamw_mode" in inspect.signature(DeepSpeedCPUAdam).parameters
+    assert {"adam_w_mode", "torch_adam"} <= {*(built.arguments or ())}
+    assert "adamw_mode" not in (built.arguments or ())
 
 
 def test_the_file_is_as_the_generator_writes_it() -> None:

@@ -196,7 +196,7 @@ def test_a_rank_that_fails_on_the_second_node_ends_the_step_with_its_status(
 
 
 @pytest.mark.thorough
-def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_rung_up(
+def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_strategy_up(
     submit: Callable[..., Job], tmp_path: Path
 ) -> None:
     env = {

@@ -11,7 +11,7 @@ from speed.public import SOURCES, read_published
 from speed.repeats import describe_repeats, find_repeats
 from speed.samples import Sample, kind_of, read_samples
 
-from zerowiz.core.speed.calibration import MeasuredStep, calibrate
+from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
 from zerowiz.core.speed.costs import COSTS, Costs
 
 _APART = 0.10
@@ -103,8 +103,8 @@ def summary(samples: Sequence[Sample], costs: Costs) -> str:
     inside = sum(is_inside(each, costs) for each in samples)
     right, pairs = ranking(samples, costs)
     return (
-        f"{inside} of {len(samples)} lie within their interval; of {pairs} pairs of one workload that"
-        f" differ by more than {_APART:.0%}, {right} are called right."
+        f"{inside} of {len(samples)} steps are within their interval. {pairs} pairs of one workload"
+        f" differ by more than {_APART:.0%}. For {right} of them, we predict the right order."
     )
 
 
@@ -113,15 +113,24 @@ def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join((*head, *("| " + " | ".join(row) + " |" for row in rows))) + "\n"
 
 
-def calibrated_errors(gpu: str) -> list[float]:
+def calibrated_errors(samples: Sequence[Sample]) -> list[float]:
     """Of what was set aside on a machine, once its fitted steps have calibrated the plan."""
-    samples = [each for each in read_samples() if each.free_running and each.row["gpu"] == gpu]
+    fitted = [each for each in samples if each.side is Split.FITTED]
+    host_only = Calibration(
+        factors={},
+        measured_steps=len(fitted),
+        python_call_seconds=statistics.fmean(
+            call_seconds
+            for each in fitted
+            if (call_seconds := each.machine.host.python_call_seconds) is not None
+        ),
+    )
     known = [
         MeasuredStep(predicted=predicted, measured_seconds=each.measured_seconds)
-        for each in samples
-        if each.side is Split.FITTED and (predicted := each.predict()) is not None
+        for each in fitted
+        if (predicted := each.predict(calibration=host_only)) is not None
     ]
-    calibration = calibrate(known)
+    calibration = calibrate(known, host_only.python_call_seconds)
     return [
         abs(found.expected_seconds / each.measured_seconds - 1)
         for each in samples
@@ -132,24 +141,36 @@ def calibrated_errors(gpu: str) -> list[float]:
 
 def _of_calibration() -> Iterator[str]:
     yield (
-        "After `measure`: the fitted steps of a machine calibrate it (`zerowiz measure` keeps what it"
-        " saw), and those set aside are predicted again.\n"
+        "This table shows predictions after `measure`. `zerowiz measure` keeps what it saw. The fitted"
+        " steps of a lease calibrate its machine. We then predict its steps that are set aside again. A"
+        " file is a lease.\n"
     )
-    rows = []
-    for gpu in dict.fromkeys(each.row["gpu"] for each in read_samples() if each.free_running):
-        errors = calibrated_errors(gpu)
-        figures = f"{statistics.median(errors):.1%}", f"{quantile(errors, 0.9):.1%}"
-        rows.append((gpu, str(len(errors)), *figures))
-    yield _markdown(("machine", "set aside", "median", "nine in ten"), rows)
+    leases: dict[str, list[Sample]] = {}
+    for each in read_samples():
+        if each.free_running:
+            leases.setdefault(GROUPS["file"](each), []).append(each)
+    rows, all_errors = [], list[float]()
+    for file, samples in leases.items():
+        errors = calibrated_errors(samples)
+        all_errors += errors
+        rows.append((GROUPS["GPUs"](samples[0]), file, *_figures(errors)))
+    yield _markdown(
+        ("machine", "file", "set aside", "median", "nine in ten"),
+        [*rows, ("all", "", *_figures(all_errors))],
+    )
+
+
+def _figures(errors: Sequence[float]) -> tuple[str, str, str]:
+    return str(len(errors)), f"{statistics.median(errors):.1%}", f"{quantile(errors, 0.9):.1%}"
 
 
 def _of_synchronised() -> str:
     samples = [each for each in read_samples() if not each.free_running]
     first = next(lines(samples, COSTS))
     return (
-        f"Not in these tables: {first.runs} older steps of stages 0 to 2, synchronised at each phase"
-        f" to read the memory. Half of them are within {first.median:.1%}, nine in ten within"
-        f" {first.most:.1%} of what is predicted for steps that run freely.\n"
+        f"These tables leave out {first.runs} older steps of stages 0 to 2. We synchronised them at each"
+        f" phase to read the memory. Half of them are within {first.median:.1%} of the prediction for"
+        f" steps that run freely, and nine in ten within {first.most:.1%}.\n"
     )
 
 
@@ -171,7 +192,7 @@ def _of_sides() -> Iterator[str]:
 
 
 def _of_others() -> Iterator[str]:
-    yield "Times that others published, which ran freely (`tests/measured/public_times.json`):\n"
+    yield "Others published these times. Their steps ran freely (`tests/measured/public_times.json`):\n"
     found = list(read_published())
     groups = {
         source: [each for each in found if each.run["source"] == source] for source in SOURCES

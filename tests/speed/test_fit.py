@@ -47,11 +47,13 @@ def test_what_differs_much_is_ranked_right() -> None:
     assert right / pairs > 0.9
 
 
-def test_a_host_that_runs_python_slowly_is_slower_where_the_gpu_waits() -> None:
-    slow = {"NVIDIA H100 80GB HBM3": 2.0, "NVIDIA H200": 1.0}
-    for gpu, factor in slow.items():
-        hosts = {each.machine.host.python_call_seconds for each in FREE if each.row["gpu"] == gpu}
-        assert all(0.8 < (host or 0) / COSTS.python_call_seconds / factor < 1.2 for host in hosts)
+def test_each_timed_row_has_the_speed_of_its_host() -> None:
+    read = [each.machine.host.python_call_seconds or 0 for each in FREE]
+    # 84 to 233 ns beside one GPU; beside two H100s one of 70 readings was 338 ns.
+    assert 60e-9 < min(read) < max(read) < 350e-9
+    # One host is not always as fast, and its rows say so.
+    on_h200 = {each.machine.host.python_call_seconds for each in FREE if "H200" in each.row["gpu"]}
+    assert len(on_h200) > 20
 
 
 def test_published_times_that_wait_for_the_gpu_are_near() -> None:

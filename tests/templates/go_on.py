@@ -1,6 +1,6 @@
-"""Load checkpoints that other rungs saved, one after the other, write each again, and train on.
+"""Load checkpoints that other strategies saved, one after the other, write each again, and train on.
 
-GO_ON_FROM names the folders; what this rung makes of each comes to lie in GO_ON_TO. With none it
+GO_ON_FROM names the folders; what this strategy makes of each comes to lie in GO_ON_TO. With none it
 trains from the start. GO_ON_ADAPTERS trains adapters on frozen weights. The options are those of
 templates/train_deepspeed.py, whose parts this uses.
 """

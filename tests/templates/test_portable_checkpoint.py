@@ -1,7 +1,8 @@
-"""A run goes on under any rung, from a checkpoint that any other rung has saved."""
+"""A run goes on under any strategy, from a checkpoint that any other strategy has saved."""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ STAGE_3 = {
     "sub_group_size": 20_000,
     "stage3_prefetch_bucket_size": 5_000,
 }
-RUNGS: Mapping[str, Mapping[str, Any]] = {
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "ddp": {"stage": 0},
     "zero1": {"stage": 1},
     "zero2": {"stage": 2},
@@ -45,7 +46,7 @@ PRECISIONS: Mapping[str, Mapping[str, Any]] = {
         }
     },
 }
-# A rung sums a gradient in its own order, and in the precision of the weights: two steps on, a
+# A strategy sums a gradient in its own order, and in the precision of the weights: two steps on, a
 # master differs by some 5e-4 of its norm in bf16 (2^-9 is 2e-3), a second moment by 7e-3. Without
 # the moments of the checkpoint it differs by more than 1e-2.
 TOLERANCE = {"bf16": 2e-3, "fp32": 1e-5, "bf16-states": 1e-2}
@@ -89,13 +90,13 @@ def assert_same_bits(there: Tensors, here: Tensors) -> None:
             assert torch.equal(tensor, here[kind][name]), f"{kind} of {name}"
 
 
-def write_rung(folder: Path, precision: str, rung: str) -> Path:
+def write_strategy_config(folder: Path, precision: str, strategy: str) -> Path:
     schedule = {"warmup_min_lr": 1e-4, "warmup_max_lr": 1e-2, "warmup_num_steps": 10}
     return write_config(
         folder,
-        RUNGS[rung]["stage"],
+        STRATEGIES[strategy]["stage"],
         **PRECISIONS[precision],
-        zero_optimization={"reduce_bucket_size": 50_000, **RUNGS[rung]},
+        zero_optimization={"reduce_bucket_size": 50_000, **STRATEGIES[strategy]},
         scheduler={"type": "WarmupLR", "params": schedule},
     )
 
@@ -118,13 +119,13 @@ def options(small_model: Path) -> Options:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, options: Options) -> Job:
-    """Four steps of a rung that are not interrupted, saved after two and at the end."""
+    """Four steps of a strategy that are not interrupted, saved after two and at the end."""
     base = tmp_path_factory.mktemp("saved")
 
-    def save(precision: str, rung: str) -> Path:
-        folder = base / precision / rung
+    def save(precision: str, strategy: str) -> Path:
+        folder = base / precision / strategy
         if not folder.exists():
-            config = write_rung(folder, precision, rung)
+            config = write_strategy_config(folder, precision, strategy)
             words = ("--deepspeed", "--deepspeed_config", config, "--output_dir", folder)
             launch(folder, RAW, *words, *options)
         return folder
@@ -133,29 +134,29 @@ def saved(tmp_path_factory: pytest.TempPathFactory, options: Options) -> Job:
 
 
 def _matrix() -> list[Any]:
-    """Every rung from every other; the default tests take one pair, two stages apart in kind."""
-    everywhere, plain = tuple(RUNGS), ("zero1", "zero2", "zero3")
+    """Every strategy from every other; the default tests take one pair, two stages apart in kind."""
+    everywhere, plain = tuple(STRATEGIES), ("zero1", "zero2", "zero3")
     table = {"bf16": everywhere, "fp32": everywhere, "bf16-states": plain}
     cases = [
-        pytest.param(precision, rung, rungs, marks=pytest.mark.thorough)
-        for precision, rungs in table.items()
-        for rung in rungs
+        pytest.param(precision, strategy, strategies, marks=pytest.mark.thorough)
+        for precision, strategies in table.items()
+        for strategy in strategies
     ]
     return [pytest.param("bf16", "zero3", ("zero2",)), *cases]
 
 
-@pytest.mark.parametrize(("precision", "rung", "sources"), _matrix())
-def test_a_run_goes_on_under_another_rung_as_if_it_had_never_stopped(
+@pytest.mark.parametrize(("precision", "strategy", "sources"), _matrix())
+def test_a_run_goes_on_under_another_strategy_as_if_it_had_never_stopped(
     precision: str,
-    rung: str,
+    strategy: str,
     sources: tuple[str, ...],
     saved: Job,
     options: Options,
     tmp_path: Path,
 ) -> None:
-    others_first = sorted(sources, key=lambda source: source == rung)
+    others_first = sorted(sources, key=lambda source: source == strategy)
     folders = [saved(precision, source) for source in others_first]
-    config = write_rung(tmp_path, precision, rung)
+    config = write_strategy_config(tmp_path, precision, strategy)
     env = {"GO_ON_FROM": os.pathsep.join(map(str, folders)), "GO_ON_TO": str(tmp_path)}
 
     launch(tmp_path, GO_ON, "--deepspeed", "--deepspeed_config", config, *options, env=env)
@@ -171,10 +172,12 @@ def test_a_run_goes_on_under_another_rung_as_if_it_had_never_stopped(
         assert counts(unbroken / "checkpoint-4") == counts(went_on / "checkpoint-4")
         for kind in there:
             looser = LOOSER_MOMENTS if kind.startswith("exp_avg") else 1
-            exact = folder.name == rung and rung not in OFFLOAD
+            exact = folder.name == strategy and strategy not in OFFLOAD
             allowed = 0.0 if exact else TOLERANCE[precision] * looser
-            assert off_by(there[kind], here[kind]) <= allowed, f"{kind}: {folder.name} to {rung}"
-        if RUNGS[rung]["stage"] > 0:
+            assert off_by(there[kind], here[kind]) <= allowed, (
+                f"{kind}: {folder.name} to {strategy}"
+            )
+        if STRATEGIES[strategy]["stage"] > 0:
             assert_deepspeed_sees(went_on / "deepspeed.pt", here)
 
 
@@ -194,7 +197,9 @@ def test_adapters_go_on_under_another_stage_on_the_frozen_weights_that_they_had(
 ) -> None:
     pytest.importorskip("peft")
     saved_at = tmp_path / "saved"
-    at_2, at_3 = (write_rung(tmp_path, "bf16", rung) for rung in ("zero2", "zero3"))
+    at_2, at_3 = (
+        write_strategy_config(tmp_path, "bf16", strategy) for strategy in ("zero2", "zero3")
+    )
     words = (*options, "--deepspeed", "--deepspeed_config")
     env = {"GO_ON_ADAPTERS": "1", "GO_ON_TO": str(tmp_path / "went")}
     launch(tmp_path, GO_ON, *words, at_2, "--output_dir", saved_at, env=env)
@@ -275,7 +280,7 @@ FILES = ("model", "master", "exp_avg", "exp_avg_sq", "others", "portable", "fold
 def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
     at: int, options: Options, tmp_path: Path
 ) -> None:
-    config = write_rung(tmp_path, "bf16", "zero2")
+    config = write_strategy_config(tmp_path, "bf16", "zero2")
     words: Options = ("--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
     second_save = len(FILES) + 1  # and the folder that it is put into
     env = {"KILL_AT": str(second_save + at + 1)}
@@ -296,12 +301,39 @@ def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
     assert ["checkpoint-2", "checkpoint-4"] == seen
 
 
+# Up to the rename of the new folder, the checkpoint before it is the last whole one.
+IN_PLACE, KILLS = 10, 12
+
+
+@pytest.mark.thorough
+def test_a_save_over_a_checkpoint_that_is_killed_anywhere_leaves_a_whole_one_that_loads(
+    tmp_path: Path,
+) -> None:
+    def job(at: int) -> tuple[str, str]:
+        words = (HERE / "killed_save_over.py", "out", str(at))
+        done, _ = launch(tmp_path, *words, ends_well=at == 0)
+        assert ("-9" in done.stdout + done.stderr) == (at > 0)
+        found = re.search(r"^loaded (\w+)\nsaves (\w+)$", done.stdout, re.MULTILINE)
+        assert found is not None, done.stdout
+        return found[1], found[2]
+
+    _, there = job(0)
+    for at in range(1, KILLS + 1):
+        loaded, saves = job(at)
+        assert there == loaded, f"after a kill at call {at - 1}"
+        assert loaded != saves
+        there = loaded if at <= IN_PLACE else saves
+    loaded, _ = job(0)
+    assert there == loaded
+    assert ["checkpoint-1"] == [path.name for path in (tmp_path / "out").iterdir()]
+
+
 @pytest.mark.thorough
 def test_another_models_checkpoint_is_refused_in_one_line(
     saved: Job, options: Options, tmp_path: Path
 ) -> None:
     shutil.copytree(saved("bf16", "zero2"), tmp_path / "out")
-    config = write_rung(tmp_path, "bf16", "zero2")
+    config = write_strategy_config(tmp_path, "bf16", "zero2")
     words: Options = ("--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
     model = ("--model_config", TEMPLATES / "model")
 

@@ -3,6 +3,9 @@
 import json
 import os
 import runpy
+import signal
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +104,76 @@ def test_a_step_that_was_saved_before_is_replaced(
     files: dict[str, Any], save: Any, tmp_path: Path
 ) -> None:
     save(5)
-    before = files["read_marker"](tmp_path / "checkpoint-5")["saved_at_ns"]
     save(5)
     assert ["checkpoint-5"] == names(tmp_path)
-    assert files["read_marker"](tmp_path / "checkpoint-5")["saved_at_ns"] > before
+    assert 2 == files["read_marker"](tmp_path / "checkpoint-5")["saves"]
+
+
+def test_a_clock_that_is_set_back_removes_no_new_checkpoint(
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(10)
+    save(20)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    save(30)
+    assert ["checkpoint-20", "checkpoint-30"] == names(tmp_path)
+    save(40, keep=1)
+    assert ["checkpoint-40"] == names(tmp_path)
+
+
+def test_checkpoints_of_markers_with_a_time_alone_are_older_and_in_order_of_their_steps(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    for step, saved_at_ns in ((20, 2**62), (30, 1)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        text = json.dumps({"format": 1, "saved_at_ns": saved_at_ns, "step": step})
+        (tmp_path / f"checkpoint-{step}" / "portable.json").write_text(text)
+    save(10)
+    assert ["checkpoint-10", "checkpoint-30"] == names(tmp_path)
+    assert "checkpoint-10" == files["whole_checkpoints"](tmp_path)[-1].name
+
+
+# What changes a folder, or sees it onto the disk.
+CALLS = ("mkdir", "rename", "unlink", "rmdir", "fsync")
+
+
+def save_and_die(save: Any, at: int) -> bool:
+    """Save step 5 again in a process that is killed as it makes its call number `at`."""
+    pid = os.fork()
+    if pid == 0:
+        calls = count(1)
+        for name in CALLS:
+            does = getattr(os, name)
+
+            def or_die(*words: Any, does: Any = does, **named: Any) -> Any:
+                if next(calls) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return does(*words, **named)
+
+            setattr(os, name, or_die)
+        try:
+            save(5)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_save_over_a_checkpoint_of_its_step_that_is_killed_anywhere_leaves_a_whole_one(
+    files: dict[str, Any], save: Any, tmp_path: Path
+) -> None:
+    save(5)
+    at = 1
+    while save_and_die(save, at):
+        there = files["whole_checkpoints"](tmp_path)
+        assert 5 in [files["read_marker"](folder)["step"] for folder in there], at
+        assert "weights" == (there[-1] / "model.safetensors").read_text(), at
+        assert str(there[-1]) == read_saved(tmp_path).portable, at
+        at += 1
+    assert at > 10
+    # And the next save clears up.
+    save(5)
+    assert ["checkpoint-5"] == names(tmp_path)
 
 
 def test_a_folder_without_our_marker_is_neither_taken_nor_removed(

@@ -55,6 +55,7 @@ def test_a_finding_is_a_line_that_editors_jump_to_then_why_and_fix() -> None:
         f"    why: {RULE.why}",
         "    fix: rename it to `stage`",
         "1 error, for DeepSpeed 0.19.8",
+        "for an example and the way out: `zerowiz check --explain ZW101`",
     ] == shown(FOUND).splitlines()
 
 
@@ -84,11 +85,11 @@ def test_why_is_said_once_for_each_rule_of_a_file() -> None:
     assert 1 == shown(FOUND, replace(FOUND, line=13)).count("why: ")
 
 
-def test_the_last_line_counts_by_severity_and_file() -> None:
+def test_a_line_counts_by_severity_and_file() -> None:
     mild = replace(FOUND, severity=Severity.WARNING)
     hint = replace(FOUND, severity=Severity.INFO)
-    last = shown(FOUND, FOUND, mild, hint, files=3).splitlines()[-1]
-    assert "2 errors, 1 warning, 1 piece of advice in 1 of 3 files, for DeepSpeed 0.19.8" == last
+    counts = shown(FOUND, FOUND, mild, hint, files=3).splitlines()[-2]
+    assert "2 errors, 1 warning, 1 piece of advice in 1 of 3 files, for DeepSpeed 0.19.8" == counts
 
 
 def test_quiet_shows_errors_alone() -> None:

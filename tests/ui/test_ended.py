@@ -24,7 +24,7 @@ def said(end: JobEnd) -> str:
         (139, Cause.KILLED, "ended with status 139: it was killed by SIGSEGV"),
         (137, Cause.KILLED, "ended with status 137: it was killed by SIGKILL"),
         (128 + 100, Cause.KILLED, "ended with status 228: it was killed"),
-        (143, Cause.STOPPED, "ended with status 143: it was told to end"),
+        (143, Cause.STOPPED, "ended with status 143: it was asked to stop"),
         (137, Cause.HOST_OOM, "ended with status 137: the host ran out of memory"),
     ],
 )

@@ -16,7 +16,8 @@ from paths import ROOT
 from zerowiz.cli import COMMANDS, build_app
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.flags import flags
-from zerowiz.ui import sentences, show
+from zerowiz.ui import show
+from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.colours import is_coloured
 
 PACKAGE = ROOT / "zerowiz"
@@ -163,7 +164,7 @@ def test_where_nothing_fits_a_cpu_rank_is_not_called_a_gpu(here: Run) -> None:
 
 
 def test_each_verdict_has_a_sign_of_its_own_beside_its_word() -> None:
-    signs = {sentences.VERDICTS[verdict].split()[0] for verdict in Verdict}
+    signs = {decisions.VERDICTS[verdict].split()[0] for verdict in Verdict}
     assert len(Verdict) == len(signs)
     assert not [sign for sign in signs if sign.isalpha() and sign != "x"]
 

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -206,6 +207,25 @@ def test_nothing_is_cut_and_nothing_is_wider_than_the_terminal(
     for shift in range(3):
         name = names[(columns + 5 * shift) % len(names)]
         check_width(name, columns, at, is_verbose=shift == 2)
+
+
+def broken_off(screen: str) -> Iterator[str]:
+    """The lines that end within a clause, or within an item of a list."""
+    for line, below in pairwise(screen.splitlines()):
+        # A remedy begins with its options, which are indented too.
+        goes_on = below.startswith("  ") and not below.startswith("  `")
+        if goes_on and not (line.endswith((",", ";", ":")) or below.lstrip().startswith("--")):
+            yield line
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("name", PLANS)
+def test_a_line_of_a_plan_ends_behind_a_clause_or_an_item(
+    name: str, columns: int, at: Callable[..., None]
+) -> None:
+    at(columns)
+    prose, _, _ = page(name).partition("\nseconds of a step")
+    assert [] == list(broken_off(prose))
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.ui.sentences import trainer, vllm
+from zerowiz.ui.basis.trainer import trainer, vllm
 
 JOB = PlanInput(
     machine=parse_spec("8xH100-80GB", read_gpu_table()),

@@ -5,14 +5,18 @@ import io
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
-from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy
+from zerowiz.core.decision.uncertainty import Assumption, SettledBy
 from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import ZERO2
-from zerowiz.ui import sentences
+from zerowiz.core.values import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.ui.sentences import decisions, doubts, machines
 from zerowiz.ui.text.fold import fold, fold_command
 from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, small
 
@@ -26,13 +30,13 @@ class Terminal(io.StringIO):
 
 def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> None:
     words = [
-        *map(sentences.reason, Reason),
-        *(sentences.question(each, None) for each in FlowchartQuestion),
-        *(sentences.VERDICTS[verdict] for verdict in Verdict),
-        *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
-        *map(sentences.assumption, Assumption),
-        *map(sentences.uncounted, Uncounted),
-        *map(sentences.settles, SettledBy),
+        *map(decisions.reason, Reason),
+        *(decisions.question(each, None) for each in FlowchartQuestion),
+        *(decisions.VERDICTS[verdict] for verdict in Verdict),
+        *(machines.link(Interconnect(link_class=link)) for link in LinkClass),
+        *map(doubts.assumption, Assumption),
+        *map(doubts.uncounted, Uncounted),
+        *map(doubts.settles, SettledBy),
     ]
     assert all(words)
     assert len(words) == len(set(words))
@@ -86,14 +90,17 @@ def test_sizes_are_written_as_people_read_them(said: str, expected: str) -> None
 def test_an_interval_says_its_bounds_and_what_it_assumes(
     assumptions: tuple[Assumption, ...], assumed: str
 ) -> None:
-    interval = Interval(
-        low_bytes=87 * 2**29,
-        expected_bytes=44 * 2**30,
-        high_bytes=45 * 2**30,
-        assumptions=assumptions,
+    model = read_model("llama-2-7b")
+    machine = parse_spec("4xH100-80GB", read_gpu_table())
+    job = PlanInput(machine=machine, model=model, workload=Workload())
+    found = evaluate(job, ZERO2).interval
+    assert found is not None
+    interval = replace(found, assumptions=assumptions, never_together=())
+    bounds = (
+        f"torch allocates {gib(found.expected_bytes)}, {bare_gib(found.low_bytes)} to "
+        f"{bare_gib(found.high_bytes)} on any rank"
     )
-    bounds = "ZeRO-2: torch allocates 44.0 GiB, 43.5 to 45.0 on any rank"
-    assert bounds + assumed == sentences.interval(ZERO2, interval, read_model("llama-2-7b"))
+    assert bounds + assumed == doubts.interval(interval, model)
 
 
 def test_a_pipe_gets_whole_lines() -> None:

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ SAME = {
     ),
     "the folder's variable": (rank.ATTEMPT_VARIABLE, attempt_folder.ATTEMPT_VARIABLE),
     "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, attempt_folder.SUPERVISOR_VARIABLE),
+    "the memory's variable": (rank.MEMORY_VARIABLE, attempt_folder.MEMORY_VARIABLE),
     "the grace's variable": (rank.GRACE_VARIABLE, attempt_folder.GRACE_VARIABLE),
     "the grace": (rank.GRACE_S, inspect.signature(launch).parameters["grace_seconds"].default),
     "the file of orders": (rank.ORDERS_FILE, attempt_folder.ORDERS_FILE),
@@ -83,7 +85,7 @@ SAME = {
     ),
     "the phases": (
         {*get_args(batch_files.Phase)},
-        {phase.value for phase in Phase} - {Phase.GENERATE},
+        {phase.value for phase in Phase} - {Phase.GENERATE, Phase.EVALUATE},
     ),
     "the names of the phases": (
         {
@@ -266,15 +268,20 @@ def test_a_model_is_built_as_it_is_traced() -> None:
 RANK_3 = {"RANK": "3", "LOCAL_RANK": "1", rank.LAUNCHER_VARIABLE: "0"}
 
 
-def test_the_supervisor_reads_what_a_rank_wrote(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["file", "memory"])
+def test_the_supervisor_reads_what_a_rank_wrote(by: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, sys; sys.stderr.write('last words'); os.kill(os.getpid(), 9)")
     folder = attempt_folder.AttemptFolder(tmp_path / "attempt")
     folder.create()
     environ = {**os.environ, attempt_folder.ATTEMPT_VARIABLE: str(folder.path), **RANK_3}
+    environ |= folder.memory_env() if by == "memory" else {}
     words = [sys.executable, str(SHIM), "--local_rank=1", str(script)]
     done = subprocess.run(words, env=environ, capture_output=True, check=False)
+    if by == "memory":
+        shutil.rmtree(folder.path)
     folder.read_new()
+    folder.close()
     started, end = folder.ranks[3], folder.ends[3]
     assert (-signal.SIGKILL, verdict.KILLED) == (done.returncode, end.status)
     assert processes.read_pid_namespace() == started.pid_namespace

@@ -2,9 +2,11 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from zerowiz.worker.meters import CpuMeter, parse_status  # noqa: E402
+from worker.resident import resident
+
+from zerowiz.worker.meters import CpuMeter, parse_status
 
 STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
 MIB = 2**20
@@ -18,7 +20,7 @@ def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
     meter = CpuMeter()
     base_bytes = meter.outside_bytes()
     meter.begin()
-    held = torch.ones(64 * MIB, dtype=torch.uint8)
+    held = resident(64 * MIB)
     reading = meter.end()
     assert base_bytes > 0
     assert 64 * MIB == pytest.approx(reading["allocated_bytes"], rel=0.1)
@@ -30,7 +32,7 @@ def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
 def test_a_host_peak_outlives_the_phase_that_had_it() -> None:
     meter = CpuMeter()
     meter.begin()
-    held = torch.ones(256 * MIB, dtype=torch.uint8)
+    held = resident(256 * MIB)
     high_bytes = meter.host_peak_rss_bytes()
     del held
     meter.begin()

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import distributed  # noqa: E402
+from worker.resident import resident  # noqa: E402
 
 from zerowiz.worker.batch_files import Case, read_report  # noqa: E402
 from zerowiz.worker.loops.recorder import StepRecorder  # noqa: E402
@@ -52,10 +53,9 @@ def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_pat
     timing, recorder = after_one_step(tmp_path, 3, 600)
     before = dict(recorder.report)
     held = []
-    # Above 32 MiB malloc maps each block anew: what an earlier test freed is not used again.
     block_bytes = 40 * 2**20
     for _ in range(timing.begin()):
-        held.append(torch.ones(block_bytes // 4))
+        held.append(resident(block_bytes))
         time.sleep(0.02)
         timing.end_step()
     timing.end()

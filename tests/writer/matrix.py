@@ -1,4 +1,4 @@
-"""Everything that a config is written for: rungs, ways to hand it over, number formats."""
+"""Everything that a config is written for: strategies, ways to hand it over, number formats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class Case:
         return FORMATS[self.numbers]
 
     def evaluated(self, job: PlanInput) -> StrategyEstimate:
-        """This rung of a job in these formats."""
+        """This strategy of a job in these formats."""
         return evaluate(self.format.of(job), self.strategy)
 
     def config(self, job: PlanInput) -> dict[str, Any]:

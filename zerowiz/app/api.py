@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,7 @@ from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
 from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import find_machine
-from zerowiz.app.options import Options, settable, with_plain
+from zerowiz.app.options import Options, lasting, settable, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -29,7 +29,8 @@ from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload
-from zerowiz.errors import UsageError, in_python
+from zerowiz.errors import UsageError, did_you_mean, in_python
+from zerowiz.words import _
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog.machines import MachineChoice
@@ -54,6 +55,12 @@ class PlanResult(Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         return self.chosen is not None
+
+    def __repr__(self) -> str:
+        """One line: what is inside has more lines than anybody reads."""
+        chosen = "none" if self.chosen is None else self.chosen.strategy.name
+        machine = f"{self.machine.world_size} x {self.machine.gpus[0].name}"
+        return f"<PlanResult: {chosen} for {self.model.name} on {machine}>"
 
     @property
     def chosen(self) -> StrategyEstimate | None:
@@ -128,7 +135,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         question = _question(tokens, sequences, epochs, price)
         run = question.plan_run(self.decided.decision, self.decided.options.machine)
         if run is None:
-            raise UsageError("a run needs a length", "give it with `tokens` or `sequences`")
+            raise UsageError(_("a run needs a length"), _("give it with `tokens` or `sequences`"))
         return run
 
     def to_dict(self, run: "PlannedRun | None" = None) -> dict[str, object]:
@@ -177,13 +184,21 @@ def _settings(values: Mapping[str, object]) -> Options:
     Raises:
         UsageError: A name is no setting, or its value is none that it takes.
     """
-    for name in values:
+    by_option = {option.replace("-", "_"): name for option, name in lasting().items()}
+    named: dict[str, object] = {}
+    for said, value in values.items():
+        name = by_option.get(said, said)
         if name not in settable():
-            near = difflib.get_close_matches(name, settable(), n=2)
+            near = difflib.get_close_matches(said, {*settable(), *by_option}, n=2)
             raise UsageError(
-                f"there is no setting `{name}`", *(f"did you mean `{each}`?" for each in near)
+                _("there is no setting `{name}`", name=said),
+                *did_you_mean(near),
             )
-    return with_plain(Options(), {n: v for n, v in values.items() if v is not None})
+        if name in named:
+            raise UsageError(_("`{name}` is set twice", name=name))
+        if value is not None:
+            named[name] = value
+    return with_plain(Options(), named)
 
 
 def _takes_settings(
@@ -222,7 +237,11 @@ def _signature() -> inspect.Signature:
     hints = Options.__annotations__
     keywords = (
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            # Without its row, which `help` would print whole.
+            annotation=get_args(hints[name])[0],
         )
         for name in settable()
         if name != "machine"
@@ -231,8 +250,23 @@ def _signature() -> inspect.Signature:
     return inspect.Signature([inspect.Parameter("machine", kind, default=None), *keywords])
 
 
+# What `find_machine` reads of the options: a machine that was read has taken it already.
+_OF_MACHINE = (
+    *("gpus", "nodes", "gpus_per_node", "hostfile", "accelerator"),
+    *("interconnect", "host_memory", "probe_timeout"),
+)
+
+
 def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
-    return machine if isinstance(machine, Machine) else find_machine(options, os.environ)
+    if not isinstance(machine, Machine):
+        return find_machine(options, os.environ)
+    for name in _OF_MACHINE:
+        if getattr(options, name) is not None:
+            raise UsageError(
+                _("`${name}` has no effect on a machine that was read before", name=name),
+                _("pass it to `read_machine`"),
+            )
+    return machine
 
 
 def _named(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Options:
@@ -250,7 +284,8 @@ def _with_model(options: Options) -> Options:
     """
     if not options.model:
         raise UsageError(
-            "`$model` is needed", "a folder with config.json, a hub id, or a size such as `7b`"
+            _("`$model` is needed"),
+            _("a folder with config.json, a hub id, or a size such as `7b`"),
         )
     return options
 
@@ -418,7 +453,10 @@ def check(
     if isinstance(config, Mapping):
         configs = [decode_config("config", json.dumps(config, indent=2).encode())]
     else:
-        configs = find_configs([os.fspath(config)], schema)
+        found = find_configs([os.fspath(config)], schema)
+        if found.unreadable:
+            raise found.unreadable[0]
+        configs = list(found.configs)
     reader = None if integration is None else Integration(integration)
     context = find_context(reader, world_size, None, None)
     if machine is not None:

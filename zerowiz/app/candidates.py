@@ -8,6 +8,7 @@ from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.strategy import Strategy
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 
 def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
@@ -57,6 +58,8 @@ def _is_supported(strategy: Strategy, plan: Plan, reporter: Reporter) -> bool:
             script_has_optimizer=handover.script_has_optimizer,
         )
     except UsageError as error:
-        reporter.event(f"{strategy.name} is left out: {error.message}")
+        reporter.event(
+            _("{strategy} is left out: {message}", strategy=strategy.name, message=error.message)
+        )
         return False
     return True

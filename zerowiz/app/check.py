@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +10,13 @@ from msgspec import Struct
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.lint.report import FileReport
+from zerowiz.core.dsconfig.lint.rules.keys import ignored_by_accelerate
 from zerowiz.core.dsconfig.lint.rules.structure import unreadable
 from zerowiz.core.dsconfig.lint.source import ConfigText, check_config
 from zerowiz.core.dsconfig.schema import Schema
@@ -21,10 +24,11 @@ from zerowiz.core.script import settle
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
-from zerowiz.errors import UsageError
+from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.config_text import read_configs
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.script import read_script
+from zerowiz.words import _
 
 # `0.19.8`, `0.19.8+cu13`.
 _VERSION = re.compile(r"\d+\.\d+.*")
@@ -34,21 +38,26 @@ class CheckedConfig(Struct, frozen=True, kw_only=True):
     """What was found in one config, and what was done to its file."""
 
     report: FileReport
-    fixed: int = 0
-    """How many findings were fixed in the file."""
+    fixed: tuple[ConfigFinding, ...] = ()
+    """What was fixed in the file, at the places where it stood."""
     not_fixable: bool = False
     """Whether fixes were wanted, and the file is of a kind that is not changed."""
 
 
-def choose_version(version: str | None) -> str | None:
+def choose_version(version: str | None, option: str = "--deepspeed-version") -> str | None:
     """The given version of DeepSpeed, else the installed one; None if there is none.
+
+    Args:
+        version: As an option says it.
+        option: Which one.
 
     Raises:
         UsageError: It is no version.
     """
     if version is not None and not _VERSION.fullmatch(version):
         raise UsageError(
-            f"`--deepspeed-version {version}` is not a version", "use a version such as `0.19.8`"
+            _("`{option} {version}` is not a version", option=option, version=version),
+            _("use a version such as `0.19.8`"),
         )
     return version or read_version("deepspeed")
 
@@ -77,10 +86,24 @@ def find_context(
     return context
 
 
-def find_configs(paths: Sequence[str], schema: Schema) -> list[ConfigText]:
-    """Every config that these paths name: files, folders of them, or `-` for stdin."""
+class FoundConfigs(Struct, frozen=True, kw_only=True):
+    """What the paths of a command line mean."""
+
+    configs: tuple[ConfigText, ...]
+    unreadable: tuple[ZerowizError, ...]
+    """Why a path has no config; the others are checked all the same."""
+
+
+def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILENT) -> FoundConfigs:
+    """Every config that these paths name: files, folders of them, patterns, or `-` for stdin."""
     names = schema.top_names
-    return [config for path in paths for config in read_configs(path, names)]
+    with reporter.wait(_("looking for configs")) as wait:
+        found = [each for path in paths for each in read_configs(path, names, wait.at)]
+    configs = {each.path: each for each in found if isinstance(each, ConfigText)}
+    return FoundConfigs(
+        configs=tuple(configs.values()),
+        unreadable=tuple(each for each in found if isinstance(each, ZerowizError)),
+    )
 
 
 def check_file(
@@ -101,11 +124,17 @@ def check_file(
         context = replace(context, integration=config.integration)
     find = partial(lint, schema=schema, context=context)
     if not fix or not config.is_fixable:
-        findings = check_config(config, find)
+        findings = (*_of_accelerate(config), *check_config(config, find))
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     result = fix_text(config.text, find)
     if result.fixed:
         rewrite_file(Path(config.path), result.text)
     report = FileReport(path=config.path, findings=result.findings)
-    return CheckedConfig(report=report, fixed=len(result.fixed))
+    return CheckedConfig(report=report, fixed=result.fixed)
+
+
+def _of_accelerate(config: ConfigText) -> Iterator[ConfigFinding]:
+    """What is found of the keys around a config that Accelerate builds."""
+    if config.accelerate is not None and config.places:
+        yield from map(ignored_by_accelerate, config.accelerate.ignored)

@@ -47,10 +47,11 @@ from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.scheduler import parse_count
+from zerowiz.words import _
 
 T = TypeVar("T")
 
-_CHECKING = "checking what a job needs here"
+_CHECKING = _("checking what a job needs here")
 
 
 class _Examination(Struct, frozen=True, kw_only=True):
@@ -119,7 +120,9 @@ def _with_script(
     if found is None:
         return replace(examination, named=script is not None)
     if script is None:
-        reporter.note(f"checking `{found.path}`, the script that `zerowiz launch` would start")
+        reporter.note(
+            _("checking `{path}`, the script that `zerowiz launch` would start", path=found.path)
+        )
     read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(found, examination))
     if read is None:
         return replace(examination, named=True)
@@ -134,7 +137,7 @@ def _with_script(
 
 def _read_script(found: FoundScript, examination: _Examination) -> ReadScript:
     read = read_found(found, examination.options, examination.reporter)
-    check_words(read.facts, read.script_args)
+    check_words(read.facts, read.script_args, examination.reporter)
     check_local_rank(read.facts, read.script_args)
     return read
 
@@ -177,12 +180,15 @@ def _find_machine(examination: _Examination) -> Machine:
     machine = find_machine(options, os.environ, reporter=examination.reporter)
     if not is_here(machine):
         raise UsageError(
-            f"`$machine {options.machine}` names another machine; `doctor` checks this one",
-            "remove `$machine`, or run `zerowiz doctor` there",
+            _(
+                "`$machine {machine}` names another machine; `doctor` checks this one",
+                machine=options.machine,
+            ),
+            _("remove `$machine`, or run `zerowiz doctor` there"),
         )
     if options.hostfile is not None:
         examination.reporter.note(
-            "`doctor` checked the GPUs of all nodes, and everything else on this node only"
+            _("`doctor` checked the GPUs of all nodes, and everything else on this node only")
         )
     return machine
 
@@ -191,7 +197,7 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
     """The job as a launch without questions would have it; None if there is none."""
     if facts is None and examination.options.model is None:
         if not examination.named:
-            what = (
+            what = _(
                 "without a script or `$model`, `doctor` checked the machine only, not what a job"
                 " needs"
             )

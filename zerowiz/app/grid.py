@@ -1,9 +1,10 @@
 """Plan a job again with other micro-batches and lengths, as `plan` does where they are typed."""
 
-from zerowiz.app.decide.decision import Plan, follow_options
+from zerowiz.app.decide.decision import Plan
+from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
-from zerowiz.core.decision.grid import (
+from zerowiz.core.search.grid import (
     Grid,
     GridCell,
     list_lengths,
@@ -12,6 +13,7 @@ from zerowiz.core.decision.grid import (
 )
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError
+from zerowiz.words import _
 
 
 def find_grid(plan: Plan, reporter: Reporter) -> Grid:
@@ -24,17 +26,20 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
     job = plan.decision.job
     step = job.workload
     own = GridCell(
-        micro_batch=step.micro_batch, sequence_tokens=step.sequence_tokens, decision=plan.decision
+        micro_batch=step.micro_batch,
+        sequence_tokens=step.sequence_tokens,
+        decision=plan.decision,
+        search=plan.search,
     )
     batches = list_micro_batches(own.micro_batch)
     lengths = list_lengths(own.sequence_tokens, job.model)
     why_fewer = ""
     if job.own_trace is not None:
         batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
-        why_fewer = "the model was traced for this step alone"
+        why_fewer = _("the model was traced for this step alone")
     read = ReadModel(model=job.model, traced=job.traced)
     cells = []
-    with reporter.wait("planning for other settings", len(batches) * len(lengths)) as wait:
+    with reporter.wait(_("planning for other settings"), len(batches) * len(lengths)) as wait:
         for micro_batch in batches:
             for tokens in lengths:
                 cell = replace(own, micro_batch=micro_batch, sequence_tokens=tokens)
@@ -55,7 +60,7 @@ def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
     try:
         said = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
         machine = plan.decision.job.machine
-        _, decision = follow_options(said, machine, plan.facts, plan.script_args, read)
+        found = follow_options(said, machine, plan.facts, plan.script_args, read, compares=True)
     except ZerowizError as error:
-        return replace(cell, decision=None, refusal=error.message)
-    return replace(cell, decision=decision)
+        return replace(cell, decision=None, search=None, refusal=error.message)
+    return replace(cell, decision=found.decision, search=found.search)

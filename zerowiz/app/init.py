@@ -1,7 +1,7 @@
 """The wizard: detect, ask what is open, decide, then launch or write the config."""
 
 import os
-import shlex
+from collections.abc import Mapping
 
 from zerowiz.app.ask.answers import open_questions
 from zerowiz.app.ask.command import Command, understand_command
@@ -9,22 +9,33 @@ from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.ask.person import Person
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
 from zerowiz.app.decide.plan_files import losses_shown
-from zerowiz.app.decide.remedies import Remedying, decide_with
+from zerowiz.app.decide.remedies import Again, Remedying, decide_with
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
-from zerowiz.app.wizard.conversation import ask_open, ask_other_script, can_change, change_one
+from zerowiz.app.wizard.axolotl import find_axolotl, with_axolotl
+from zerowiz.app.wizard.conversation import (
+    ask_open,
+    ask_other_script,
+    can_change,
+    change_one,
+    note_spared,
+)
 from zerowiz.app.wizard.finish import Finish
-from zerowiz.app.wizard.last_question import LastAnswer, ask_refused
+from zerowiz.app.wizard.last_question import LastAnswer, Refusals
 from zerowiz.app.wizard.outcome import InitOptions, InitPlan, plan_written, with_start
 from zerowiz.app.wizard.template import CopiedTemplate
 from zerowiz.app.wizard.wizard import Wizard
+from zerowiz.core import shell
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import Back
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptSettings
+from zerowiz.core.script import ScriptFacts, ScriptSettings
+from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss
+from zerowiz.emit.interrupts import ending_as_ctrl_c
 from zerowiz.errors import (
     AnswerNeededError,
     DeclinedError,
@@ -32,6 +43,7 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
+from zerowiz.words import _
 
 
 def plan_init(
@@ -53,7 +65,7 @@ def plan_init(
     Raises:
         ZerowizError: An answer is missing, nothing fits, or no config can reach the script.
     """
-    command = _understand(script, script_args, options, wanted, reporter)
+    command, wanted = _understand(script, script_args, options, wanted, reporter)
     script_args, options = command.script_args, command.options
     machine = find_machine(options, os.environ, reporter=reporter)
     if wanted.no_script:
@@ -62,7 +74,7 @@ def plan_init(
     options = recall_kept(path, options, reporter)
     facts = read_as_said(path, script_args, options)
     require_reachable(facts, script_args, options)
-    check_words(facts, script_args)
+    check_words(facts, script_args, reporter)
     check_own_config(options, machine, facts, script_args, reporter)
     options = answer_for(options, facts, script_args, None)
     plan = decide_with(None, options, machine, facts, script_args, reporter)
@@ -81,7 +93,8 @@ def _plan_config(
     options = command.options
     if open_questions(options, ScriptSettings())["model"] is None:
         raise AnswerNeededError(
-            "without a script, zerowiz cannot see which model is trained", "set it with `$model`"
+            _("without a script, zerowiz cannot see which model is trained"),
+            _("set it with `$model`"),
         )
     plan = decide_with(None, options, machine, None, (), reporter)
     return plan_written(command, None, None, plan, wanted, reporter)
@@ -94,6 +107,7 @@ def ask_init(
     wanted: InitOptions,
     reporter: LaunchReporter,
     person: Person,
+    before: Mapping[str, str],
 ) -> InitPlan | None:
     """Show what was detected, ask what is open, decide, and do with the plan what the person says.
 
@@ -104,6 +118,7 @@ def ask_init(
         wanted: What is done with the plan, where that was said already.
         reporter: Hears what was decided, and why.
         person: Answers.
+        before: What was answered in an earlier conversation, by the keys of the questions.
 
     Returns:
         What was written, unless `options.dry_run`; None where the person wants nothing of it.
@@ -111,71 +126,136 @@ def ask_init(
     Raises:
         ZerowizError: What was typed cannot be used, before anything is asked.
     """
-    command = _understand(script, script_args, options, wanted, reporter)
+    command, wanted = _understand(script, script_args, options, wanted, reporter)
     template = CopiedTemplate(person)
     done: InitPlan | None = None
-    try:
-        wizard = Wizard(command, template, reporter, no_script=wanted.no_script)
-        if not options.quiet:
-            person.tell(wizard.detected())
-        done = _converse(command, wizard, wanted, reporter, person)
-    finally:
-        if done is None or options.dry_run:
-            template.take_off()
+    with ending_as_ctrl_c():
+        try:
+            wizard = Wizard(command, template, reporter, wanted)
+            if not options.quiet:
+                person.tell(wizard.named.detected())
+            done = _Conversation(command, wizard, wanted, reporter, person, before).run()
+        finally:
+            if done is None or options.dry_run:
+                template.take_off()
     if done is None:
-        person.tell(["nothing was written"])
+        person.tell([_("nothing was written")])
     return done
 
 
-def _converse(
-    command: Command,
-    wizard: Wizard,
-    wanted: InitOptions,
-    reporter: LaunchReporter,
-    person: Person,
-) -> InitPlan | None:
-    """Ask until the answers lead to files, or to nothing."""
-    answers = Answers()
-    after: LastAnswer | Back | None = None
-    while True:
-        try:
-            answers = _go_on(person, wizard, answers, after)
-            for given in ask_open(person, wizard, answers):
-                # A refusal loses none of them.
-                answers = given
-            outcome = _decide_and_finish(command, wizard, answers, wanted, reporter, person)
-        except InterruptedByUserError:
-            raise
-        except DeclinedError:
-            return None
-        except ZerowizError as error:
-            changes = [LastAnswer.CHANGE] if can_change(wizard, answers) else []
-            others = [] if wanted.no_script else [LastAnswer.SCRIPT]
-            offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
-            outcome = ask_refused(person, error, offers, can_go_back=bool(answers.given))
-        if isinstance(outcome, InitPlan):
-            return outcome
-        if outcome is LastAnswer.STOP:
-            return None
-        after = outcome
+class _Conversation:
+    """Asks until the answers lead to files, or to nothing; whatever happens, no answer is lost."""
 
+    def __init__(
+        self,
+        command: Command,
+        wizard: Wizard,
+        wanted: InitOptions,
+        reporter: LaunchReporter,
+        person: Person,
+        before: Mapping[str, str],
+    ) -> None:
+        self._command, self._wizard, self._wanted = command, wizard, wanted
+        self._reporter, self._person = reporter, person
+        self._refusals = Refusals(person, reporter)
+        self._answers = Answers(before=before)
 
-def _go_on(
-    person: Person, wizard: Wizard, answers: Answers, after: LastAnswer | Back | None
-) -> Answers:
-    """The answers with which the questions go on, once the person has said how; None at first."""
-    if after is None:
-        return answers
-    wizard.forget()
-    match after:
-        case Back.BACK:
-            return answers.back()
-        case LastAnswer.CHANGE:
-            return change_one(person, wizard, answers)
-        case LastAnswer.SCRIPT:
-            return ask_other_script(person, wizard, answers)
-        case _:
-            return answers
+    def run(self) -> InitPlan | None:
+        """What was written; None where the person wants nothing of it."""
+        after: LastAnswer | Back | None = None
+        while True:
+            try:
+                self._go_on(after)
+                for given in ask_open(self._person, self._wizard, self._answers):
+                    # A refusal loses none of them.
+                    self._answers = given
+                outcome = self._decide_and_finish()
+            except InterruptedByUserError:
+                raise
+            except DeclinedError:
+                return None
+            except ZerowizError as error:
+                outcome = self._ask_refused(error)
+            if isinstance(outcome, InitPlan):
+                return outcome
+            if outcome is LastAnswer.STOP:
+                return None
+            after = outcome
+
+    def _ask_refused(self, error: ZerowizError) -> LastAnswer | Back:
+        changes = [LastAnswer.CHANGE] if can_change(self._wizard, self._answers) else []
+        others = [] if self._wanted.no_script else [LastAnswer.SCRIPT]
+        offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
+        can_go_back = bool(self._answers.given)
+        return self._refusals.ask(error, offers, can_go_back=can_go_back)
+
+    def _go_on(self, after: LastAnswer | Back | None) -> None:
+        """Go on with the questions as the person has said, if they have."""
+        person, wizard, answers = self._person, self._wizard, self._answers
+        if after is not None:
+            wizard.named.forget()
+        match after:
+            case Back.BACK:
+                self._answers = answers.back()
+            case LastAnswer.CHANGE:
+                self._answers = change_one(person, wizard, answers)
+            case LastAnswer.SCRIPT:
+                self._answers = ask_other_script(person, wizard, answers)
+            case _:
+                pass
+
+    def _decide_and_finish(self) -> InitPlan | LastAnswer | Back:
+        """The plan that is written, or what the person does instead."""
+        command, wizard, reporter, person = (
+            self._command,
+            self._wizard,
+            self._reporter,
+            self._person,
+        )
+        answers = self._answers
+        job = wizard.job(answers, reporter)
+        if job.facts is not None:
+            check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
+        remedying = Remedying(
+            person, job.facts, command.script_args, reporter, can_read_again=job.facts is not None
+        )
+        can_go_back = bool(answers.given)
+        plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
+        while True:
+            # A remedy is kept as an answer is.
+            self._answers = answers.taking(*remedying.taken)
+            if isinstance(plan, Back):
+                return plan
+            if isinstance(plan, Again):
+                return self._read_again(job.facts)
+            planned = plan_written(command, job.script, job.facts, plan, self._wanted, reporter)
+            if plan.options.dry_run:
+                return planned
+            note_spared(wizard, self._answers, reporter)
+            finish = Finish(
+                command,
+                self._wanted,
+                wizard,
+                self._answers,
+                can_change=can_change(wizard, self._answers),
+                can_go_back=can_go_back or bool(remedying.taken),
+                reporter=reporter,
+                person=person,
+                refusals=self._refusals,
+            )
+            outcome = finish.run(planned)
+            if outcome is not Back.BACK or not remedying.taken:
+                return outcome
+            plan = remedying.undo(can_go_back=can_go_back)
+
+    def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
+        """Read the script as it is now, and decide again."""
+        self._wizard.named.forget()
+        if before is not None and self._wizard.named.facts(self._answers) == before:
+            self._person.tell(
+                [_("zerowiz still reads the same settings from {path}", path=before.path)]
+            )
+        return LastAnswer.RETRY
 
 
 def _understand(
@@ -184,17 +264,37 @@ def _understand(
     options: Options,
     wanted: InitOptions,
     reporter: Reporter,
-) -> Command:
+) -> tuple[Command, InitOptions]:
+    """What was typed, and what is done with it: of a file of axolotl a config alone."""
     check_accounting(options)
     if wanted.no_script:
         _refuse_script(script, wanted)
     command = understand_command(script, script_args, options, reporter)
+    file = find_axolotl(command, reporter)
+    if file is not None:
+        _refuse_start(file, wanted)
+        return with_axolotl(command, file), replace(wanted, no_script=True, axolotl=file)
     if command.no_local_rank:
         # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
-        words = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
-        typed = shlex.join(words)
-        reporter.note(f"`--no_local_rank` is not recorded: launch by `{typed}`, with all its words")
-    return command
+        argv = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
+        typed = shell.join(argv)
+        reporter.note(
+            _("`--no_local_rank` is not kept: launch by `{typed}`, with all its words", typed=typed)
+        )
+    return command, wanted
+
+
+def _refuse_start(file: AxolotlFile, wanted: InitOptions) -> None:
+    for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
+        if is_said:
+            raise UsageError(
+                _(
+                    "`{flag}` conflicts with `{path}`: axolotl starts its own ranks",
+                    flag=flag,
+                    path=file.path,
+                ),
+                _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
+            )
 
 
 def _refuse_script(script: str | None, wanted: InitOptions) -> None:
@@ -202,43 +302,6 @@ def _refuse_script(script: str | None, wanted: InitOptions) -> None:
     for words, is_said in said.items():
         if is_said:
             raise UsageError(
-                f"{words} conflicts with `--no-script`, which writes a config alone",
-                "remove one of them",
+                _("{words} conflicts with `--no-script`, which writes a config alone", words=words),
+                _("remove one of them"),
             )
-
-
-def _decide_and_finish(
-    command: Command,
-    wizard: Wizard,
-    answers: Answers,
-    wanted: InitOptions,
-    reporter: LaunchReporter,
-    person: Person,
-) -> InitPlan | LastAnswer | Back:
-    """The plan that is written, or what the person does instead."""
-    job = wizard.job(answers, reporter)
-    if job.facts is not None:
-        check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
-    remedying = Remedying(person, job.facts, command.script_args, reporter)
-    can_go_back = bool(answers.given)
-    plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
-    while True:
-        if isinstance(plan, Back):
-            return plan
-        planned = plan_written(command, job.script, job.facts, plan, wanted, reporter)
-        if plan.options.dry_run:
-            return planned
-        finish = Finish(
-            command,
-            wanted,
-            wizard,
-            answers,
-            can_change=can_change(wizard, answers),
-            can_go_back=can_go_back or remedying.can_undo,
-            reporter=reporter,
-            person=person,
-        )
-        outcome = finish.run(planned)
-        if outcome is not Back.BACK or not remedying.can_undo:
-            return outcome
-        plan = remedying.undo(can_go_back=can_go_back)

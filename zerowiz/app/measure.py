@@ -11,16 +11,12 @@ from msgspec import Struct
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, by_default, open_questions
 from zerowiz.app.candidates import find_candidates, name_candidate
-from zerowiz.app.decide.decision import (
-    note_basis,
-    note_emulation,
-    plan_options,
-    require_strategy,
-)
+from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
 from zerowiz.app.launch.preflight import check_locks
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.guards import check_accounting
 from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.yaml_config import ready_values
@@ -34,7 +30,6 @@ from zerowiz.core.measure.optimizer_kernels import stepper_for
 from zerowiz.core.measure.row import Comparison, compare, make_row
 from zerowiz.core.measure.trial import (
     INTEGRATIONS,
-    Loop,
     PlannedTrial,
     Trial,
     config_of_size,
@@ -46,7 +41,7 @@ from zerowiz.core.script import ScriptSettings
 from zerowiz.core.speed.rates import GpuRates, find_rates
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import StateDtype
+from zerowiz.core.workload import Loop, StateDtype
 from zerowiz.emit.files import replace_file
 from zerowiz.emit.measure import Batch, append_line, run_batch
 from zerowiz.errors import UsageError, ZerowizError
@@ -58,6 +53,7 @@ from zerowiz.probe.machine.results import read_results, results_path
 from zerowiz.probe.model.hf import Named
 from zerowiz.probe.model.libraries import read_transformers_release
 from zerowiz.probe.model.model_config import read_config_json
+from zerowiz.words import _, english, listing
 
 OnResult = Callable[[Comparison, str], None]
 """Takes each comparison as it is known, and the last lines of its log."""
@@ -102,10 +98,11 @@ def plan_measurement(
         ZerowizError: A run is described wrongly, or has no place here.
     """
     check_alone(options)
+    check_accounting(options)
     if every and cases is not None:
-        raise UsageError("`--all` and `--cases` both choose what runs", "remove one of them")
+        raise UsageError(_("`--all` and `--cases` both choose what runs"), _("remove one of them"))
     listed = () if cases is None else decode_trials(read_cases(cases))
-    machine = _find_machine(options, listed)
+    machine = _find_machine(options, listed, reporter)
     trials = (
         _with_room(listed, machine, reporter)
         if listed
@@ -151,7 +148,7 @@ def run_measurement(
     ops = [BUILT_BY[builder] for builder in batch.ops]
     compiled = check_locks(batch.launcher[0], {**environ, **batch.env}, ops, reporter)
     with (
-        reporter.wait("measuring", len(planned)) as wait,
+        reporter.wait(_("measuring"), len(planned)) as wait,
         closing(
             run_batch(batch, environ, lambda index: wait.at(str(planned[index].trial.id)))
         ) as ended,
@@ -161,7 +158,7 @@ def run_measurement(
             plan = planned[each.index]
             row = make_row(plan, each.ends, machine.accelerator)
             if output is not None:
-                append_line(output, json.dumps(row))
+                append_line(output, json.dumps(english(row)))
             comparisons.append(compare(plan, row))
             _keep(plan, comparisons[-1], reporter)
             on_result(comparisons[-1], each.log_tail)
@@ -172,20 +169,23 @@ def run_measurement(
 def _before_first(compiled: Sequence[Op]) -> str:
     """What the ranks do before the first case begins."""
     if not compiled:
-        return "loading torch and DeepSpeed"
-    return f"DeepSpeed compiles {', '.join(op.name for op in compiled)}"
+        return _("loading torch and DeepSpeed")
+    return _("DeepSpeed compiles {compiled}", compiled=listing(op.name for op in compiled))
 
 
 def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> None:
     """Keep a run for later plans on the same machine."""
-    run = keep_run(plan, comparison, formulas_of(__version__))
-    if run is None or plan.job is None:
+    if plan.job is None:
         return
     path = results_path(machine_key(plan.job.machine), os.environ)
+    before = read_results(path)
+    run = keep_run(plan, comparison, formulas_of(__version__), before)
+    if run is None:
+        return
     try:
-        replace_file(path, json.dumps(encode(read_results(path).plus(run)), indent=1) + "\n")
+        replace_file(path, json.dumps(encode(before.plus(run)), indent=1) + "\n")
     except ZerowizError as error:
-        reporter.note(f"cannot save the result for later plans: {error.message}")
+        reporter.note(_("cannot save the result for later plans: {message}", message=error.message))
 
 
 def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> None:
@@ -200,13 +200,24 @@ def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> 
         return
     hints = [f"{c.row['id']}: {c.row['error']}" for c in failed]
     late = (
-        [f"{missing} did not start: set a longer `--deadline`, or run fewer cases"]
+        [
+            _(
+                "{missing} did not start: set a longer `--deadline`, or run fewer cases",
+                missing=missing,
+            )
+        ]
         if missing
         else []
     )
     count = len(failed) + missing
     raise ZerowizError(
-        f"{count} of {len(measurement.trials)} cases were not measured", *hints, *late
+        _(
+            "{count} of {trials} cases were not measured",
+            count=count,
+            trials=len(measurement.trials),
+        ),
+        *hints,
+        *late,
     )
 
 
@@ -217,18 +228,23 @@ def check_alone(options: Options) -> None:
         UsageError: Several are named.
     """
     if options.hostfile is not None or (options.nodes or 1) > 1:
-        raise UsageError("`measure` runs on this machine only", "remove `$nodes`, `$hostfile`")
+        raise UsageError(
+            _("`measure` runs on this machine only"), _("remove `$nodes`, `$hostfile`")
+        )
 
 
-def _find_machine(options: Options, trials: Sequence[Trial]) -> Machine:
+def _find_machine(options: Options, trials: Sequence[Trial], reporter: Reporter) -> Machine:
     """This machine; CPU ranks are as many as the largest case takes."""
     if trials and options.gpus_per_node is None and options.accelerator is Accelerator.CPU:
         options = replace(options, gpus_per_node=max(trial.gpus for trial in trials))
-    machine = find_machine(options, os.environ)
+    machine = find_machine(options, os.environ, reporter=reporter)
     if not is_here(machine):
         raise UsageError(
-            f"`$machine {options.machine}` names another machine; `measure` runs on this one",
-            "remove `$machine`, or run `zerowiz measure` there",
+            _(
+                "`$machine {machine}` names another machine; `measure` runs on this one",
+                machine=options.machine,
+            ),
+            _("remove `$machine`, or run `zerowiz measure` there"),
         )
     return machine
 
@@ -239,10 +255,16 @@ def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) ->
     left_out = [str(trial.id) for trial in trials if trial not in few]
     if not few:
         raise UsageError(
-            f"every case needs more than the {machine.world_size} ranks of this machine"
+            _(
+                "every case needs more than the {world_size} ranks of this machine",
+                world_size=machine.world_size,
+            ),
+            _("set fewer `gpus` in a case"),
         )
     if left_out:
-        reporter.event(f"this machine has too few ranks for {', '.join(left_out)}")
+        reporter.event(
+            _("this machine has too few ranks for {left_out}", left_out=listing(left_out))
+        )
     return few
 
 

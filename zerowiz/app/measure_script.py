@@ -17,6 +17,7 @@ from zerowiz.core.values import replace
 from zerowiz.emit.attempt_folder import read_measured
 from zerowiz.emit.own_script import run_own_script
 from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
+from zerowiz.words import _
 
 # For ranks to save and end at a deadline, or on Ctrl-C.
 _GRACE_S = 10
@@ -39,7 +40,7 @@ def plan_script(
     )
     launch = prepare_launch(script, script_args, options, how, reporter)
     if launch.node is not None:
-        raise UsageError("`measure` runs on this machine only", "add `$nodes 1`")
+        raise UsageError(_("`measure` runs on this machine only"), _("add `$nodes 1`"))
     return plan_dry_run(launch, reporter, None)
 
 
@@ -91,13 +92,21 @@ def require_steps(run: ScriptRun) -> None:
         return
     if run.end.status == 0:
         raise ZerowizError(
-            "the script ended before its first optimizer step",
-            "`measure` counts the steps of DeepSpeed's engine: check that the script trains"
-            " with it",
+            _("the script ended before its first optimizer step"),
+            _(
+                "`measure` counts the steps of DeepSpeed's engine: check that the script trains"
+                " with it"
+            ),
         )
-    ended = f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps"
+    ended = _(
+        "the script was ended after {steps} of {wanted_steps} optimizer steps",
+        steps=run.steps,
+        wanted_steps=run.wanted_steps,
+    )
     if run.end.stopped_by == signal.SIGINT:
         raise InterruptedByUserError(ended)
     if run.end.stopped_by is not None:
-        raise ZerowizError(ended, "set a longer `--deadline`, or fewer `--steps`")
-    raise ZerowizError(f"the script was not measured: it ended with status {run.end.status}")
+        raise ZerowizError(ended, _("set a longer `--deadline`, or fewer `--steps`"))
+    raise ZerowizError(
+        _("the script was not measured: it ended with status {status}", status=run.end.status)
+    )

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, NoReturn, get_args
 
 from msgspec import Struct, structs
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 
 from zerowiz.core import settings
 from zerowiz.core.decision.flowchart import OffloadChoice
@@ -34,6 +34,7 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 # Far beyond any job: a slip of the finger is refused at once instead of being planned for.
 _MOST = 10_000_000
@@ -59,6 +60,7 @@ class Options(Struct, frozen=True, kw_only=True):
     hostfile: Annotated[Path | None, settings.HOSTFILE] = None
     interconnect: Annotated[str | None, settings.INTERCONNECT] = None
     host_memory: Annotated[str | None, settings.HOST_MEMORY] = None
+    probe_timeout: Annotated[int | None, settings.PROBE_TIMEOUT] = None
     memory_budget: Annotated[str | None, settings.MEMORY_BUDGET] = None
     micro_batch: Annotated[int | None, SETTINGS["micro_batch"]] = None
     sequence_tokens: Annotated[int | None, SETTINGS["sequence_tokens"]] = None
@@ -78,6 +80,7 @@ class Options(Struct, frozen=True, kw_only=True):
     generation_batch: Annotated[int | None, SETTINGS["generation_batch"]] = None
     vllm_memory_fraction: Annotated[float | None, SETTINGS["vllm_memory_fraction"]] = None
     vllm_sleeps: Annotated[bool | None, SETTINGS["vllm_sleeps"]] = None
+    eval_batch: Annotated[int | None, SETTINGS["eval_batch"]] = None
     objective: Annotated[Objective, settings.OBJECTIVE] = Objective.FLOWCHART
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
@@ -93,6 +96,7 @@ class Options(Struct, frozen=True, kw_only=True):
     config: Annotated[Path | None, settings.CONFIG] = None
     module: Annotated[bool, settings.MODULE] = False
     output_dir: Annotated[Path | None, settings.OUTPUT_DIR] = None
+    isolated: Annotated[bool, settings.ISOLATED] = False
     yes: Annotated[bool, settings.YES] = False
     as_json: Annotated[bool, settings.AS_JSON] = False
     dry_run: Annotated[bool, settings.DRY_RUN] = False
@@ -102,34 +106,66 @@ class Options(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what the types of the fields let through."""
         if self.stage not in {None, *STAGES}:
-            raise UsageError(f"`$stage {self.stage}` is not a ZeRO stage", "use auto, 0, 1, 2 or 3")
+            raise UsageError(
+                _("`$stage {stage}` is not a ZeRO stage", stage=self.stage),
+                _("use auto, 0, 1, 2 or 3"),
+            )
         generated, whole = self.completion_tokens, self.sequence_tokens
         if generated is not None and whole is not None and generated >= whole:
             raise UsageError(
-                f"`$completion_tokens {generated}` leaves no token of `$sequence_tokens {whole}`"
-                " to the prompt",
-                "`$sequence_tokens` counts prompt and completion together",
+                _(
+                    "`$completion_tokens {generated}` leaves no token of `$sequence_tokens "
+                    "{whole}` to the prompt",
+                    generated=generated,
+                    whole=whole,
+                ),
+                _("`$sequence_tokens` counts prompt and completion together"),
             )
         if self.config_via is not None:
             split_config_via(self.config_via)
-        for name in rows():
+        for name, row in rows().items():
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
-            if counts and not 1 <= value <= _MOST:
-                raise UsageError(f"`${name} {value}` must be a whole number from 1 to {_MOST}")
+            if counts and not row.least <= value <= _MOST:
+                raise UsageError(
+                    _(
+                        "`${name} {value}` must be a whole number from {least} to {most}",
+                        name=name,
+                        value=value,
+                        least=row.least,
+                        most=_MOST,
+                    )
+                )
 
 
 # How a run is shown or confirmed is no part of what was answered.
 _PRESENTATION = frozenset({"yes", "as_json", "dry_run", "force", "quiet"})
-# What a script is started as means nothing without one.
-_OF_SCRIPTS = frozenset({"module"})
+# What a script is started as, and where answers are read, means nothing without either.
+_OF_COMMANDS = frozenset({"module", "isolated"})
 
 
 @cache
 def settable() -> tuple[str, ...]:
     """The names of the settings that say what is planned, and not how a command shows it."""
-    hidden = _PRESENTATION - {"force"} | _OF_SCRIPTS
+    hidden = _PRESENTATION - {"force"} | _OF_COMMANDS
     return tuple(name for name in rows() if name not in hidden)
+
+
+@cache
+def lasting() -> Mapping[str, str]:
+    """The names of the settings that can be said once for many runs, by their long options.
+
+    Example:
+        >>> lasting()["seq-len"]
+        'sequence_tokens'
+    """
+    return {rows()[name].on.removeprefix("--"): name for name in settable() if name != "force"}
+
+
+def variable_of(name: str) -> str | None:
+    """The environment variable that says a setting: `ZEROWIZ_SEQ_LEN`; None where none does."""
+    is_said = name == "isolated" or name in lasting().values()
+    return f"ZEROWIZ_{rows()[name].key.upper()}" if is_said else None
 
 
 def choices_of(kind: type, row: SettingRow) -> tuple[str, ...]:
@@ -202,17 +238,17 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
     Raises:
         UsageError: A value that its option does not take.
     """
-    kinds = {field.name: _kind(field) for field in fields(Options)}
     try:
-        typed = {name: _read(kinds[name], value, rows()[name]) for name, value in values.items()}
+        typed = {name: _read(kinds()[name], value, name) for name, value in values.items()}
     except ValueError as error:
         raise UsageError(str(error)) from None
     return replace(options, **typed)  # type: ignore[arg-type]
 
 
-def _kind(field: FieldInfo) -> type:
-    """The type of a field's values, None aside."""
-    return kind_of(get_args(field.type)[0])
+@cache
+def kinds() -> Mapping[str, type]:
+    """The type of each field's values, None aside, by the field's name."""
+    return {field.name: kind_of(get_args(field.type)[0]) for field in fields(Options)}
 
 
 def kind_of(hint: object) -> type:
@@ -221,14 +257,24 @@ def kind_of(hint: object) -> type:
     return kind if isinstance(kind, type) else object
 
 
-def _read(kind: type, value: object, row: SettingRow) -> object:
+def _read(kind: type, value: object, name: str) -> object:
+    row = rows()[name]
     choices = choices_of(kind, row)
+    if row is settings.STAGE and type(value) is int:
+        value = str(value)
     if choices and isinstance(value, str):
         value = canonical_choice(row.key, value, choices)
     if issubclass(kind, Enum) and value not in list(kind):
-        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in kind)}")
+        _refuse(name, value, _("one of {choices}", choices=", ".join(choices)))
     if kind not in (bool, int, str):
         return kind(str(value.value if isinstance(value, Enum) else value))
     if type(value) is not kind:
-        raise ValueError(f"{value!r} is no {kind.__name__}")
+        takes = {bool: _("true or false"), int: _("a whole number"), str: _("a text")}
+        _refuse(name, value, takes[kind])
     return value
+
+
+def _refuse(name: str, value: object, takes: str) -> NoReturn:
+    raise UsageError(
+        _("`${name}` must be {takes}, not {value!r:.40}", name=name, takes=takes, value=value)
+    )

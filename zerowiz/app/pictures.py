@@ -16,6 +16,7 @@ from zerowiz.ui import show
 from zerowiz.ui.page import document
 from zerowiz.ui.text.svg import as_svg
 from zerowiz.ui.text.units import gpus
+from zerowiz.words import _
 
 # As wide as a terminal of most people.
 _COLUMNS = 80
@@ -36,7 +37,9 @@ def write_pictures(plan: Plan, html: Path | None, svg: Path | None, reporter: Re
         ZerowizError: It cannot be written.
     """
     if html is not None and html == svg:
-        raise UsageError(f"`$html` and `$svg` both name `{html}`", "give each a file of its own")
+        raise UsageError(
+            _("`$html` and `$svg` both name `{html}`", html=html), _("give each a file of its own")
+        )
     wanted = {path: make for path, make in ((html, _page), (svg, _drawing)) if path is not None}
     force = plan.options.force
     # A page takes a second: what is in its way is said at once.
@@ -46,7 +49,7 @@ def write_pictures(plan: Plan, html: Path | None, svg: Path | None, reporter: Re
     ]
     write_files(files, force=force)
     for file in files:
-        reporter.note(f"wrote `{file.path}`")
+        reporter.note(_("wrote `{path}`", path=file.path))
 
 
 def _page(plan: Plan, reporter: Reporter) -> str:
@@ -70,4 +73,6 @@ def _drawing(plan: Plan, _reporter: Reporter) -> str:
     def draw(stream: TextIO) -> None:
         show.plan(plan.decision, plan.remedies, stream)
 
-    return as_svg(f"{job.model.name} on {gpus(job.machine)}", draw, _COLUMNS)
+    return as_svg(
+        _("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)), draw, _COLUMNS
+    )

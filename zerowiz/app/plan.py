@@ -13,6 +13,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
 from zerowiz.errors import NoGpuHereError
+from zerowiz.words import _
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog.machines import MachineChoice
@@ -51,13 +52,16 @@ def plan_job(
     if machine is None:
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
 
-        with reporter.wait("planning for every machine of the tables"):
+        with reporter.wait(_("planning for every machine of the tables")):
             return find_machines(options, facts, script_args, question)
     result = plan_with(options, machine, facts, script_args, reporter)
     if facts is not None:
         from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - most plans are for no script
 
         note_script(result.decided, facts, script_args, reporter)
+    from zerowiz.app.launch.changed_machine import note_change  # noqa: PLC0415 - as above
+
+    note_change(result.decided, reporter)
     return result
 
 
@@ -73,7 +77,9 @@ def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
     except NoGpuHereError as error:
         if any(getattr(options, name) is not None for name in _OF_ONE_MACHINE):
             raise
-        reporter.note(f"{error.message}: comparing the machines of zerowiz's tables only")
+        reporter.note(
+            _("{message}: comparing the machines of zerowiz's tables only", message=error.message)
+        )
         for hint in error.hints[:1]:
             reporter.note(hint)
         return None
@@ -93,5 +99,5 @@ def _read(
     path = command.script or script
     options = recall_kept(path, command.options, reporter)
     facts = read_as_said(path, command.script_args, options)
-    check_words(facts, command.script_args)
+    check_words(facts, command.script_args, reporter)
     return facts, command.script_args, options

@@ -1,37 +1,55 @@
 """Read what the last launch was predicted to take, and what it took."""
 
-import json
 from pathlib import Path
 
+from zerowiz.core import shell
+from zerowiz.core.codec import parse_json
 from zerowiz.core.measure.run_figures import measure_run
 from zerowiz.core.outcome.record import FILE_NAME, AttemptSummary, RunSummary, parse_record
 from zerowiz.core.values import replace
 from zerowiz.emit.attempt_folder import read_measured
-from zerowiz.errors import ZerowizError
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.named_file import read_named
+from zerowiz.words import _
 
 
 def read_run(folder: Path) -> RunSummary:
     """The run whose record is in this folder; of one that runs, what its ranks have measured yet.
 
     Raises:
+        UsageError: It is no folder.
         ZerowizError: There is no record, or it is none.
     """
     path = folder / FILE_NAME
+    if folder.is_file():
+        raise UsageError(
+            _("`{folder}` is a file, not the output folder of a launch", folder=folder),
+            f"`{shell.join(['zerowiz', 'report', str(folder.parent)])}`",
+        )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_named(path))
     except FileNotFoundError as error:
         raise ZerowizError(
-            f"no supervised launch was recorded here: there is no `{path}`",
-            "`zerowiz launch --supervise SCRIPT` records one; at a terminal of your own, outside a"
-            " container and a job, a launch is not supervised without it",
-            "`zerowiz report FOLDER` takes the `--output-dir` of the launch",
+            _("no supervised launch was recorded here: there is no `{path}`", path=path),
+            _(
+                "to record one, use `zerowiz launch --supervise SCRIPT`; at a "
+                "terminal, zerowiz does not supervise a launch by default"
+            ),
+            _("`zerowiz report FOLDER` takes the `--output-dir` of the launch"),
         ) from error
     except OSError as error:
         raise ZerowizError(
-            f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
+            _(
+                "`{path}` cannot be read: {strerror}",
+                path=path,
+                strerror=(error.strerror or str(error)).lower(),
+            )
         ) from error
     except ValueError as error:
-        raise ZerowizError(f"`{path}` is not JSON") from error
+        raise ZerowizError(
+            _("`{path}` is not JSON: {error}", path=path, error=error),
+            _("the next supervised launch writes it anew"),
+        ) from error
     summary = parse_record(content, str(path))
     attempts = tuple(each if each.end else _with_steps(each) for each in summary.attempts)
     return replace(summary, attempts=attempts)

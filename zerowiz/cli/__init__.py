@@ -5,6 +5,8 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import ENAMETOOLONG, ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -12,20 +14,30 @@ from typing import Annotated, NoReturn
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.usage import TyperError, as_usage_error
-from zerowiz.errors import DeclinedError, ExitCode, HandEditedError, ZerowizError
+from zerowiz.cli.help.meaning import heeded_params
+from zerowiz.cli.json_output import write_error
+from zerowiz.cli.usage import PlainGroup, TyperError, as_usage_error
+from zerowiz.errors import (
+    DeclinedError,
+    ExitCode,
+    HandEditedError,
+    UsageError,
+    ZerowizError,
+)
+from zerowiz.words import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
 
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.
 COMMANDS: Mapping[str, str] = {
-    "init": "Ask a few questions, choose a strategy, and launch the job or write its config",
-    "plan": "Show what each ZeRO strategy needs on this machine, and choose one",
-    "launch": "Plan, write the config, and run the script with deepspeed",
-    "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",
-    "measure": "Run real steps on this machine, and compare them with the prediction",
-    "report": "Compare the memory and step time of the last launch with its plan",
-    "check": "Find mistakes in DeepSpeed configs, and fix them",
-    "doctor": "Check, before a job starts, for what would make it fail here",
+    "init": _("Ask a few questions, choose a strategy, and launch the job or write its config"),
+    "template": _("Copy a training script that works into a folder, to start from"),
+    "plan": _("Show what each ZeRO strategy needs on this machine, and choose one"),
+    "launch": _("Plan, write the config, and run the script with deepspeed"),
+    "machine": _("Show the GPUs, the links between them, the host, the network and the scheduler"),
+    "measure": _("Run real steps on this machine, and compare them with the prediction"),
+    "report": _("Compare the memory and step time of the last launch with its plan"),
+    "check": _("Find mistakes in DeepSpeed configs, and fix them"),
+    "doctor": _("Find what would make a job fail on this machine, before it starts"),
 }
 
 
@@ -33,8 +45,9 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     """The application for this command line: the called command, else a list of all."""
     app = typer.Typer(
         name="zerowiz",
-        help="From a training script, a model and these GPUs to a running DeepSpeed job",
-        epilog="Completion for your shell: zerowiz --install-completion",
+        cls=PlainGroup,
+        help=_("Turn a training script, a model and GPUs into a running DeepSpeed job"),
+        epilog=_("Completion for your shell: zerowiz --install-completion"),
         add_completion=_is_about_completion(words),
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
@@ -81,17 +94,21 @@ def zerowiz(
     context: typer.Context,
     *,
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show it")
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_show_version, is_eager=True, help=_("Show the version")
+        ),
     ] = False,
 ) -> None:
-    """From a training script, a model and these GPUs to a running DeepSpeed job"""
+    """Turn a training script, a model and GPUs into a running DeepSpeed job"""
     del version
     if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n\nNew here? Start with `zerowiz init`\n")
+        sys.stdout.write(context.get_help() + _("\n\nNew here? Start with `zerowiz init`\n"))
 
 
 def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what would be lost, then what to do next."""
+    write_error(error)
     if isinstance(error, HandEditedError):
         from zerowiz.ui import diff  # noqa: PLC0415 - most runs have no such error
 
@@ -116,6 +133,7 @@ def _show_note(message: str) -> None:
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
+        _refuse_unknown_language()
         app = build_app(_words())
         if not gc.isenabled():
             # `__main__.py` put it off until everything is loaded.
@@ -129,11 +147,39 @@ def _run() -> int:
     except ZerowizError as error:
         _fail(error)
     except TyperError as error:
-        _fail(as_usage_error(error, COMMANDS))
-    except (KeyboardInterrupt, typer.Abort):
-        _show_error("interrupted", ())
+        _fail(as_usage_error(error, COMMANDS, _takers))
+    except typer.Abort as ended:
+        # What it makes of an EOFError; where zerowiz asks, the end of the input is heard there.
+        raise EOFError from ended
+    except KeyboardInterrupt:
+        _show_error(_("interrupted"), ())
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _refuse_unknown_language() -> None:
+    unknown = unknown_language(os.environ)
+    if unknown is not None:
+        raise UsageError(
+            _(
+                "`{variable}` is `{unknown}`, a language that zerowiz does not speak",
+                variable=LANGUAGE_VARIABLE,
+                unknown=unknown,
+            ),
+            _("set it to one of: {languages}", languages=listing(LANGUAGES)),
+        )
+
+
+def _takers(option: str) -> list[str]:
+    """The commands that heed an option, of any spelling."""
+    found = []
+    for name in COMMANDS:
+        app = typer.Typer(add_completion=False)
+        import_module(f"zerowiz.cli.{name}").register(app)
+        heeded = heeded_params(typer.main.get_command(app), name)
+        if any(option in (*each.opts, *each.secondary_opts) for each in heeded):
+            found.append(name)
+    return found
 
 
 def _repair_streams() -> None:
@@ -177,7 +223,20 @@ def _run_to_the_end() -> NoReturn:
         _close_output()
         code = ExitCode.FAILED
     except OSError as error:
+        without_name = _("the current folder") if error.errno == ENOENT else _("the output")
+        what = f"`{error.filename}`" if error.filename else without_name
+        # No program makes such a name: a person typed it.
+        kind = UsageError if error.errno == ENAMETOOLONG else ZerowizError
+        failure = kind(
+            _(
+                "{what} cannot be used: {strerror}",
+                what=what,
+                strerror=(error.strerror or str(error)).lower(),
+            )
+        )
+        with suppress(OSError):
+            write_error(failure)
+            sys.stdout.flush()
         _close_output()
-        what = f"`{error.filename}`" if error.filename else "the output"
-        _fail(ZerowizError(f"{what} cannot be used: {(error.strerror or str(error)).lower()}"))
+        _fail(failure)
     sys.exit(code)

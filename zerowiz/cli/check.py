@@ -1,8 +1,7 @@
 """`zerowiz check`: mistakes in DeepSpeed configs, with their places, reasons and fixes."""
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,47 +10,55 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.check import (
     CheckedConfig,
+    FoundConfigs,
     check_file,
     choose_version,
     find_configs,
     find_context,
 )
-from zerowiz.cli.completion import complete_machine
+from zerowiz.cli.help.completion import complete_machine
+from zerowiz.cli.help.explain import Explain
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
 from zerowiz.core.dsconfig.lint.linter import RULES
-from zerowiz.core.dsconfig.lint.report import encode_reports
+from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config.config_text import STDIN
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.ui import check as show_found
 from zerowiz.ui import show
+from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.words import _
 
 
 def check(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE...", help="Configs, folders of them, or - for stdin"),
+        typer.Argument(metavar="FILE...", help=_("Configs, folders, patterns, or - for stdin")),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help=_("Apply the safe fixes"))] = False,
     integration: Annotated[
         Integration | None,
-        typer.Option("--integration", help="Which library passes the config to DeepSpeed"),
+        typer.Option("--integration", help=_("Which library passes the config to DeepSpeed")),
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option("--world-size", min=1, help="Ranks of the job")
+        int | None,
+        typer.Option("--world-size", min=1, metavar="<ranks>", help=_("Ranks of the job")),
     ] = None,
     script: Annotated[
-        Path | None, typer.Option("--script", help="The training script that the config is for")
+        Path | None, typer.Option("--script", help=_("The training script that the config is for"))
     ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
             "--machine",
-            help="Machine of the job: a saved file, or a spec (8xH100)",
+            metavar="<machine>",
+            help=_("Machine of the job: a saved file, or a spec (8xH100)"),
             autocompletion=complete_machine,
         ),
     ] = None,
@@ -59,47 +66,82 @@ def check(
         str | None,
         typer.Option(
             "--deepspeed-version",
-            help="DeepSpeed version; default: the installed one, else the newest",
+            metavar="<version>",
+            help=_("DeepSpeed version; default: the installed one, else the newest"),
+        ),
+    ] = None,
+    from_version: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="<version>",
+            help=_("DeepSpeed version that you upgrade from: show what the new one changes"),
+        ),
+    ] = None,
+    to_version: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="<version>",
+            help=_("DeepSpeed version that you upgrade to; the same as --deepspeed-version"),
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on stdout")
+        bool, typer.Option("--json", help=_("Print one JSON object on stdout"))
     ] = False,
     as_sarif: Annotated[
-        bool, typer.Option("--sarif", help="Print SARIF 2.1.0 on stdout, for code annotations")
+        bool, typer.Option("--sarif", help=_("Print SARIF 2.1.0 on stdout, for code annotations"))
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of a config, for editors")
+        bool, typer.Option("--schema", help=_("Print the JSON Schema of a config, for editors"))
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show errors only, no warnings or advice")
+        bool, typer.Option("--quiet", "-q", help=_("Show errors only, no warnings or advice"))
     ] = False,
+    explain: Explain = None,
 ) -> None:
     """Find mistakes in DeepSpeed configs, and fix them"""
+    del explain
     words = tuple(dict.fromkeys(files or ()))
     _refuse(words, fix=fix, schema=schema, formats=as_json + as_sarif)
-    known = _read_schema(deepspeed_version, quiet=quiet)
+    known = _read_schema(_one_version(deepspeed_version, to_version), quiet=quiet)
     if schema:
-        _write(encode_json_schema(known))
+        write_json(encode_json_schema(known))
         return
-    configs = find_configs(words, known)
     context = find_context(integration, world_size, script, machine)
-    reports = []
-    for config in configs:
-        checked = check_file(config, known, context, fix=fix)
-        reports.append(checked.report)
-        if not quiet:
-            _note_fixes(checked)
+    if from_version is not None:
+        before = read_ds_schema(choose_version(from_version, "--from"))
+        context = replace(context, before=before)
+    reporter = TerminalReporter(with_waits=not (quiet or as_json or as_sarif))
+    found = find_configs(words, known, reporter)
+    checked = [check_file(config, known, context, fix=fix) for config in found.configs]
+    reports = [each.report for each in checked]
+    if not quiet:
+        _note_fixes(checked)
     if as_json:
-        _write(encode_reports(reports))
+        write_json(encode_reports(reports, found.unreadable))
     elif as_sarif:
-        _write(encode_sarif(reports, RULES, __version__))
-    elif quiet:
-        show_found.errors(reports, sys.stdout)
+        write_json(encode_sarif(reports, RULES, __version__, found.unreadable))
     else:
+        _show(reports, known, quiet=quiet)
+    _end(reports, found)
+
+
+def _show(reports: Sequence[FileReport], known: Schema, *, quiet: bool) -> None:
+    if quiet:
+        show_found.errors(reports, sys.stdout)
+    elif reports:
         show_found.reports(reports, known.version, sys.stdout)
+
+
+def _end(reports: Sequence[FileReport], found: FoundConfigs) -> None:
+    """Say which paths were not checked, and exit as the worst of all demands."""
+    for error in found.unreadable:
+        show.error(error.message, error.hints, sys.stderr)
     if any(report.failed for report in reports):
         raise typer.Exit(ExitCode.CHECK_FOUND_ERRORS)
+    if found.unreadable:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> None:
@@ -110,38 +152,55 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
     """
     if schema and words:
         raise UsageError(
-            "`--schema` takes no file argument", f"to check it: `zerowiz check {words[0]}`"
+            _("`--schema` takes no file argument"),
+            _("to check it: `zerowiz check {words}`", words=words[0]),
         )
     if not schema and not words:
-        raise UsageError("no config to check", "`zerowiz check ds_config.json`")
+        raise UsageError(_("no config to check"), "`zerowiz check ds_config.json`")
     if formats > 1:
-        raise UsageError("`--json` and `--sarif` both write to stdout", "remove one of them")
+        raise UsageError(_("`--json` and `--sarif` both write to stdout"), _("remove one of them"))
     if fix and STDIN in words:
-        raise UsageError("`--fix` changes files, and `-` is stdin", "remove `--fix`")
+        raise UsageError(_("`--fix` changes files, and `-` is stdin"), _("remove `--fix`"))
+
+
+def _one_version(version: str | None, to: str | None) -> str | None:
+    """The version that counts.
+
+    Raises:
+        UsageError: Two are given, or one is none.
+    """
+    if version is not None and to is not None:
+        raise UsageError(
+            _("`--to` and `--deepspeed-version` both set the version"), _("remove one of them")
+        )
+    if to is not None:
+        choose_version(to, "--to")
+    return version or to
 
 
 def _read_schema(version: str | None, *, quiet: bool) -> Schema:
     """The schema of the given version of DeepSpeed, else of the installed one."""
     wanted = choose_version(version)
     schema = read_ds_schema(wanted)
-    if not quiet and wanted is not None and wanted.partition("+")[0] != schema.version:
+    plain = (wanted or "").partition("+")[0]
+    if not quiet and wanted is not None and not f"{schema.version}.".startswith(f"{plain}."):
         show.note(
-            f"zerowiz has no list of the keys of DeepSpeed {wanted}, and uses that of"
-            f" {schema.version}",
+            _(
+                "zerowiz has no list of the keys of DeepSpeed {wanted}, and uses that of {version}",
+                wanted=wanted,
+                version=schema.version,
+            ),
             sys.stderr,
         )
     return schema
 
 
-def _note_fixes(checked: CheckedConfig) -> None:
-    if checked.not_fixable:
-        show_found.not_fixed(checked.report.path, sys.stderr)
-    if checked.fixed:
-        show_found.fixed(checked.report.path, checked.fixed, sys.stderr)
-
-
-def _write(content: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
+    for checked in configs:
+        if checked.not_fixable:
+            show_found.not_fixed(checked.report.path, sys.stderr)
+        if checked.fixed:
+            show_found.fixed(checked.report.path, checked.fixed, sys.stderr)
 
 
 def register(app: typer.Typer) -> None:

@@ -12,10 +12,12 @@ from zerowiz.app.decide.decision import note_basis, note_settled, require_strate
 from zerowiz.app.options import Options, changed_by, rows
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.options import read_options
-from zerowiz.cli.output import write_json
+from zerowiz.core import shell
 from zerowiz.errors import UsageError
 from zerowiz.ui.pictures.compare import Side, compare
+from zerowiz.words import _
 
 _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
 
@@ -40,12 +42,12 @@ def compare_plans(
         ZerowizError: One of them cannot be planned, or is for many machines.
         NoStrategyError: Nothing fits in either.
     """
-    changes = read_options(shlex.split(words), "zerowiz plan")
+    changes = read_options(_split(words), "zerowiz plan")
     changed = changed_by(options, changes)
     if changed == options:
         raise UsageError(
-            "`$compare` needs options that make the other plan differ",
-            "name them behind it: `$compare $machine 8xH100-80GB`",
+            _("`$compare` needs options that make the other plan differ"),
+            _("add them: `$compare $machine 8xH100-80GB`"),
         )
     plans = [_plan(script, script_args, each, reporter) for each in (options, changed)]
     one, other = plans
@@ -53,7 +55,7 @@ def compare_plans(
         content = {"schema_version": 1, "plans": [each.to_dict() for each in plans]}
         write_json(content)
     else:
-        before = _said(options, changes) or "as you set it"
+        before = _said(options, changes) or _("as you set it")
         compare(
             Side(words=before, decision=one.decided.decision),
             Side(words=words, decision=other.decided.decision),
@@ -63,14 +65,22 @@ def compare_plans(
         require_strategy(one.decided)
 
 
+def _split(words: str) -> list[str]:
+    try:
+        return shlex.split(words)
+    except ValueError as error:
+        why = str(error).lower()
+        raise UsageError(_("`$compare`: `{words}`: {why}", words=words, why=why)) from error
+
+
 def _plan(
     script: str | None, script_args: Sequence[str], options: Options, reporter: Reporter
 ) -> PlanResult:
     planned = plan_job(script, script_args, options, _NO_LENGTH, reporter)
     if not isinstance(planned, PlanResult):
         raise UsageError(
-            "`$compare` is for two plans, and one of them compares many machines",
-            "name one machine: `$machine 8xH100-80GB`",
+            _("`$compare` is for two plans, and one of them compares many machines"),
+            _("name one machine: `$machine 8xH100-80GB`"),
         )
     note_basis(planned.decided, reporter)
     note_settled(planned.decided, reporter)
@@ -87,4 +97,4 @@ def _said(options: Options, changes: Options) -> str:
             continue
         words += [rows()[name].on if own is not False else rows()[name].off]
         words += [] if isinstance(own, bool) else [str(own)]
-    return shlex.join(words)
+    return shell.join(words)

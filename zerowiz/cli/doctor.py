@@ -6,34 +6,39 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
+from zerowiz.app.answers_file.layers import FileUse, TakesScript
 from zerowiz.app.doctor import find_preflight_findings
 from zerowiz.app.options import Options
-from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help.completion import complete_script
+from zerowiz.cli.help.explain import Explain
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch.doctor.report import encode_findings
 from zerowiz.core.rule import errors_of
 from zerowiz.errors import ExitCode
 from zerowiz.ui import doctor as show_found
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.words import _
 
 
-@takes_options
+@takes_options(FileUse(takes_script=TakesScript.WITHOUT_MODEL, starts_here=True))
 def doctor(
     options: Options,
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Training script; default without --model: that of launch",
+            help=_("Training script; default without --model: that of launch"),
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
     ] = None,
+    explain: Explain = None,
 ) -> None:
-    """Check, before a job starts, for what would make it fail here"""
+    """Find what would make a job fail on this machine, before it starts"""
+    del explain
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     findings = find_preflight_findings(script, tuple(args or ()), options, reporter)
     if options.as_json:

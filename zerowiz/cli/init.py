@@ -2,18 +2,24 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from zerowiz.app.answers_file.conversation import ask_anew
+from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript
+from zerowiz.app.decide.sbatch import NAME as JOB_FILE
 from zerowiz.app.init import ask_init, plan_init
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
+from zerowiz.app.wizard.axolotl import lines_to_set, without_said
 from zerowiz.app.wizard.outcome import InitOptions, InitPlan, launch_init, write_init
-from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
+from zerowiz.core.script.axolotl import AxolotlFile
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.ui import show
@@ -22,26 +28,30 @@ from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 from zerowiz.ui.planned import files as show_files
 from zerowiz.ui.wizard import lines
 from zerowiz.ui.wizard.reporter import WizardReporter
+from zerowiz.words import _
 
 
-@takes_options
+@takes_options(FileUse(takes_script=TakesScript.ALWAYS, starts_here=False))
 def init(
     options: Options,
+    layers: Layers,
     script: Annotated[
         str | None,
-        typer.Argument(help="Training script; default: train.py", autocompletion=complete_script),
+        typer.Argument(
+            help=_("Training script; default: train.py"), autocompletion=complete_script
+        ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
     ] = None,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Also write job.sbatch, for a SLURM cluster")
+        bool, typer.Option("--slurm", help=_("Also write job.sbatch, for a SLURM cluster"))
     ] = False,
     launch: Annotated[
-        bool, typer.Option("--launch", help="Answer `Launch now?` with yes, with --yes too")
+        bool, typer.Option("--launch", help=_("Answer `Launch now?` with yes, also with --yes"))
     ] = False,
     no_script: Annotated[
-        bool, typer.Option("--no-script", help="Write a config alone, for a script to come")
+        bool, typer.Option("--no-script", help=_("Only write a config; you need no script yet"))
     ] = False,
 ) -> None:
     """Ask a few questions, choose a strategy, and launch the job or write its config"""
@@ -56,7 +66,10 @@ def init(
     words = tuple(args or ())
     with showing_refused_plan(as_json=options.as_json):
         if person is not None:
-            planned = ask_init(script, words, options, wanted, reporter, person)
+            start = ask_anew(layers)
+            planned = ask_init(
+                start.script, words, start.options, wanted, reporter, person, start.before
+            )
         else:
             planned = plan_init(script, words, options, wanted, reporter)
             if not options.dry_run:
@@ -68,10 +81,12 @@ def init(
     if options.as_json:
         write_plan(planned.plan)
         return
+    answers = planned.answers()
+    files = (*planned.files, *((answers,) if answers else ()))
     if options.dry_run:
-        show_files(planned.files, sys.stdout)
+        show_files(files, sys.stdout)
     else:
-        sys.stdout.writelines(f"wrote {file.path}\n" for file in planned.files)
+        sys.stdout.writelines(_("wrote {path}\n", path=file.path) for file in files)
     _show_next(planned)
 
 
@@ -79,7 +94,8 @@ def _check_options(options: Options, *, launch: bool) -> None:
     for said, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
         if launch and said:
             raise UsageError(
-                f"`--launch` conflicts with `{flag}`, which launches nothing", "remove one of them"
+                _("`--launch` conflicts with `{flag}`, which launches nothing", flag=flag),
+                _("remove one of them"),
             )
 
 
@@ -91,9 +107,16 @@ def _show_next(planned: InitPlan) -> None:
         # A launch on that machine looks around by itself.
         options, elsewhere = replace(options, machine=None), lines.trains_on(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
+    if planned.axolotl is not None:
+        _show_axolotl(planned, planned.axolotl, elsewhere)
+        return
     if planned.script is None:
         words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
         show.config_alone(planned.config_path, words, sys.stdout)
+        return
+    job_file = next((f.path for f in planned.files if Path(f.path).name == JOB_FILE), None)
+    if job_file is not None:
+        show.submit(job_file, elsewhere, sys.stdout)
         return
     show.next_steps(
         ["zerowiz", "launch", *folder],
@@ -101,6 +124,15 @@ def _show_next(planned: InitPlan) -> None:
         elsewhere,
         sys.stdout,
     )
+
+
+def _show_axolotl(planned: InitPlan, file: AxolotlFile, elsewhere: str | None) -> None:
+    """What to set in the file, and the commands."""
+    plan = planned.plan
+    words = as_words(without_said(plan.options, file))
+    again = ["zerowiz", "init", "--yes", *words, file.path]
+    changes = lines_to_set(file, plan, planned.config_path)
+    show.for_axolotl(file.path, changes, again, elsewhere, sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from zerowiz.app.answers_file.layers import FileUse, TakesScript
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.launch.start import Start
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
-from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
@@ -23,74 +24,95 @@ from zerowiz.ui import show
 from zerowiz.ui.ask.person import find_person
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 from zerowiz.ui.planned import files as show_files
+from zerowiz.words import _
 
 
-def _run_option(*names: str, text: str, least: int | None = None) -> typer.models.OptionInfo:
-    return typer.Option(*names, help=text, rich_help_panel="Run", min=least)  # type: ignore[no-any-return]
+def _run_option(
+    *names: str, text: str, least: int | None = None, value: str | None = None
+) -> typer.models.OptionInfo:
+    return typer.Option(*names, help=text, rich_help_panel="Run", min=least, metavar=value)  # type: ignore[no-any-return]
 
 
-def _check_options(options: Options, *, supervise: bool | None, escalate: bool) -> None:
+def _check_options(options: Options, how: RunOptions) -> None:
+    supervise, escalate = how.supervise, how.policy.escalate
+    if how.launcher is not Launcher.PDSH and options.hostfile is None:
+        raise UsageError(
+            _("`--launcher {launcher}` has no effect without `--hostfile`", launcher=how.launcher),
+            _("add `--hostfile`, or remove `--launcher`"),
+        )
     if escalate and supervise is False:
         raise UsageError(
-            "`--escalate` and `--no-supervise` conflict: to restart the job, zerowiz must"
-            " supervise it",
-            "remove one of them",
+            _(
+                "`--escalate` and `--no-supervise` conflict: to restart the job, zerowiz must"
+                " supervise it"
+            ),
+            _("remove one of them"),
         )
     if escalate and options.config is not None:
         raise UsageError(
-            f"`--escalate` and `--config {options.config}` conflict: `--escalate` writes a"
-            " config for each attempt",
-            "remove one of them",
+            _(
+                "`--escalate` and `--config {config}` conflict: `--escalate` writes a "
+                "config for each attempt",
+                config=options.config,
+            ),
+            _("remove one of them"),
         )
     if options.as_json and not options.dry_run:
         raise UsageError(
-            "`launch --json` needs `--dry-run`: a launch leaves stdout to the training",
-            "to print the plan only: `zerowiz plan --json`",
+            _("`launch --json` needs `--dry-run`: a launch leaves stdout to the training"),
+            _("to print the plan only: `zerowiz plan --json`"),
         )
 
 
-@takes_options
+@takes_options(FileUse(takes_script=TakesScript.ALWAYS, starts_here=True))
 def launch(
     options: Options,
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Training script; default: what init recorded, train.py",
+            help=_("Training script; default: that of zerowiz.toml, train.py"),
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
     ] = None,
     supervise: Annotated[
         bool | None,
         _run_option(
             "--supervise/--no-supervise",
-            text="Supervise the job, or exec deepspeed; default: supervise, except at a terminal",
+            text=_(
+                "Supervise the job, or exec deepspeed; default: supervise, except at a terminal"
+            ),
         ),
     ] = None,
     escalate: Annotated[
         bool,
         _run_option(
             "--escalate",
-            text="After an out-of-memory error, restart with the next strategy that needs less",
+            text=_("After an out-of-memory error, restart with the next strategy that needs less"),
         ),
     ] = False,
     max_attempts: Annotated[
-        int, _run_option("--max-attempts", text="Most attempts of --escalate", least=1)
+        int,
+        _run_option(
+            "--max-attempts", text=_("Maximum number of attempts with --escalate"), least=1
+        ),
     ] = len(FLOWCHART_STRATEGIES),
     launcher: Annotated[
-        Launcher, _run_option("--launcher", text="DeepSpeed's launcher for the --hostfile")
+        Launcher, _run_option("--launcher", text=_("DeepSpeed's launcher for the --hostfile"))
     ] = Launcher.PDSH,
     grace_seconds: Annotated[
         int,
         _run_option(
-            "--grace-seconds", text="Time that ranks get to save and exit after SIGTERM", least=0
+            "--grace-seconds",
+            text=_("Time that ranks get to save and exit after SIGTERM"),
+            least=0,
+            value="<seconds>",
         ),
     ] = 30,
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
-    _check_options(options, supervise=supervise, escalate=escalate)
     reporter = TerminalLaunchReporter(
         quiet=options.quiet, with_table=False, with_waits=not options.as_json
     )
@@ -100,6 +122,7 @@ def launch(
         launcher=launcher,
         grace_seconds=grace_seconds,
     )
+    _check_options(options, how)
     prepared = prepare_launch(script, tuple(args or ()), options, how, reporter)
     person = find_person(os.environ, yes=options.yes or options.as_json)
     if not options.dry_run:

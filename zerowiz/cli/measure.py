@@ -8,66 +8,80 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
+from zerowiz.app.answers_file.layers import FileUse, TakesScript
 from zerowiz.app.measure import plan_measurement, require_all, run_measurement
 from zerowiz.app.options import Options
-from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help.completion import complete_script
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_json
+from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.measure.row import Comparison, encode_comparison
-from zerowiz.core.measure.trial import Loop
 from zerowiz.core.plan_json import SCHEMA_VERSION
+from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.words import _
 
 _STEPS, _SCRIPT_STEPS = 3, 8
 
 
-@takes_options
+@takes_options(FileUse(takes_script=TakesScript.NEVER, starts_here=True))
 def measure(
     options: Options,
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Training script; without one, zerowiz trains the model itself",
+            help=_("Training script; without one, zerowiz trains the model itself"),
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help="The script's own arguments, untouched")
+        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
     ] = None,
     cases: Annotated[
         Path | None,
-        typer.Option("--cases", help="JSON file with a list of runs, instead of the options"),
+        typer.Option("--cases", help=_("JSON file with a list of runs, instead of the options")),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Run every strategy that fits, not only the chosen one")
+        bool, typer.Option("--all", help=_("Run every strategy that fits, not only the chosen one"))
     ] = False,
     loop: Annotated[
-        Loop, typer.Option("--loop", help="Training loop: DeepSpeed's engine or the Trainer")
+        Loop, typer.Option("--loop", help=_("Training loop: DeepSpeed's engine or the Trainer"))
     ] = Loop.ENGINE,
     cap_bytes: Annotated[
         int | None,
-        typer.Option("--cap-bytes", min=1, help="Limit torch's allocator, as on a smaller GPU"),
+        typer.Option(
+            "--cap-bytes",
+            min=1,
+            metavar="<bytes>",
+            help=_("Limit torch's allocator, as on a smaller GPU"),
+        ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Measured optimizer steps; default: 3, of a script 8"),
+        typer.Option(
+            "--steps", min=1, help=_("Measured optimizer steps; default: 3, of a script 8")
+        ),
     ] = None,
     timed_steps: Annotated[
         int | None,
-        typer.Option("--timed-steps", min=0, help="Timed optimizer steps after those; 0: none"),
+        typer.Option("--timed-steps", min=0, help=_("Timed optimizer steps after those; 0: none")),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="Append each run to this file, as a line of JSON"),
+        typer.Option("--output", help=_("Append each run to this file, as a line of JSON")),
     ] = None,
     deadline: Annotated[
-        int, typer.Option("--deadline", min=1, help="Time limit for all runs")
+        int,
+        typer.Option("--deadline", min=1, metavar="<seconds>", help=_("Time limit for all runs")),
     ] = 900,
     case_deadline: Annotated[
-        int, typer.Option("--case-deadline", min=1, help="Time limit for one run")
+        int,
+        typer.Option(
+            "--case-deadline", min=1, metavar="<seconds>", help=_("Time limit for one run")
+        ),
     ] = 300,
 ) -> None:
     """Run real steps on this machine, and compare them with the prediction"""
@@ -130,7 +144,10 @@ def _refuse_beside_script(given: Mapping[str, bool]) -> None:
     """Refuse options of the model that stands alone."""
     for name, said in given.items():
         if said:
-            raise UsageError(f"`{name}` does not work with your own script", f"remove `{name}`")
+            raise UsageError(
+                _("`{name}` does not work with your own script", name=name),
+                _("remove `{name}`", name=name),
+            )
 
 
 def _measure_script(
@@ -152,7 +169,10 @@ def _measure_script(
     )
     start = plan_script(script, args, options, reporter)
     if options.dry_run:
-        show.launch(start.launch_plan, sys.stdout)
+        if options.as_json:
+            write_plan(start.plan, start.launch_plan.argv, start.launch_plan.env)
+        else:
+            show.launch(start.launch_plan, sys.stdout)
         return
     run = measure_script(start, steps, deadline_s, reporter)
     if options.as_json:

@@ -2,23 +2,42 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import Annotated, get_args
 
 import typer
 from msgspec.structs import fields
 
-from zerowiz.app.options import Options, choices_of, kind_of, rows
-from zerowiz.cli.completion import complete_setting
+from zerowiz.app.answers_file.join import join_layers
+from zerowiz.app.answers_file.layers import FileUse, Layers, Typed
+from zerowiz.app.options import Options, choices_of, kinds, rows, variable_of
+from zerowiz.cli.help.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.synonyms import canonical_choice
+from zerowiz.errors import ZerowizError
+from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.words import _, listing
 
 
-def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every field of Options as its own option, gathered into one argument."""
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "options"]
+def takes_options(use: FileUse | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every field of Options as its own option, gathered into one argument.
+
+    Args:
+        use: What it does with an answers file; None reads neither that nor the environment.
+    """
+    return partial(_with_options, use=use)
+
+
+_GATHERED = frozenset({"options", "layers"})
+
+
+def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Callable[..., None]:
+    wanted = inspect.signature(command).parameters
+    own = [p for p in wanted.values() if p.name not in _GATHERED]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     shared = [
         inspect.Parameter(
             field.name,
@@ -26,22 +45,58 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             default=field.default,
             annotation=Annotated[
                 get_args(field.type)[0],
-                option_of(rows()[field.name], kind_of(get_args(field.type)[0])),
+                option_of(
+                    rows()[field.name],
+                    kinds()[field.name],
+                    None if use is None else variable_of(field.name),
+                ),
             ],
         )
         for field in fields(Options)
     ]
 
     @functools.wraps(command)
-    def gathered(**given: object) -> None:
-        said = {p.name: given.pop(p.name) for p in shared}
-        command(options=Options(**said), **given)  # type: ignore[arg-type]
+    def gathered(context: typer.Context, **given: object) -> None:
+        options = Options(**{p.name: given.pop(p.name) for p in shared})  # type: ignore[arg-type]
+        if use is None:
+            command(options=options, **given)
+            return
+        layers = _join(context, options, given, use)
+        given |= {"script": layers.script, "args": [*layers.script_args]}
+        given |= {"layers": layers} if "layers" in wanted else {}
+        try:
+            command(options=layers.options, **given)
+        except ZerowizError as error:
+            error.hints = (*error.hints, *layers.hints(error.message))
+            raise
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    signature = inspect.Signature([*parameters, *shared])
+    signature = inspect.Signature([context, *parameters, *shared])
     gathered.__signature__ = signature  # type: ignore[attr-defined]
-    gathered.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
+    gathered.__annotations__ = {p.name: p.annotation for p in [context, *parameters, *shared]}
     return gathered
+
+
+def _join(
+    context: typer.Context, options: Options, given: Mapping[str, object], use: FileUse
+) -> Layers:
+    """What was said on the command line, in the environment and in the answers file."""
+    sources = {name: context.get_parameter_source(name) for name in rows()}
+    by_flag = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    by_variable = {n for n, source in sources.items() if source and source.name == "ENVIRONMENT"}
+    variables = {name: str(variable_of(name)) for name in by_variable}
+    script, args = given.get("script"), given.get("args")
+    typed = Typed(
+        options=options,
+        origins={**{name: rows()[name].on for name in by_flag}, **variables},
+        script=None if script is None else str(script),
+        script_args=tuple(args) if isinstance(args, list) else (),
+    )
+    layers = join_layers(typed, use)
+    reporter = TerminalReporter(quiet=options.quiet, with_waits=False)
+    for note in layers.notes:
+        reporter.note(note)
+    return layers
 
 
 class WrongChoiceError(typer.BadParameter):
@@ -55,12 +110,15 @@ class WrongChoiceError(typer.BadParameter):
         self.possibilities = [f"{flag} {near}" for near in get_close_matches(word, choices)]
 
 
-def option_of(row: SettingRow, kind: type = object) -> typer.models.OptionInfo:
+def option_of(
+    row: SettingRow, kind: type = object, variable: str | None = None
+) -> typer.models.OptionInfo:
     """The option of a setting, as its row spells and describes it.
 
     Args:
         row: The setting's.
         kind: The type of its values.
+        variable: Of the environment, where one sets it too.
     """
     spellings = [row.flag] if row.short is None else [row.flag, row.short]
     choices = choices_of(kind, row)
@@ -69,10 +127,25 @@ def option_of(row: SettingRow, kind: type = object) -> typer.models.OptionInfo:
         help=row.help,
         rich_help_panel=row.panel.value,
         show_default=False,
-        parser=partial(_choice, row, choices) if choices else None,
+        envvar=variable,
+        show_envvar=False,
+        parser=_parser_of(row, kind, choices) if choices else None,
         metavar=f"[{'|'.join(choices)}]" if choices else row.value,
         autocompletion=complete_setting(row, choices),
     )
+
+
+def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:
+    """What reads a choice: a function, since older typer asks a parser for its name.
+
+    It gives a member of the enum: typer from 0.29 makes none of the word itself.
+    """
+
+    def choice(said: str) -> object:
+        word = _choice(row, choices, said)
+        return kind(word) if issubclass(kind, Enum) else word
+
+    return choice
 
 
 def _choice(row: SettingRow, choices: Sequence[str], said: str) -> str:
@@ -84,8 +157,10 @@ def _choice(row: SettingRow, choices: Sequence[str], said: str) -> str:
     word = canonical_choice(row.key, str(said), choices)
     if word in choices:
         return word
-    listed = ", ".join(f"'{choice}'" for choice in choices)
-    raise WrongChoiceError(f"'{said}' is not one of {listed}.", row.on, word, choices)
+    listed = listing(f"'{choice}'" for choice in choices)
+    raise WrongChoiceError(
+        _("'{said}' is not one of {listed}.", said=said, listed=listed), row.on, word, choices
+    )
 
 
 def read_options(words: Sequence[str], command: str) -> Options:
@@ -94,14 +169,19 @@ def read_options(words: Sequence[str], command: str) -> Options:
     Args:
         words: Options and their values, nothing else.
         command: Whose options they are, for errors.
+
+    Raises:
+        typer.Exit: They asked for its help, which was shown.
     """
     found: list[Options] = []
 
-    @takes_options
+    @takes_options(None)
     def gather(options: Options) -> None:
         found.append(options)
 
-    app = typer.Typer(add_completion=False)
-    app.command(cls=PlainCommand)(gather)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(cls=PlainCommand, help=_("The options of the other plan"))(gather)
     typer.main.get_command(app).main(list(words), command, standalone_mode=False)
+    if not found:
+        raise typer.Exit
     return found[0]

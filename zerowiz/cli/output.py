@@ -1,24 +1,23 @@
-"""Write the JSON that `--json` promises, alone on stdout."""
+"""Write a plan as the JSON that `--json` promises."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from zerowiz.app.decide.decision import NoStrategyError, Plan
+from zerowiz.app.decide.machine_change import find_machine_change
 from zerowiz.app.decide.plan_json import encode_plan
+from zerowiz.cli.json_output import write_json, write_text
+from zerowiz.core.launch.machine_change import encode_machine_change
 from zerowiz.core.search.limits import Limit
 
 if TYPE_CHECKING:
+    from zerowiz.app.answers_file.origins import SettingOrigin
     from zerowiz.core.catalog.planned_run import PlannedRun
-
-
-def write_json(content: object) -> None:
-    """One value of JSON."""
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
 def write_plan(
@@ -27,11 +26,26 @@ def write_plan(
     env: Mapping[str, str] | None = None,
     run: "PlannedRun | None" = None,
     limits: Sequence[Limit] | None = None,
+    origins: "Sequence[SettingOrigin] | None" = None,
 ) -> None:
-    """The contract's object of what was decided."""
+    """The contract's object of what was decided, with what has changed since an earlier plan."""
+    content = encode_plan(plan, command, env, run, limits)
+    change = find_machine_change(plan)
+    if change is not None:
+        content["machine_change"] = encode_machine_change(change)
+    if origins is not None:
+        content["origins"] = {each.name: _origin(each) for each in origins}
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
-    text = json.dumps(encode_plan(plan, command, env, run, limits))
-    sys.stdout.write(msgspec.json.format(text, indent=2) + "\n")
+    text = json.dumps(content)
+    try:
+        write_text(msgspec.json.format(text, indent=2))
+    except msgspec.DecodeError:  # it names a path that is no UTF-8, which json alone writes
+        write_json(json.loads(text))
+
+
+def _origin(setting: "SettingOrigin") -> dict[str, object]:
+    value = setting.value
+    return {"value": str(value) if isinstance(value, Path) else value, "origin": setting.origin}
 
 
 @contextmanager

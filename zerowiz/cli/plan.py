@@ -1,38 +1,38 @@
 """`zerowiz plan`: decide, write nothing."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
 
+from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript
 from zerowiz.app.api import PlanResult
 from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import (
-    note_basis,
-    note_emulation,
-    note_settled,
-    require_strategy,
-)
+from zerowiz.app.decide.decision import note_basis, note_emulation, note_settled, require_strategy
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
-from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help.completion import complete_script
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.options import option_of, takes_options
-from zerowiz.cli.output import write_json, write_plan
+from zerowiz.cli.output import write_plan
 from zerowiz.cli.plan_words import CHOSEN, PlanCommand
 from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.search.freedom import Objective
-from zerowiz.core.search.limits import find_limits
+from zerowiz.core.search.limits import Limit, find_limits
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
+    from zerowiz.app.answers_file.origins import SettingOrigin
     from zerowiz.app.catalog.machines import MachineChoice
 
 
@@ -44,6 +44,8 @@ class Shown(Struct, frozen=True, kw_only=True):
     is_verbose: bool
     html: Path | None
     svg: Path | None
+    origins_of: Layers | None
+    """What was said, where it is shown what each setting comes from."""
 
 
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
@@ -56,21 +58,25 @@ def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
         return decision.chosen
     strategy = find_strategy(name)
     if strategy is None:
-        names = ", ".join(each.name for each in STRATEGIES)
-        raise UsageError(f"`$explain {name}`: there is no such strategy", f"use one of {names}")
+        names = listing(each.name for each in STRATEGIES)
+        raise UsageError(
+            _("`$explain {name}`: there is no such strategy", name=name),
+            _("use one of {names}", names=names),
+        )
     return decision.of(strategy)
 
 
-@takes_options
+@takes_options(FileUse(takes_script=TakesScript.WITHOUT_MODEL, starts_here=False))
 def plan(
     options: Options,
+    layers: Layers,
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Training script, whose settings the plan uses", autocompletion=complete_script
+            help=_("Training script, whose settings the plan uses"), autocompletion=complete_script
         ),
     ] = None,
-    args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments")] = None,
+    args: Annotated[list[str] | None, typer.Argument(help=_("The script's own arguments"))] = None,
     *,
     explain: Annotated[str | None, option_of(settings.EXPLAIN)] = None,
     verbose: Annotated[bool, option_of(settings.VERBOSE)] = False,
@@ -82,6 +88,7 @@ def plan(
     html: Annotated[Path | None, option_of(settings.HTML)] = None,
     svg: Annotated[Path | None, option_of(settings.SVG)] = None,
     compare: Annotated[str | None, option_of(settings.COMPARE)] = None,
+    origins: Annotated[bool, option_of(settings.ORIGINS)] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -95,14 +102,22 @@ def plan(
         return
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
-        shown = Shown(explain=explain, limits=limits, is_verbose=verbose, html=html, svg=svg)
+        shown = Shown(
+            explain=explain,
+            limits=limits,
+            is_verbose=verbose,
+            html=html,
+            svg=svg,
+            origins_of=layers if origins else None,
+        )
         _show_plan(planned, options, question, reporter, shown)
     else:
         of_one = {"$explain": explain, "$limits": limits, "$html": html, "$svg": svg}
+        of_one |= {"$origins": origins}
         for alone in (name for name, value in of_one.items() if value):
             raise UsageError(
-                f"`{alone}` is for one machine, and this plan compares many",
-                "name one: `$machine 8xH100-80GB`",
+                _("`{alone}` is for one machine, and this plan compares many", alone=alone),
+                _("name one: `$machine 8xH100-80GB`"),
             )
         _show_machines(planned, options, reporter)
 
@@ -116,38 +131,59 @@ def _show_plan(
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
     decision = result.decided.decision
-    explained = None if shown.explain is None else _explained(decision, shown.explain)
+    if shown.explain is not None:
+        _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
     run = question.plan_run(decision, options.machine)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
     largest = find_limits(decision.job) if shown.limits else None
+    origins = None if shown.origins_of is None else _origins(result, shown.origins_of)
     if options.as_json:
-        write_plan(result.decided, run=run, limits=largest)
+        write_plan(result.decided, run=run, limits=largest, origins=origins)
     else:
-        # Where nothing is chosen they are the hints of the error.
-        listed = () if decision.chosen is None else result.remedies
-        show.plan(decision, listed, sys.stdout, is_verbose=shown.is_verbose)
-        found = result.decided.search
-        if found is not None and options.objective is not Objective.FLOWCHART:
-            choice.search(found, options.objective, sys.stdout)
-        elif found is not None and shown.is_verbose:
-            choice.candidates(found, sys.stdout)
-        if largest is not None:
-            choice.limits(largest, decision.job, sys.stdout)
-        if explained is not None:
-            from zerowiz.ui.pictures.explain import explain  # noqa: PLC0415 - most plans explain nothing
-
-            explain(decision, explained, sys.stdout)
+        _show_page(result, options, shown, largest)
         if run is not None:
             from zerowiz.ui.catalog.run import run as show_run  # noqa: PLC0415 - most plans ask for none
 
             show_run(run, sys.stdout)
+        if origins is not None:
+            from zerowiz.ui.origins import origins as show_origins  # noqa: PLC0415 - as above
+
+            show_origins([(each.name, each.value, each.origin) for each in origins], sys.stdout)
     if shown.html is not None or shown.svg is not None:
         from zerowiz.app.pictures import write_pictures  # noqa: PLC0415 - most plans write nothing
 
         write_pictures(result.decided, shown.html, shown.svg, reporter)
     require_strategy(result.decided)
+
+
+def _show_page(
+    result: PlanResult, options: Options, shown: Shown, largest: Sequence[Limit] | None
+) -> None:
+    """The plan as a person reads it."""
+    decision = result.decided.decision
+    explained = None if shown.explain is None else _explained(decision, shown.explain)
+    # Where nothing is chosen they are the hints of the error.
+    listed = () if decision.chosen is None else result.remedies
+    show.plan(decision, listed, sys.stdout, is_verbose=shown.is_verbose)
+    found = result.decided.search
+    if found is not None and options.objective is not Objective.FLOWCHART:
+        choice.search(found, options.objective, sys.stdout)
+    elif found is not None and shown.is_verbose:
+        choice.candidates(found, sys.stdout)
+    if largest is not None:
+        choice.limits(largest, decision.job, sys.stdout)
+    if explained is not None:
+        from zerowiz.ui.pictures.explain import explain  # noqa: PLC0415 - most plans explain nothing
+
+        explain(decision, explained, sys.stdout)
+
+
+def _origins(result: PlanResult, layers: Layers) -> "tuple[SettingOrigin, ...]":
+    from zerowiz.app.answers_file.origins import find_origins  # noqa: PLC0415 - few plans show them
+
+    return find_origins(result.decided, layers)
 
 
 def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter) -> None:

@@ -7,17 +7,21 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.report import read_run
-from zerowiz.cli.output import write_json
+from zerowiz.cli.json_output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.outcome.record import encode_summary
 from zerowiz.ui.outcome.report import run as show_run
+from zerowiz.words import _
 
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="The `--output-dir` of the launch; default: this folder")
+        Path,
+        typer.Argument(
+            help=_("The `--output-dir` of the launch; default: this folder"), show_default=False
+        ),
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=_("One JSON object on stdout"))] = False,
 ) -> None:
     """Compare the memory and step time of the last launch with its plan"""
     summary = read_run(folder)

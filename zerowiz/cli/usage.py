@@ -1,16 +1,20 @@
 """Say what typer says in zerowiz's own form: the help and the errors."""
 
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from zerowiz.cli.examples import EXAMPLES
-from zerowiz.core.settings import Panel
-from zerowiz.errors import UsageError
+from zerowiz.cli.help.examples import EXAMPLES
+from zerowiz.cli.help.lines import write_rows, write_text
+from zerowiz.cli.help.meaning import refuse_meaningless
+from zerowiz.cli.json_output import expect_json
+from zerowiz.errors import UsageError, did_you_mean
+from zerowiz.words import _, listing
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
 TyperError: type[Exception] = next(
@@ -18,38 +22,83 @@ TyperError: type[Exception] = next(
 )
 
 
-# Rule: options stand in the order in which people come to need them.
-_PANELS = ("Arguments", "Run", *Panel, "Other")
+class _Spoken:
+    """What typer writes above the options, in the person's language."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's context and formatter are typer's own or click's, by typer's release
+        """The words of the command line."""
+        pieces = " ".join(self.collect_usage_pieces(ctx))  # type: ignore[attr-defined]
+        formatter.write_usage(ctx.command_path, pieces, prefix=_("Usage: "))
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
+        """What the command does."""
+        del ctx
+        formatter.write_paragraph()
+        with formatter.indentation():
+            write_text(formatter, _(str(self.help)))  # type: ignore[attr-defined]
 
 
-def _place(panel: str) -> int:
-    return _PANELS.index(panel)
-
-
-class PlainCommand(TyperCommand):
+class PlainCommand(_Spoken, TyperCommand):
     """A command whose help is plain lines under headings, in a pipe as in a terminal."""
 
-    # click's context and formatter are typer's own or click's, by typer's release.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
+        """Read the words, and refuse what would change nothing."""
+        # Those behind `--compare` are read alone, and change nothing of what the command promised.
+        is_whole = ctx.parent is not None
+        # Words that cannot be read may be the script's own: then the error is in JSON needlessly.
+        if is_whole:
+            expect_json(asked="--json" in args)
+        left: list[str] = super().parse_args(ctx, args)
+        if is_whole:
+            expect_json(asked=bool(ctx.params.get("as_json")))
+        refuse_meaningless(self, ctx)
+        return left
+
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
-        """The options under their panels' names, in the order they are declared."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is None:
-                continue
-            kind = "Arguments" if param.param_type_name == "argument" else "Other"
-            panel = getattr(param, "rich_help_panel", None) or kind
-            panels.setdefault(panel, []).append(record)
-        for panel in sorted(panels, key=_place):
-            with formatter.section(panel):
-                formatter.write_dl(panels[panel])
+        """The options under their panels' names, in the order of use."""
+        from zerowiz.cli.help.page import write_options  # noqa: PLC0415 - most runs show no page
+
+        write_options(self, ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """Examples, a line each: no line is broken that is there to be pasted."""
         del ctx
-        with formatter.section("Examples"):
-            for line, what in EXAMPLES.get(self.name or "", ()):
-                formatter.write(f"  {line}\n      {what}\n")
+        _write_examples(formatter, EXAMPLES.get(self.name or "", ()))
+
+
+def _write_examples(formatter: Any, examples: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401 - as said above
+    with formatter.section(_("Examples")):
+        for line, what in examples:
+            formatter.write(f"  {line}\n      {what}\n")
+
+
+# Rule: those that a person needs first.
+_FIRST = ("init", "plan", "launch")
+
+
+class PlainGroup(_Spoken, TyperGroup):
+    """The program: its commands are listed whole, a line or two each."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
+        """The few of the program, then its commands."""
+        records = [each.get_help_record(ctx) for each in self.get_params(ctx)]
+        with formatter.section(_("Options")):
+            write_rows(formatter, [(name, _(text)) for name, text in filter(None, records)])
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
+        """The commands, in the order of use."""
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section(_("Commands")):
+            write_rows(formatter, [(name, each.help or "") for name, each in listed if each])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
+        """What people run first, and how a shell completes it."""
+        del ctx
+        _write_examples(formatter, (EXAMPLES[name][0] for name in _FIRST))
+        formatter.write_paragraph()
+        with formatter.indentation():
+            write_text(formatter, self.epilog or "")
 
 
 # Rule: what typer writes, and how it is said here; the first words of a choice or a number are
@@ -57,13 +106,19 @@ class PlainCommand(TyperCommand):
 _WORDS = (
     (re.compile(r"^Invalid value for '([^']+)'(?: / '[^']+')*: "), r"`\1`: "),
     (re.compile(r"Value error, "), ""),
-    (re.compile(r"Input should be a valid integer.*"), "it takes a whole number"),
-    (re.compile(r"Input should be a valid number.*"), "it takes a number"),
-    (re.compile(r"'[^']*' is not a valid (int|integer)\b.*"), "it takes a whole number"),
-    (re.compile(r"'[^']*' is not a valid (number|float)\b.*"), "it takes a number"),
+    (re.compile(r"Input should be a valid integer.*"), _("it takes a whole number")),
+    (re.compile(r"Input should be a valid number.*"), _("it takes a number")),
+    (re.compile(r"'[^']*' is not a valid (int|integer)\b.*"), _("it takes a whole number")),
+    (re.compile(r"'[^']*' is not a valid (number|float)\b.*"), _("it takes a number")),
+    (re.compile(r"^Option (\S+) requires an argument$"), _(r"option \1 requires an argument")),
+    (
+        re.compile(r"^Got unexpected extra argument\(s\) \((.*)\)$"),
+        _(r"got unexpected extra argument(s) (\1)"),
+    ),
+    (re.compile(r"(\S+) is not in the range (\S+)$"), _(r"\1 is not in the range \2")),
     (re.compile(r" \(Possible options: .*\)$"), ""),
-    (re.compile(r"No such option: (\S+)"), r"there is no option `\1`"),
-    (re.compile(r"No such command"), "there is no command"),
+    (re.compile(r"No such option: (\S+)"), _(r"there is no option `\1`")),
+    (re.compile(r"No such command"), _("there is no command")),
     (re.compile(r"\.? Did you mean .*\?$"), ""),
     (re.compile(r"'([^'\s]*)'"), r"`\1`"),
 )
@@ -84,6 +139,7 @@ _OTHER_COMMANDS = {
     **dict.fromkeys(("run", "train", "start", "deepspeed", "torchrun", "accelerate"), "launch"),
     **dict.fromkeys(("estimate", "memory", "fit", "choose", "recommend"), "plan"),
     **dict.fromkeys(("config", "wizard", "setup", "new", "create"), "init"),
+    **dict.fromkeys(("templates", "example", "examples", "scaffold", "copy"), "template"),
     **dict.fromkeys(("gpu", "gpus", "info", "env", "nodes"), "machine"),
     **dict.fromkeys(("lint", "validate", "fix"), "check"),
     **dict.fromkeys(("bench", "benchmark", "profile", "test"), "measure"),
@@ -92,6 +148,47 @@ _OTHER_COMMANDS = {
     **dict.fromkeys(("help",), "--help"),
     **dict.fromkeys(("completion", "completions"), "--show-completion"),
 }
+
+
+# What other tools call it; without dashes before it, `_` and case. A value is a part of it.
+_OTHER_OPTIONS = {
+    **dict.fromkeys(
+        ("batch-size", "bs", "per-device-train-batch-size", "train-micro-batch-size-per-gpu"),
+        "--micro-batch",
+    ),
+    **dict.fromkeys(("train-batch-size", "total-batch-size"), "--global-batch"),
+    **dict.fromkeys(("gradient-accumulation-steps", "accumulation-steps"), "--grad-accum"),
+    **dict.fromkeys(
+        ("max-length", "max-seq-length", "max-seq-len", "sequence-length", "context-length"),
+        "--seq-len",
+    ),
+    **dict.fromkeys(("seqlen", "cutoff-len", "block-size"), "--seq-len"),
+    **dict.fromkeys(("bf16", "bfloat16"), "--precision=bf16"),
+    **dict.fromkeys(("fp16", "half"), "--precision=fp16"),
+    **dict.fromkeys(("dtype", "torch-dtype", "mixed-precision"), "--precision"),
+    **dict.fromkeys(("zero", "zero-stage"), "--stage"),
+    **dict.fromkeys(("lora", "peft", "use-peft"), "--method=lora"),
+    **dict.fromkeys(("qlora", "load-in-4bit"), "--method=qlora"),
+    **dict.fromkeys(("activation-checkpointing", "grad-checkpointing"), "--gradient-checkpointing"),
+    **dict.fromkeys(("attn-implementation", "flash-attn", "flash-attention"), "--attention=flash"),
+    **dict.fromkeys(("offload-optimizer", "cpu-offload"), "--offload=optimizer"),
+    **dict.fromkeys(("offload-param",), "--offload=all"),
+    **dict.fromkeys(("num-gpus", "ngpus", "nproc-per-node", "num-processes"), "--gpus-per-node"),
+    "gpu": "--gpus",
+    **dict.fromkeys(("num-nodes", "nnodes", "num-machines"), "--nodes"),
+    **dict.fromkeys(("gpu-memory", "max-memory", "memory-limit", "vram"), "--memory-budget"),
+    **dict.fromkeys(("deepspeed", "deepspeed-config", "ds-config"), "--config"),
+}
+
+
+def _other_option(error: Exception, said: str) -> str | None:
+    """The option of this command for which other tools have this name."""
+    meant = _OTHER_OPTIONS.get(said.lstrip("-").lower().replace("_", "-"))
+    context = getattr(error, "ctx", None)
+    taken = (
+        () if context is None else (name for each in context.command.params for name in each.opts)
+    )
+    return meant if meant is not None and meant.partition("=")[0] in taken else None
 
 
 def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
@@ -104,15 +201,41 @@ def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     return (other,) if other else tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
-def as_usage_error(error: Exception, commands: Iterable[str]) -> UsageError:
-    """An error of typer as one of ours: one line, literals in backticks, what to do next."""
+def _said_by_variable(error: Exception) -> Iterator[str]:
+    """Where the environment says a wrong value, the variable."""
+    option = getattr(error, "param", None)
+    variable = getattr(option, "envvar", None)
+    if not isinstance(variable, str) or variable not in os.environ:
+        return
+    flags = set(getattr(option, "opts", ()))
+    if not any(word.partition("=")[0] in flags for word in sys.argv[1:]):
+        yield _("`{variable}` is set to `{value}`", variable=variable, value=os.environ[variable])
+
+
+def as_usage_error(
+    error: Exception, commands: Iterable[str], takers: Callable[[str], Sequence[str]]
+) -> UsageError:
+    """An error of typer as one of ours: one line, literals in backticks, what to do next.
+
+    Args:
+        error: What typer says.
+        commands: The names of all.
+        takers: Finds those that take an option.
+    """
     said = getattr(error, "format_message", error.__str__)()
     message = " ".join(str(said).split()).rstrip(".")
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
     near = getattr(error, "possibilities", None) or ()
-    hints = [f"did you mean `{name}`?" for name in sorted(near)[:2]]
+    hints = [*did_you_mean(sorted(near)[:2])]
     if (unknown := _NO_COMMAND.search(str(said))) is not None:
-        hints = [f"did you mean `zerowiz {line}`?" for line in _meant(unknown[1], commands)]
-    hints.append(f"see `{_command(error, commands)} --help`")
+        hints = [*did_you_mean(f"zerowiz {line}" for line in _meant(unknown[1], commands))]
+    unheard = str(getattr(error, "option_name", ""))
+    if "No such option" in str(said) and (others := takers(unheard)):
+        named = [f"`zerowiz {name}`" for name in others]
+        hints = [_("`{unheard}` is an option of {named}", unheard=unheard, named=listing(named))]
+    elif (other := _other_option(error, unheard)) is not None:
+        hints = [*did_you_mean([other])]
+    hints += _said_by_variable(error)
+    hints.append(_("see `{command} --help`", command=_command(error, commands)))
     return UsageError(message[:1].lower() + message[1:], *hints)

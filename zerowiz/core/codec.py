@@ -1,5 +1,6 @@
 """Turn values into plain JSON and back, and say what is wrong with JSON that is no such value."""
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -8,6 +9,7 @@ from typing import Annotated, TypeGuard, TypeVar, Union, cast, get_args, get_ori
 import msgspec
 
 from zerowiz.errors import UsageError
+from zerowiz.words import Message, _, english, listing
 
 _Value = TypeVar("_Value")
 
@@ -15,13 +17,52 @@ _Value = TypeVar("_Value")
 _NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
 
 
+def parse_json(text: str | bytes) -> object:
+    """The value that a JSON text is.
+
+    Args:
+        text: JSON; bytes are UTF-8.
+
+    Raises:
+        ValueError: It is none, or holds what Python does not read; the reason is to be shown.
+
+    Example:
+        >>> parse_json("[1, 2")
+        Traceback (most recent call last):
+        ValueError: Expecting ',' delimiter at line 1 column 6
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = _(
+            "{reason} at line {line} column {column}",
+            reason=error.msg,
+            line=error.lineno,
+            column=error.colno,
+        )
+    except UnicodeDecodeError as error:
+        reason = _("byte {start} is not UTF-8", start=error.start)
+    except RecursionError:
+        reason = _("too many levels")
+    except ValueError:
+        # Python converts no more digits than sys.get_int_max_str_digits().
+        reason = _("a number has too many digits")
+    raise ValueError(reason)
+
+
 def encode(value: object) -> object:
     """A value as `json` writes it: a dictionary for a Struct, a name for a member of an enum.
 
     A tuple is itself, and so is a bare `str`, `int`, `bool` or `None`.
     """
-    # A Mapping that is no dict becomes one.
-    return cast("object", msgspec.to_builtins(value, enc_hook=dict))
+    return cast("object", msgspec.to_builtins(value, enc_hook=_as_json))
+
+
+def _as_json(value: object) -> object:
+    """What msgspec does not know: a text that is English in JSON, and a Mapping that is no dict."""
+    return (
+        english(value) if isinstance(value, Message) else dict(cast("Mapping[str, object]", value))
+    )
 
 
 def decode(kind: type[_Value], value: object, path: str) -> _Value:
@@ -54,7 +95,14 @@ def _refuse(hint: object, value: object, path: str) -> None:
         raise UsageError(f"`{path}`: {refused.message}") from None
     except _NOT_TAKEN:
         _refuse_parts(hint, value, path)
-        raise UsageError(f"`{path}` is {value!r:.40}, not {_words(hint, value)}") from None
+        raise UsageError(
+            _(
+                "`{path}` is {value!r:.40}, not {words}",
+                path=path,
+                value=value,
+                words=_words(hint, value),
+            )
+        ) from None
 
 
 def _refuse_parts(hint: object, value: object, path: str) -> None:
@@ -63,7 +111,7 @@ def _refuse_parts(hint: object, value: object, path: str) -> None:
         return
     for needed in _needed(hint):
         if needed not in parts:
-            raise UsageError(f"`{path}.{needed}` is missing")
+            raise UsageError(_("`{path}.{needed}` is missing", path=path, needed=needed))
     for key, (inner, part) in parts.items():
         _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
 
@@ -123,9 +171,9 @@ def _without_none(hint: object) -> object:
 
 
 _WORDS: Mapping[object, str] = {
-    str: "a text",
-    int: "a whole number from 0",
-    bool: "true or false",
+    str: _("a text"),
+    int: _("a whole number from 0"),
+    bool: _("true or false"),
 }
 
 
@@ -133,7 +181,11 @@ def _words(hint: object, value: object) -> str:
     """What a value of this type is called, where this value is none."""
     kind = _without_none(hint)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return f"one of {', '.join(kind)}"
+        return _("one of {choices}", choices=listing(kind))
     if get_origin(kind) is tuple:
-        return f"a list of {len(get_args(kind))}" if isinstance(value, list) else "a list"
+        return (
+            _("a list of {count}", count=len(get_args(kind)))
+            if isinstance(value, list)
+            else _("a list")
+        )
     return _WORDS.get(kind, "an object")

@@ -11,6 +11,7 @@ from functools import cache
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.workload import SETTINGS
+from zerowiz.words import edited
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")
 
@@ -22,6 +23,10 @@ def spell(text: str) -> str:
         >>> spell("`$micro_batch 0`: `$no_hpz` helps nobody in $HOME")
         '`--micro-batch 0`: `--no-hpz` helps nobody in $HOME'
     """
+    return edited(text, _spelled)
+
+
+def _spelled(text: str) -> str:
     return _NAMED.sub(lambda found: flags().get(found[1], found[0]), text)
 
 

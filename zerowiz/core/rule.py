@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from zerowiz.errors import page_of
+
 
 class Severity(StrEnum):
     """How much a finding matters."""
@@ -34,6 +36,11 @@ class Rule(Struct, frozen=True, kw_only=True):
     """What happens if nobody fixes it."""
     when: str = ""
     """In which cases it is found; the guide of `doctor` lists it."""
+
+    @property
+    def url(self) -> str:
+        """Its place on the page of errors."""
+        return page_of(self.code)
 
 
 class Finding(Struct, frozen=True, kw_only=True):

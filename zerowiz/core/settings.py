@@ -4,21 +4,27 @@ A setting is a field of a typed class, and its row stands in the field's annotat
 the table: options, help, JSON, assumptions and comparison rows are made from it.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import get_args
 
 from msgspec import Struct
 
+from zerowiz.words import N_, _
+
+Change = Mapping[str, int | str | bool]
+"""Settings by the names of their fields, with the plain values that they are to have."""
+
 
 class Panel(StrEnum):
     """The headings under which `--help` lists options."""
 
-    MODEL = "Model"
-    MACHINE = "Machine"
-    JOB = "Training step"
-    CHOICE = "Choice"
-    LENGTH = "Time and cost"
-    OUTPUT = "Output"
+    MODEL = N_("Model")
+    MACHINE = N_("Machine")
+    JOB = N_("Training step")
+    CHOICE = N_("Choice")
+    LENGTH = N_("Time and cost")
+    OUTPUT = N_("Output")
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
@@ -32,6 +38,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """What stands behind the flag in `--help`, where its type does not say enough."""
     short: str | None = None
     """A second spelling of one letter: `-y`."""
+    default: str | None = None
+    """What it is where nobody says it, for `--help`; None: its value in Workload, or nothing."""
     assumed: str | None = None
     """How a plan says that it rests on the default: `micro-batch {value}`; None: it does not."""
     assumed_always: bool = False
@@ -42,6 +50,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """Whether it means something only where the trainer samples completions."""
     shown: str | None = None
     """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
+    least: int = 1
+    """The smallest count that it can be."""
     measurable: bool = True
     """Whether the ranks of `measure` can train with it; else `measure` refuses it."""
 
@@ -81,148 +91,236 @@ def read_row(annotation: object) -> SettingRow:
 
 # The settings that are no part of a training step. Those that are have their row in `Workload`.
 MODEL = SettingRow(
-    flag="--model", help="Folder, hub id, name (llama-3.1-8b) or size (7b)", panel=Panel.MODEL
+    flag="--model",
+    help=_("Folder, hub id, name (llama-3.1-8b) or size (7b)"),
+    panel=Panel.MODEL,
+    value="<model>",
+    default=_("the one that your script names"),
 )
 TRACE = SettingRow(
     flag="--trace/--no-trace",
-    help="Run the model on the meta device to count it exactly",
+    help=_("Run the model on the meta device to count it exactly"),
     panel=Panel.MODEL,
+    default=_("for a family that zerowiz does not know"),
 )
 MACHINE = SettingRow(
     flag="--machine",
-    help="File, spec (4xA100-40GB), instance (p5.48xlarge); of plan: all",
+    help=_("File, spec (4xA100-40GB), instance (p5.48xlarge); in `plan` also all"),
     panel=Panel.MACHINE,
+    value="<machine>",
+    default=_("this one"),
 )
 ACCELERATOR = SettingRow(
-    flag="--accelerator", help="Accelerator that DeepSpeed uses", panel=Panel.MACHINE
+    flag="--accelerator",
+    help=_("Accelerator that DeepSpeed uses"),
+    panel=Panel.MACHINE,
+    default=_("cuda, or what your script or DS_ACCELERATOR says"),
 )
-GPUS = SettingRow(flag="--gpus", help="NVML indices to use: 0,2,3", panel=Panel.MACHINE)
-NODES = SettingRow(flag="--nodes", help="Number of nodes, all alike", panel=Panel.MACHINE)
+GPUS = SettingRow(
+    flag="--gpus",
+    help=_("NVML indices to use: 0,2,3"),
+    panel=Panel.MACHINE,
+    value="<list>",
+    default=_("all that are visible"),
+)
+NODES = SettingRow(
+    flag="--nodes",
+    help=_("Number of nodes, all alike"),
+    panel=Panel.MACHINE,
+    default=_("1, or those of the scheduler's job"),
+)
 GPUS_PER_NODE = SettingRow(
-    flag="--gpus-per-node", help="GPUs (or CPU ranks) per node", panel=Panel.MACHINE
+    flag="--gpus-per-node",
+    help=_("GPUs (or CPU ranks) per node"),
+    panel=Panel.MACHINE,
+    default=_("all GPUs, or 1 CPU rank"),
 )
 HOSTFILE = SettingRow(
-    flag="--hostfile", help="DeepSpeed hostfile: one `host slots=N` per line", panel=Panel.MACHINE
+    flag="--hostfile",
+    help=_("DeepSpeed hostfile: one `host slots=N` per line"),
+    panel=Panel.MACHINE,
 )
 INTERCONNECT = SettingRow(
     flag="--interconnect",
-    help="Links that cannot be detected: nvlink, infiniband:400Gb/s",
+    help=_("Links that cannot be detected: nvlink, infiniband:400Gb/s"),
     panel=Panel.MACHINE,
+    value="<links>",
+    default=_("detected"),
 )
 HOST_MEMORY = SettingRow(
     flag="--host-memory",
-    help="Memory of each node's host: 1TiB, 512GB",
+    help=_("Memory of each node's host: 1TiB, 512GB"),
+    panel=Panel.MACHINE,
+    value="<amount>",
+    default=_("what is available"),
+)
+PROBE_TIMEOUT = SettingRow(
+    flag="--probe-timeout",
+    help=_("Seconds that the NVIDIA driver may take to answer one call"),
+    value="<seconds>",
+    default="30",
     panel=Panel.MACHINE,
 )
 MEMORY_BUDGET = SettingRow(
     flag="--memory-budget",
-    help="Memory per GPU: 30GiB, 24GB, bytes, or a fraction",
+    help=_("Memory per GPU: 30GiB, 24GB, bytes, or a fraction"),
     panel=Panel.MACHINE,
+    value="<amount>",
+    default=_("what is free"),
 )
 GLOBAL_BATCH = SettingRow(
-    flag="--global-batch", help="Sequences per optimizer step, over all GPUs", panel=Panel.JOB
+    flag="--global-batch",
+    help=_("Sequences per optimizer step, over all GPUs"),
+    panel=Panel.JOB,
+    default=_("micro-batch x accumulation x GPUs"),
 )
 OBJECTIVE = SettingRow(
     flag="--objective",
-    help="How to choose: flowchart, fastest or smallest",
+    help=_("How to choose: by the flowchart, the fastest step, or the least memory"),
     panel=Panel.CHOICE,
+    default="flowchart",
 )
-STAGE = SettingRow(flag="--stage", help="ZeRO stage: auto, 0, 1, 2 or 3", panel=Panel.CHOICE)
+STAGE = SettingRow(
+    flag="--stage",
+    help=_("ZeRO stage"),
+    panel=Panel.CHOICE,
+    default="auto",
+)
 OFFLOAD = SettingRow(
-    flag="--offload", help="What may be offloaded to host memory", panel=Panel.CHOICE
+    flag="--offload",
+    help=_("What may be offloaded to host memory"),
+    panel=Panel.CHOICE,
+    default=_("as the flowchart says; none with --stage"),
 )
 NVME_PATH = SettingRow(
-    flag="--nvme-path", help="Offload to this folder on NVMe (stage 3)", panel=Panel.CHOICE
+    flag="--nvme-path",
+    help=_("Offload to this folder on NVMe (stage 3)"),
+    panel=Panel.CHOICE,
 )
 HPZ = SettingRow(
     flag="--hpz/--no-hpz",
-    help="Stage 3: each node keeps a copy of the weights",
+    help=_("Stage 3: each node keeps a copy of the weights"),
     panel=Panel.CHOICE,
+    default=_("where it pays"),
 )
 QUANTIZED_WEIGHTS = SettingRow(
-    flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
+    flag="--quantized-weights", help=_("Stage 3: gather the weights in int8"), panel=Panel.CHOICE
 )
 ALLOW_SLOW = SettingRow(
-    flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
+    flag="--allow-slow", help=_("Allow ZeRO-3 over a slow link"), panel=Panel.CHOICE
 )
 IGNORE_OOM = SettingRow(
     flag="--ignore-oom",
-    help="Ignore earlier out-of-memory errors on this machine",
+    help=_("Ignore earlier out-of-memory errors on this machine"),
     panel=Panel.CHOICE,
 )
 CALIBRATION = SettingRow(
     flag="--calibration/--no-calibration",
-    help="Scale times by what `measure` found on this machine",
+    help=_("Scale times by what `measure` found on this machine"),
     panel=Panel.CHOICE,
+    default="on",
 )
 ACCOUNTING = SettingRow(
     flag="--accounting",
-    help="Count what DeepSpeed allocates, or the rule of thumb",
+    help=_("Count what DeepSpeed allocates, or the rule of thumb"),
     panel=Panel.CHOICE,
+    default="real",
 )
 INTEGRATION = SettingRow(
-    flag="--integration", help="Which library passes the config to DeepSpeed", panel=Panel.CHOICE
+    flag="--integration",
+    help=_("Which library passes the config to DeepSpeed"),
+    panel=Panel.CHOICE,
+    default=_("detected in your script"),
 )
 CONFIG_VIA = SettingRow(
     flag="--config-via",
-    help="How the script gets the config: flag:NAME, env, file:PATH, none",
+    help=_("How the script gets the config: flag:NAME, env, file:PATH, none"),
     panel=Panel.CHOICE,
+    value="<way>",
+    default=_("detected in your script"),
 )
-CONFIG = SettingRow(flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE)
+CONFIG = SettingRow(
+    flag="--config", help=_("Use this DeepSpeed config unchanged"), panel=Panel.CHOICE
+)
 MODULE = SettingRow(
     flag="--module",
     short="-m",
-    help="Run SCRIPT as a module, like `python -m`",
+    help=_("Run SCRIPT as a module, like `python -m`"),
     panel=Panel.CHOICE,
 )
-TOKENS = SettingRow(flag="--tokens", help="Tokens per epoch: 2B, 500M", panel=Panel.LENGTH)
-SEQUENCES = SettingRow(
-    flag="--sequences", help="Sequences per epoch, of --seq-len tokens: 52k", panel=Panel.LENGTH
+TOKENS = SettingRow(
+    flag="--tokens",
+    help=_("Tokens per epoch: 2B, 500M"),
+    panel=Panel.LENGTH,
+    value="<count>",
 )
-EPOCHS = SettingRow(flag="--epochs", help="Number of epochs", panel=Panel.LENGTH)
+SEQUENCES = SettingRow(
+    flag="--sequences",
+    help=_("Sequences per epoch, of --seq-len tokens: 52k"),
+    panel=Panel.LENGTH,
+    value="<count>",
+)
+EPOCHS = SettingRow(
+    flag="--epochs",
+    help=_("Number of epochs"),
+    panel=Panel.LENGTH,
+    default="1",
+)
 PRICE = SettingRow(
     flag="--price",
-    help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
+    help=_("Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file"),
     panel=Panel.LENGTH,
+    value="<price>",
 )
-OUTPUT_DIR = SettingRow(flag="--output-dir", help="Folder for the configs", panel=Panel.OUTPUT)
-YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
+OUTPUT_DIR = SettingRow(
+    flag="--output-dir",
+    help=_("Folder for the configs"),
+    panel=Panel.OUTPUT,
+    default=_("this folder"),
+)
+ISOLATED = SettingRow(
+    flag="--isolated", help=_("Ignore zerowiz.toml, the answers file"), panel=Panel.OUTPUT
+)
+ORIGINS = SettingRow(
+    flag="--origins", help=_("Show where each setting comes from"), panel=Panel.OUTPUT
+)
+YES = SettingRow(flag="--yes", short="-y", help=_("Ask nothing"), panel=Panel.OUTPUT)
 LIMITS = SettingRow(
     flag="--limits",
-    help="Show the largest micro-batch and the longest sequence that fit",
+    help=_("Show the largest micro-batch and the longest sequence that fit"),
     panel=Panel.OUTPUT,
 )
 COMPARE = SettingRow(
     flag="--compare",
-    help="Compare with a plan that differs by these: --compare --machine 8xH100-80GB",
+    help=_("Compare with a plan that differs by these: --compare --machine 8xH100-80GB"),
     value="<options>...",
     panel=Panel.OUTPUT,
 )
 EXPLAIN = SettingRow(
     flag="--explain",
     value="[<strategy>]",
-    help="Show what takes time and memory, of the choice or of a strategy: zero2",
+    help=_("Show what takes time and memory in the chosen strategy, or in another: zero2"),
     panel=Panel.OUTPUT,
 )
 VERBOSE = SettingRow(
     flag="--verbose",
     short="-v",
-    help="Show all that is known of each strategy",
+    help=_("Show more columns for each strategy"),
     panel=Panel.OUTPUT,
 )
 HTML = SettingRow(
     flag="--html",
-    help="Also write a page: pictures, and sliders for other settings",
+    help=_("Also write a page: pictures, and sliders for other settings"),
     panel=Panel.OUTPUT,
 )
-SVG = SettingRow(flag="--svg", help="Also write what is shown as a drawing", panel=Panel.OUTPUT)
-AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)
+SVG = SettingRow(flag="--svg", help=_("Also write the plan as a picture (SVG)"), panel=Panel.OUTPUT)
+AS_JSON = SettingRow(flag="--json", help=_("Print one JSON object on stdout"), panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
-    flag="--dry-run", help="Show what would be done, and do nothing", panel=Panel.OUTPUT
+    flag="--dry-run", help=_("Show what would be done, and do nothing"), panel=Panel.OUTPUT
 )
 FORCE = SettingRow(
-    flag="--force", help="Overwrite files; use what does not fit", panel=Panel.OUTPUT
+    flag="--force", help=_("Overwrite files; use what does not fit"), panel=Panel.OUTPUT
 )
 QUIET = SettingRow(
-    flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
+    flag="--quiet", short="-q", help=_("Show errors and results only"), panel=Panel.OUTPUT
 )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 # No GPU has less than a MiB: a smaller bare number is one that lost its unit.
@@ -25,8 +26,8 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            f"`$memory_budget {text}` is not an amount of memory",
-            "use an amount such as `30GiB` or `24GB`, or a fraction such as `0.5`",
+            _("`$memory_budget {text}` is not an amount of memory", text=text),
+            _("use an amount such as `30GiB` or `24GB`, or a fraction such as `0.5`"),
         )
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
@@ -34,11 +35,14 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     if number >= _SMALLEST_BYTES:
         return int(number)
     if number > 1:
-        raise UsageError(f"`$memory_budget {text}` is {text} bytes", f"did you mean `{text}GiB`?")
+        raise UsageError(
+            _("`$memory_budget {text}` is {text} bytes", text=text),
+            _("did you mean `{text}GiB`?", text=text),
+        )
     if total_bytes is None:
         raise UsageError(
-            f"`$memory_budget {text}` is a fraction, and the total memory is unknown",
-            "use an amount such as `30GiB`",
+            _("`$memory_budget {text}` is a fraction, and the total memory is unknown", text=text),
+            _("use an amount such as `30GiB`"),
         )
     return int(number * total_bytes)
 
@@ -52,8 +56,8 @@ def parse_host_memory(text: str) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or not match[2] or float(match[1]) == 0:
         raise UsageError(
-            f"`$host_memory {text}` is not an amount of memory",
-            "use an amount such as `1TiB` or `512GiB`",
+            _("`$host_memory {text}` is not an amount of memory", text=text),
+            _("use an amount such as `1TiB` or `512GiB`"),
         )
     return _to_bytes(float(match[1]), match[2])
 
@@ -82,8 +86,8 @@ def parse_count(name: str, text: str) -> int:
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:
         raise UsageError(
-            f"`${name} {text}` is not a number",
-            "use a number such as `2B`, `500M`, `52k` or `52000`",
+            _("`${name} {text}` is not a number", name=name, text=text),
+            _("use a number such as `2B`, `500M`, `52k` or `52000`"),
         )
     return count
 
@@ -117,10 +121,14 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
     times, rest = divmod(global_batch, unit)
     if times and not rest:
         return times
-    nearest = " or ".join(str(size * unit) for size in (times, times + 1) if size)
+    nearest = _(" or ").join(str(size * unit) for size in (times, times + 1) if size)
     raise UsageError(
-        f"`$global_batch {global_batch}` is not a multiple of {words}",
-        f"use one of the nearest multiples: {nearest}",
+        _(
+            "`$global_batch {global_batch}` is not a multiple of {words}",
+            global_batch=global_batch,
+            words=words,
+        ),
+        _("use one of the nearest multiples: {nearest}", nearest=nearest),
         *hints,
     )
 
@@ -141,7 +149,17 @@ def solve_accumulation(
     """
     unit = micro_batch * ranks
     others = _nearest_micro_batches(global_batch, micro_batch, ranks) if is_own else ()
-    return divide_batch(global_batch, unit, f"{micro_batch} x {ranks} ranks = {unit}", *others)
+    return divide_batch(
+        global_batch,
+        unit,
+        _(
+            "{micro_batch} x {ranks} ranks = {unit}",
+            micro_batch=micro_batch,
+            ranks=ranks,
+            unit=unit,
+        ),
+        *others,
+    )
 
 
 def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> tuple[str, ...]:
@@ -152,5 +170,5 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     below = largest_part(part, micro_batch)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
-    nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
-    return (f"or use {nearest}",)
+    nearest = _(" or ").join(f"`$micro_batch {size}`" for size in sizes)
+    return (_("or use {nearest}", nearest=nearest),)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from zerowiz.core.settings import Panel, SettingRow, read_rows
 from zerowiz.core.values import Count
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 FP32_BYTES = 4
 HALF_BYTES = 2
@@ -118,6 +119,15 @@ class Reference(StrEnum):
     """They were computed before training."""
 
 
+class Loop(StrEnum):
+    """What takes the steps."""
+
+    ENGINE = "engine"
+    """A plain loop over the engine of `deepspeed.initialize`."""
+    TRAINER = "trainer"
+    """The Trainer of transformers, with its own optimizer."""
+
+
 class Integration(StrEnum):
     """Who hands the config to DeepSpeed."""
 
@@ -144,8 +154,11 @@ def parse_modules(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(
-            f"`$lora_target_modules {text}` is not a list of names",
-            f"use `{ALL_LINEAR}`, or names separated by commas: `q_proj,v_proj`",
+            _("`$lora_target_modules {text}` is not a list of names", text=text),
+            _(
+                "use `{all_linear}`, or names separated by commas: `q_proj,v_proj`",
+                all_linear=ALL_LINEAR,
+            ),
         )
     return tuple(dict.fromkeys(names))
 
@@ -157,9 +170,9 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--micro-batch",
-            help="Sequences per GPU in one forward pass",
+            help=_("Sequences per GPU in one forward pass"),
             panel=Panel.JOB,
-            assumed="micro-batch {value}",
+            assumed=_("micro-batch {value}"),
             assumed_always=True,
         ),
     ] = 1
@@ -168,9 +181,9 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--seq-len",
-            help="Tokens per sequence",
+            help=_("Tokens per sequence"),
             panel=Panel.JOB,
-            assumed="{value} tokens per sequence",
+            assumed=_("{value} tokens per sequence"),
             assumed_always=True,
         ),
     ] = 2048
@@ -178,9 +191,9 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--grad-accum",
-            help="Micro-steps per optimizer step",
+            help=_("Micro-steps per optimizer step"),
             panel=Panel.JOB,
-            assumed="accumulation {value}",
+            assumed=_("accumulation {value}"),
         ),
     ] = 1
     """Micro-steps per optimizer step."""
@@ -188,7 +201,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         Precision,
         SettingRow(
             flag="--precision",
-            help="Weights and gradients",
+            help=_("Weights and gradients"),
+            default=_("your script's, else bf16 if the hardware supports it"),
             panel=Panel.JOB,
             assumed="{value}",
             assumed_always=True,
@@ -198,9 +212,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         Precision | None,
         SettingRow(
             flag="--torch-autocast",
-            help="Compute in bf16 or fp16, weights in fp32",
+            help=_("Compute in bf16 or fp16, weights in fp32"),
+            default="off",
             panel=Panel.JOB,
-            shown="{value} autocast",
+            shown=_("{value} autocast"),
         ),
     ] = None
     """The 16-bit format that forward computes in where the weights stay fp32."""
@@ -208,7 +223,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Optimizer,
         SettingRow(
             flag="--optimizer",
-            help="Optimizer",
+            help=_("Optimizer; its states take memory"),
             panel=Panel.JOB,
             assumed="{value}",
         ),
@@ -219,7 +234,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         StateDtype,
         SettingRow(
             flag="--optimizer-state-dtype",
-            help="Precision of master weights and Adam moments",
+            help=_("Precision of master weights and Adam moments"),
             panel=Panel.JOB,
         ),
     ] = StateDtype.FP32
@@ -227,18 +242,18 @@ class Workload(Struct, frozen=True, kw_only=True):
         Method,
         SettingRow(
             flag="--method",
-            help="What trains: full, lora or qlora",
+            help=_("What trains: all parameters, or adapters"),
             panel=Panel.MODEL,
-            assumed="every parameter trains",
+            assumed=_("every parameter trains"),
         ),
     ] = Method.FULL
     lora_rank: Annotated[
         Count,
         SettingRow(
             flag="--lora-rank",
-            help="LoRA rank",
+            help=_("Rank of the adapters"),
             panel=Panel.MODEL,
-            assumed="adapters of rank {value}",
+            assumed=_("adapters of rank {value}"),
             of_adapters=True,
         ),
     ] = 16
@@ -246,9 +261,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         SettingRow(
             flag="--lora-target-modules",
-            help="LoRA targets: all-linear, or q_proj,v_proj",
+            help=_("Layers with adapters: all-linear, or q_proj,v_proj"),
+            value="<names>",
             panel=Panel.MODEL,
-            assumed="adapters on {value}",
+            assumed=_("adapters on {value}"),
             of_adapters=True,
         ),
     ] = ()
@@ -257,22 +273,22 @@ class Workload(Struct, frozen=True, kw_only=True):
         bool,
         SettingRow(
             flag="--gradient-checkpointing/--no-gradient-checkpointing",
-            help="Recompute activations in backward",
+            help=_("Recompute activations in backward"),
             panel=Panel.JOB,
-            assumed="no gradient checkpointing",
+            assumed=_("no gradient checkpointing"),
             assumed_always=True,
         ),
     ] = False
     attention: Annotated[
-        Attention, SettingRow(flag="--attention", help="Attention kernel", panel=Panel.JOB)
+        Attention, SettingRow(flag="--attention", help=_("Attention kernel"), panel=Panel.JOB)
     ] = Attention.SDPA
     loss: Annotated[
         Loss,
         SettingRow(
             flag="--loss",
-            help="Loss kernel: how logits become a loss",
+            help=_("How logits become a loss"),
             panel=Panel.JOB,
-            shown="{value} loss",
+            shown=_("{value} loss"),
         ),
     ] = Loss.PLAIN
     transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
@@ -283,7 +299,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         bool,
         SettingRow(
             flag="--packing/--no-packing",
-            help="Pack all sequences of a micro-batch into one row",
+            help=_("Pack all sequences of a micro-batch into one row"),
             panel=Panel.JOB,
             shown="packed",
         ),
@@ -293,7 +309,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Trainer,
         SettingRow(
             flag="--trainer",
-            help="Trainer, by TRL's names",
+            help=_("Trainer, by TRL's names"),
             panel=Panel.JOB,
             shown="{value}",
             measurable=False,
@@ -303,10 +319,11 @@ class Workload(Struct, frozen=True, kw_only=True):
         Reference | None,
         SettingRow(
             flag="--reference",
-            help="Reference model of DPO, KTO, GRPO, ...: copy, none, precomputed",
+            help=_("Reference model of DPO, KTO, GRPO, ..."),
+            default=_("your script's, else that of its trainer"),
             panel=Panel.JOB,
-            assumed="reference {value}",
-            shown="reference {value}",
+            assumed=_("reference {value}"),
+            shown=_("reference {value}"),
             measurable=False,
         ),
     ] = None
@@ -315,11 +332,11 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--completion-tokens",
-            help="Most tokens generated per sequence (GRPO, RLOO, PPO)",
+            help=_("Most tokens generated per sequence (GRPO, RLOO, PPO)"),
             panel=Panel.JOB,
-            assumed="{value} tokens generated",
+            assumed=_("{value} tokens generated"),
             assumed_always=True,
-            shown="{value} tokens generated",
+            shown=_("{value} tokens generated"),
             measurable=False,
             of_generation=True,
         ),
@@ -329,9 +346,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count | None,
         SettingRow(
             flag="--generation-batch",
-            help="Completions per GPU generated at once (GRPO, RLOO, PPO)",
+            help=_("Completions per GPU generated at once (GRPO, RLOO, PPO)"),
+            default=_("your script's, else those of all micro-steps"),
             panel=Panel.JOB,
-            shown="{value} generated at a time",
+            shown=_("{value} generated at a time"),
             measurable=False,
             of_generation=True,
         ),
@@ -341,10 +359,11 @@ class Workload(Struct, frozen=True, kw_only=True):
         float | None,
         SettingRow(
             flag="--vllm-memory-fraction",
-            help="Fraction of each GPU for a vLLM on it; 0: vLLM has its own GPUs",
+            help=_("Fraction of each GPU for a vLLM on it; 0: vLLM has its own GPUs"),
+            default=_("your script's, else no vLLM"),
             panel=Panel.JOB,
-            assumed="vLLM in {value} of each GPU",
-            shown="vLLM in {value} of each GPU",
+            assumed=_("vLLM in {value} of each GPU"),
+            shown=_("vLLM in {value} of each GPU"),
             measurable=False,
             of_generation=True,
         ),
@@ -354,14 +373,27 @@ class Workload(Struct, frozen=True, kw_only=True):
         bool,
         SettingRow(
             flag="--vllm-sleeps/--no-vllm-sleeps",
-            help="vLLM frees its memory during training steps (sleep mode)",
+            help=_("vLLM frees its memory during training steps (sleep mode)"),
             panel=Panel.JOB,
-            shown="vLLM asleep while it trains",
+            shown=_("vLLM asleep while it trains"),
             measurable=False,
             of_generation=True,
         ),
     ] = False
     """`vllm_enable_sleep_mode` of trl."""
+    eval_batch: Annotated[
+        Count,
+        SettingRow(
+            flag="--eval-batch",
+            help=_("Sequences that a GPU evaluates at a time; 0: no evaluation"),
+            default=_("your script's, else no evaluation"),
+            panel=Panel.JOB,
+            shown=_("{value} evaluated at a time"),
+            least=0,
+            measurable=False,
+        ),
+    ] = 0
+    """As long as those that train (transformers, `per_device_eval_batch_size`); 0: none are."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
@@ -376,55 +408,80 @@ class Workload(Struct, frozen=True, kw_only=True):
             ("generation_batch", self.resolved_generation_batch),
         ):
             if count < 1:
-                raise UsageError(f"`${name}` must be at least 1, not {count}")
+                raise UsageError(
+                    _("`${name}` must be at least 1, not {count}", name=name, count=count)
+                )
         if self.torch_autocast is Precision.FP32:
             raise UsageError(
-                "`$torch_autocast fp32` does not exist: autocast computes in 16 bits",
-                "use bf16 or fp16",
+                _("`$torch_autocast fp32` does not exist: autocast computes in 16 bits"),
+                _("use bf16 or fp16"),
             )
         if self.torch_autocast is not None and self.precision is not Precision.FP32:
             raise UsageError(
-                f"`$torch_autocast {self.torch_autocast}` keeps the weights in fp32, but"
-                f" `$precision {self.precision}` does not",
-                "remove one of the two: `$precision` alone casts the weights too",
+                _(
+                    "`$torch_autocast {torch_autocast}` keeps the weights in fp32, but "
+                    "`$precision {precision}` does not",
+                    torch_autocast=self.torch_autocast,
+                    precision=self.precision,
+                ),
+                _("remove one of the two: `$precision` alone casts the weights too"),
             )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
-                f"`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{self.precision}`",
-                "DeepSpeed supports bf16 states only with bf16 weights",
+                _(
+                    "`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{precision}`",
+                    precision=self.precision,
+                ),
+                _("DeepSpeed supports bf16 states only with bf16 weights"),
             )
         self._check_trainer()
 
     def _check_trainer(self) -> None:
         """Refuse what the trainer does not have."""
+        if self.eval_batch and self.trainer.generates:
+            raise UsageError(
+                _(
+                    "`$eval_batch {eval_batch}`: the evaluation of `$trainer {trainer}` is not "
+                    "counted",
+                    eval_batch=self.eval_batch,
+                    trainer=self.trainer,
+                ),
+                _("remove `$eval_batch {eval_batch}`", eval_batch=self.eval_batch),
+            )
         if self.reference not in {None, Reference.NONE} and not self.trainer.compares:
             raise UsageError(
-                f"`$trainer {self.trainer}` has no reference",
-                f"remove `$reference {self.reference}`",
+                _("`$trainer {trainer}` has no reference", trainer=self.trainer),
+                _("remove `$reference {reference}`", reference=self.reference),
             )
         if self.reference is Reference.PRECOMPUTED and self.trainer.generates:
             raise UsageError(
-                f"`$trainer {self.trainer}` trains on completions that it generates, so it cannot"
-                " precompute its reference",
-                f"remove `$reference {self.reference}`",
+                _(
+                    "`$trainer {trainer}` trains on completions that it generates, so it "
+                    "cannot precompute its reference",
+                    trainer=self.trainer,
+                ),
+                _("remove `$reference {reference}`", reference=self.reference),
             )
         fraction = self.vllm_memory_fraction
         if fraction is None:
             if self.vllm_sleeps:
                 raise UsageError(
-                    "`$vllm_sleeps` needs a vLLM on the same GPUs",
-                    "set its share of each GPU, such as `$vllm_memory_fraction 0.3`",
+                    _("`$vllm_sleeps` needs a vLLM on the same GPUs"),
+                    _("set its share of each GPU, such as `$vllm_memory_fraction 0.3`"),
                 )
             return
         if not 0 <= fraction <= 1:
             raise UsageError(
-                f"`$vllm_memory_fraction {fraction}` is not a fraction of a GPU's memory",
-                "use a number from 0 to 1, such as `$vllm_memory_fraction 0.3`",
+                _(
+                    "`$vllm_memory_fraction {fraction}` is not a fraction of a GPU's memory",
+                    fraction=fraction,
+                ),
+                _("use a number from 0 to 1, such as `$vllm_memory_fraction 0.3`"),
             )
         if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
             raise UsageError(
-                f"`$trainer {self.trainer}` does not generate with vLLM",
-                f"remove `$vllm_memory_fraction {fraction}`",
+                _("`$trainer {trainer}` does not generate with vLLM", trainer=self.trainer),
+                _("remove `$vllm_memory_fraction {fraction}`", fraction=fraction),
             )
 
     @property
@@ -450,6 +507,15 @@ class Workload(Struct, frozen=True, kw_only=True):
         adapted = self.method is not Method.FULL
         compared = self.trainer in {Trainer.DPO, Trainer.KTO}
         return adapted and compared and self.resolved_reference is Reference.NONE
+
+    @property
+    def resolved_zero_init(self) -> bool:
+        """Whether stage 3 builds the model in shards: one in 4 bits is always built whole.
+
+        Source:
+            transformers, modeling_utils.py, get_init_context; measured: m1-021.
+        """
+        return self.zero_init and self.method is not Method.QLORA
 
     @property
     def resolved_generation_batch(self) -> int:

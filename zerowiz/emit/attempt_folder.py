@@ -2,12 +2,15 @@
 
 `worker/rank.py` is the other side of every file here (`tests/worker/test_contract.py` holds the two
 together). On several nodes the folder is shared, or each node has its own.
+
+A disk may have no room for a file, and a folder may vanish while its job runs. So the ranks of the
+supervisor's host report to its memory too: a file without a name, which they open in `/proc`.
 """
 
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
 """Environment variable: the PID namespace of the supervisor, of `read_pid_namespace`."""
 GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
 """Environment variable: seconds from a request to end until a rank is killed."""
+MEMORY_VARIABLE = "ZEROWIZ_REPORTS"
+"""Environment variable: the path of the memory to which ranks of the supervisor's host report."""
 
 MEASURED_FOLDER = "measured"
 """What the ranks have measured of their steps, a file for each (`worker/measured_script.py`)."""
@@ -70,27 +75,48 @@ def read_measured(folder: Path) -> dict[int, Mapping[str, object]]:
 
 
 class AttemptFolder:
-    """What is known of the ranks. Each file is written whole, so it is read once."""
+    """What is known of the ranks. Each file is written whole, so it is read once.
+
+    Args:
+        path: Of the folder, which need not be there.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._memory: int | None = None
+        self._memory_read = 0
         self.ranks: dict[int, RankProcess] = {}
         self.ends: dict[int, RankEnd] = {}
         self.has_ordered_end = False
 
     def read_new(self) -> None:
-        """Read the files that were not there at the last call."""
+        """Read the reports and the files that were not there at the last call."""
+        for content in self._read_memory():
+            seen = self.ends if "status" in content else self.ranks
+            if content["rank"] not in seen:
+                self._take(content)
         with suppress(OSError):
             for path in self.path.glob("rank-*.json"):
                 number, _, kind = path.name.removeprefix("rank-").partition(".")
                 seen = self.ends if kind == "end.json" else self.ranks
-                if int(number) not in seen and (content := _read(path)) is not None:
-                    self._take(path, kind, content)
+                if int(number) not in seen and (written := _read(path)) is not None:
+                    self._take(written)
 
-    def _take(self, path: Path, kind: str, content: dict[str, Any]) -> None:
+    def _read_memory(self) -> Iterator[dict[str, Any]]:
+        """What was reported to the memory since the last call, a line for each report."""
+        if self._memory is None:
+            return
+        length = os.fstat(self._memory).st_size - self._memory_read
+        *lines, _ = os.pread(self._memory, length, self._memory_read).split(b"\n")
+        for line in lines:
+            self._memory_read += len(line) + 1
+            with suppress(ValueError):
+                yield json.loads(line)
+
+    def _take(self, content: dict[str, Any]) -> None:
         rank = content["rank"]
-        if kind == "end.json":
-            self.ends[rank] = parse_end(content, str(path.with_name(f"rank-{rank}.log")))
+        if "status" in content:
+            self.ends[rank] = parse_end(content, str(self.path / f"rank-{rank}.log"))
         else:
             self.ranks[rank] = RankProcess(
                 rank=rank,
@@ -101,10 +127,21 @@ class AttemptFolder:
             )
 
     def create(self) -> None:
-        """Make the folder and an empty file of orders, before the job starts."""
+        """Make the folder, an empty file of orders, and the memory, before the job starts."""
+        self._memory = os.memfd_create("zerowiz-reports")
         with suppress(OSError):
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / ORDERS_FILE).touch()
+
+    def close(self) -> None:
+        """Let go of the memory; what was read of it stays."""
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    def memory_env(self) -> dict[str, str]:
+        """The variable that tells the ranks of this host where they report, once it is created."""
+        return {MEMORY_VARIABLE: f"/proc/{os.getpid()}/fd/{self._memory}"}
 
     def append_order(self, order: str) -> bool:
         """Leave an order for the rank supervisors; whether it could be written.

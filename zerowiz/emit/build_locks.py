@@ -4,6 +4,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
+from zerowiz.words import _
 
 
 def remove_lock(lock: Lock) -> bool:
@@ -23,7 +24,11 @@ def remove_lock(lock: Lock) -> bool:
         return False
     except OSError as error:
         raise PreflightError(
-            f"cannot remove `{path}`, which a dead rank left behind: {error.strerror}",
+            _(
+                "cannot remove `{path}`, which a dead rank left behind: {strerror}",
+                path=path,
+                strerror=error.strerror,
+            ),
             f"rm {path}",
         ) from error
     return True

@@ -10,17 +10,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.launch.provenance import is_plan_path
+from zerowiz.core.launch.provenance import (
+    is_config_of_plan,
+    is_plan_path,
+    is_unchanged_plan,
+    plan_path,
+)
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
+from zerowiz.words import _
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
 # wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is
-# zerowiz's own as long as its marker exists.
+# zerowiz's own as long as its marker exists. Where there is none, as in a fresh clone, the hashes
+# in the plan file say the same.
 RECORDS = ".zerowiz"
 
 # Of an existing file no more than this is read: zerowiz writes none as large. A plan takes some
 # 45 kB, the largest recording in tests/machines 0.1 MB.
 _LARGEST_BYTES = 16_000_000
+
+
+_OTHER_PLACE = _(
+    "choose another folder with `--output-dir DIR`, or another file with `--save FILE`"
+)
 
 
 def _marker(path: Path, content: bytes) -> Path:
@@ -30,8 +42,8 @@ def _marker(path: Path, content: bytes) -> Path:
 def _cannot_write(path: Path, error: OSError) -> ZerowizError:
     reason = error.strerror or str(error)
     return ZerowizError(
-        f"cannot write `{path}`: {reason.lower()}",
-        "choose another folder with `--output-dir DIR`, or another file with `--save FILE`",
+        _("cannot write `{path}`: {reason}", path=path, reason=reason.lower()),
+        _OTHER_PLACE,
     )
 
 
@@ -50,17 +62,59 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
 
 def _find_loss(file: PlannedFile) -> LostEdit | None:
     path = Path(file.path)
+    there = _read_there(path)
+    if there is None or there == file.content or _marker(path, there).exists():
+        return None
+    # A job that replaces the plan file leaves the marker first: it is looked for once more.
+    if _is_of_plan(path, there) or _marker(path, there).exists():
+        return None
+    return LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of)
+
+
+def _read_there(path: Path) -> bytes | None:
+    """What is in an existing file, or the beginning of a huge one; None where there is none."""
     _refuse_special(path)
     try:
         with path.open("rb") as stream:
-            there = stream.read(_LARGEST_BYTES + 1)
+            return stream.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _cannot_write(path, error) from None
-    if there == file.text.encode() or _marker(path, there).exists():
-        return None
-    return LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of)
+
+
+def _is_of_plan(path: Path, there: bytes) -> bool:
+    """Whether this is a config or a plan file as zerowiz wrote it, by the hashes in the latter."""
+    if is_plan_path(path.name):
+        return is_unchanged_plan(there)
+    plan = Path(plan_path(str(path)))
+    try:
+        noted = plan.read_bytes() if plan.is_file() else b""
+    except OSError:
+        return False
+    return is_config_of_plan(path.name, there, noted)
+
+
+def _mark_known(file: PlannedFile) -> None:
+    """Leave a marker of what a plan file says of this one: the next plan file says it no more.
+
+    Raises:
+        ZerowizError: The folder cannot be written.
+    """
+    path = Path(file.path)
+    there = None if file.own_folder else _read_there(path)
+    if there is None or _marker(path, there).exists() or not _is_of_plan(path, there):
+        return
+    try:
+        _touch_marker(path, there)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _touch_marker(path: Path, content: bytes) -> None:
+    marker = _marker(path, content)
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
 
 
 def write_whole(link: Path, content: bytes, mode: int | None = None) -> None:
@@ -108,13 +162,17 @@ def replace_file(path: Path, text: str) -> None:
         ZerowizError: Its folder cannot be written.
     """
     try:
-        write_whole(path, text.encode())
+        write_whole(path, os.fsencode(text))
     except OSError as error:
         raise _cannot_write(path, error) from error
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads: it may hold a person's secrets."""
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads: it may hold a person's secrets.
+
+    Raises:
+        ZerowizError: Its folder cannot be written.
+    """
     try:
         write_whole(path, content, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
@@ -129,10 +187,12 @@ def rewrite_file(path: Path, text: str) -> None:
     """
     _refuse_special(path)
     try:
-        write_whole(path, text.encode(), _mode(path))
+        write_whole(path, os.fsencode(text), _mode(path))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ZerowizError(f"cannot write `{path}`: {reason.lower()}") from error
+        raise ZerowizError(
+            _("cannot write `{path}`: {reason}", path=path, reason=reason.lower())
+        ) from error
 
 
 def _refuse_special(path: Path) -> None:
@@ -142,7 +202,9 @@ def _refuse_special(path: Path) -> None:
     except OSError:
         return  # a path whose status cannot be read is refused where it is written
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ZerowizError(f"cannot write `{path}`: it is not a regular file")
+        raise ZerowizError(
+            _("cannot write `{path}`: it is not a regular file", path=path), _OTHER_PLACE
+        )
 
 
 def _refuse_folder(path: Path) -> None:
@@ -171,29 +233,33 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
 
 
 def _refusal(losses: Sequence[LostEdit]) -> str:
-    names = " and ".join(f"`{loss.path}`" for loss in losses)
+    names = _(" and ").join(f"`{loss.path}`" for loss in losses)
     if len(losses) == 1:
-        return (
-            f"{names} exists and was not written by zerowiz, or was changed since; it stays"
-            " unchanged"
+        return _(
+            "{names} exists and was not written by zerowiz, or was changed since; it "
+            "stays unchanged",
+            names=names,
         )
-    return (
-        f"{names} exist and were not written by zerowiz, or were changed since; they stay unchanged"
+    return _(
+        "{names} exist and were not written by zerowiz, or were changed since; they stay unchanged",
+        names=names,
     )
 
 
 def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
-    yield f"overwrite {'it' if len(losses) == 1 else 'them'} with `--force`"
+    yield (
+        _("overwrite it with `--force`") if len(losses) == 1 else _("overwrite them with `--force`")
+    )
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:
         if is_plan_path(path):
-            yield f"no run reads `{path}`: move it away, and zerowiz writes a new one"
+            yield _("no run reads `{path}`: move it away, and zerowiz writes a new one", path=path)
         else:
-            yield f"launch with it unchanged: `--config {path}`"
+            yield _("launch with it unchanged: `--config {path}`", path=path)
     for own in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
-        yield f"it is a copy of `{own}`: make lasting changes there"
+        yield _("it is a copy of `{own}`: make lasting changes there", own=own)
     if configs or any(loss.copy_of is not None for loss in losses):
-        yield "choose another folder with `--output-dir DIR`"
+        yield _("choose another folder with `--output-dir DIR`")
 
 
 def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
@@ -205,6 +271,8 @@ def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
     """
     refuse_loss(*files, force=force)
     for file in files:
+        _mark_known(file)
+    for file in files:
         write_file(file, force=force)
 
 
@@ -215,15 +283,13 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         HandEditedError: The file was changed by hand, and `force` is off.
         ZerowizError: Its folder cannot be written.
     """
-    path, content = Path(file.path), file.text.encode()
+    path, content = Path(file.path), file.content
     if file.own_folder:
-        _write_private(path, content)
+        write_private(path, content)
         return
     refuse_loss(file, force=force)
-    marker = _marker(path, content)
     try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        _touch_marker(path, content)
         write_whole(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
     except OSError as error:
         raise _cannot_write(path, error) from error

@@ -52,6 +52,7 @@ class SupervisedJob:
 
     Args:
         watch: What is supervised.
+        folder: Of the attempt, created.
         launcher: The process of DeepSpeed's launcher.
         inbox: A descriptor on which the numbers of signals arrive.
         job_variable: As in `find_job`.
@@ -61,6 +62,7 @@ class SupervisedJob:
     def __init__(
         self,
         watch: Watch,
+        folder: AttemptFolder,
         launcher: "subprocess.Popen[bytes]",
         inbox: int,
         job_variable: str,
@@ -72,7 +74,7 @@ class SupervisedJob:
         self.job_variable = job_variable
         self.unrelated = unrelated
         self.pid_namespace = read_pid_namespace()
-        self.folder = AttemptFolder(watch.folder)
+        self.folder = folder
         self.connections = Connections(launcher.pid, watch.hosts, watch.ranks)
         self.refresh_at = 0.0
         self.stopped_by: int | None = None

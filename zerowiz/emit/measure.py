@@ -21,6 +21,7 @@ from msgspec import Struct
 from zerowiz.core.measure.row import TrialEnd
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.words import _
 
 # The ranks are started by the name of their module: no room imports worker.
 WORKER_MODULE = "zerowiz.worker"
@@ -77,7 +78,10 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(f"{line}\n")
     except OSError as error:
-        raise ZerowizError(f"cannot write `{path}`: {error.strerror}") from error
+        raise ZerowizError(
+            _("cannot write `{path}`: {strerror}", path=path, strerror=error.strerror),
+            _("choose another file with `--output FILE`"),
+        ) from error
 
 
 def tail(path: Path, lines: int = _TAIL_LINES) -> str:
@@ -155,8 +159,12 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
 def _ending_job(
     process: subprocess.Popen[bytes], folder: Path, unrelated: frozenset[int]
 ) -> Iterator[None]:
-    """End every process of the job when this block ends, also by a signal that asks for an end."""
-    before = {each: signal.signal(each, _interrupt) for each in ENDING_SIGNALS}
+    """End every process of the job when this block ends, also by a signal that asks for an end.
+
+    A signal that was ignored before, as `nohup` does it, stays ignored.
+    """
+    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, _interrupt) for each in caught}
     try:
         yield
     finally:
@@ -195,7 +203,10 @@ def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess
                 start_new_session=True,
             )
     except OSError as error:
-        raise PreflightError(f"cannot start `{argv[0]}`: {error.strerror}") from error
+        raise PreflightError(
+            _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error
 
 
 def _follow(
@@ -246,8 +257,8 @@ def run_batch(
 
 def _raise_failed_start(process: subprocess.Popen[bytes], folder: Path) -> NoReturn:
     status = process.poll()
-    how = "at the deadline" if not status else f"with status {status}"
+    how = _("at the deadline") if not status else _("with status {status}", status=status)
     raise ZerowizError(
-        f"the ranks ended {how}, before the first case began",
+        _("the ranks ended {how}, before the first case began", how=how),
         *(line for line in tail(folder / "launcher.log").splitlines() if line.strip()),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.files import write_whole
 from zerowiz.errors import ZerowizError
+from zerowiz.words import _
 
 
 def refuse_other_files(files: Sequence[PlannedFile]) -> None:
@@ -27,11 +28,17 @@ def _missing(files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
             yield file
             continue
         except OSError as error:
-            raise ZerowizError(f"`{file.path}` cannot be read: {_reason(error)}") from error
-        if there != file.text.encode():
             raise ZerowizError(
-                f"`{file.path}` is here already and is another file; it stays as it is",
-                "run `zerowiz init` in an empty folder",
+                _("`{path}` cannot be read: {reason}", path=file.path, reason=_reason(error)),
+                _("use another folder"),
+            ) from error
+        if there != file.content:
+            raise ZerowizError(
+                _(
+                    "`{path}` already exists with other content; zerowiz does not change it",
+                    path=file.path,
+                ),
+                _("use an empty folder"),
             )
 
 
@@ -57,11 +64,11 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
 def _add(file: PlannedFile) -> None:
     path = Path(file.path)
     try:
-        _add_whole(path, file.text.encode())
+        _add_whole(path, file.content)
     except OSError as error:
         raise ZerowizError(
-            f"cannot write `{file.path}`: {_reason(error)}",
-            "run `zerowiz init` in a folder that you can write to",
+            _("cannot write `{path}`: {reason}", path=file.path, reason=_reason(error)),
+            _("use a folder that you can write to"),
         ) from error
 
 
@@ -87,7 +94,7 @@ def remove_added(files: Sequence[PlannedFile]) -> tuple[str, ...]:
     for file in files:
         path = Path(file.path)
         with suppress(OSError):
-            if path.read_bytes() == file.text.encode():
+            if path.read_bytes() == file.content:
                 path.unlink()
                 _remove_empty(path.parent)
             else:

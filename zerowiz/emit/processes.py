@@ -116,7 +116,7 @@ def find_job(
     """
     stats = _read_stats()
     here, not_the_jobs = os.getpid(), {os.getpid(), *unrelated}
-    wanted = job_variable.encode()
+    wanted = os.fsencode(job_variable)  # a folder may have any name
     found = {
         pid
         for pid, stat in stats.items()

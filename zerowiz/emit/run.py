@@ -8,6 +8,7 @@ from typing import NoReturn
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.emit.files import write_files
 from zerowiz.errors import PreflightError
+from zerowiz.words import _
 
 
 def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False) -> NoReturn:
@@ -20,8 +21,11 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     write_files(plan.files, force=force)
     sys.stdout.flush()
     sys.stderr.flush()
-    program, *_ = plan.argv
+    program, *_rest = plan.argv
     try:
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
-        raise PreflightError(f"cannot start `{program}`: {error.strerror}") from error
+        raise PreflightError(
+            _("cannot start `{program}`: {strerror}", program=program, strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error

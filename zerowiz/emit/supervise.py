@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.emit.attempt_folder import (
@@ -23,6 +23,7 @@ from zerowiz.emit.processes import (
 )
 from zerowiz.emit.watchdog import watchdog
 from zerowiz.errors import PreflightError
+from zerowiz.words import _
 
 __all__ = ["Watch", "supervise", "watched_env"]
 
@@ -54,13 +55,18 @@ def supervise(
         PreflightError: The command could not be started.
     """
     adopt_orphans()
-    AttemptFolder(watch.folder).create()
+    folder = AttemptFolder(watch.folder)
+    folder.create()
     job_variable = f"{ATTEMPT_VARIABLE}={watch.folder}"
-    with _signals() as inbox, watchdog(job_variable, watch.folder, watch.grace_s) as pipe:
+    with (
+        closing(folder),
+        _signals() as inbox,
+        watchdog(job_variable, folder, watch.grace_s) as pipe,
+    ):
         unrelated = read_children(os.getpid())
-        launcher = _start(argv, {**environ, **watched_env(watch)})
+        launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()})
         pipe.send_launcher(launcher.pid)
-        job = SupervisedJob(watch, launcher, inbox, job_variable, unrelated)
+        job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated)
         try:
             for number in received:
                 os.kill(os.getpid(), number)
@@ -122,4 +128,7 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
             preexec_fn=_ignore_user_signals,  # noqa: PLW1509 - this process has no other thread
         )
     except OSError as error:
-        raise PreflightError(f"cannot start `{argv[0]}`: {error.strerror}") from error
+        raise PreflightError(
+            _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error

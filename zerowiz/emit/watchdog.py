@@ -5,13 +5,12 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NoReturn
 
 from msgspec import Struct
 
 from zerowiz.emit.attempt_folder import AttemptFolder
-from zerowiz.emit.processes import FORWARDED_SIGNALS, PATIENCE_S, end_job, read_pid_namespace
+from zerowiz.emit.processes import FORWARDED_SIGNALS, PATIENCE_S, end_job, read_pid_namespace, send
 
 _POLL_S = 0.1
 _JOB_HAS_ENDED = b"."
@@ -33,12 +32,12 @@ class WatchdogPipe(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def watchdog(job_variable: str, folder: Path, grace_s: float) -> Iterator[WatchdogPipe]:
+def watchdog(job_variable: str, folder: AttemptFolder, grace_s: float) -> Iterator[WatchdogPipe]:
     """Run a watchdog for as long as the block runs; it outlives this process if that is killed.
 
     Args:
         job_variable: As in `find_job`.
-        folder: The folder of the attempt.
+        folder: Of the attempt, created.
         grace_s: How long the ranks have to save and end before they are killed, in seconds.
     """
     reader, writer = os.pipe()
@@ -56,7 +55,7 @@ def watchdog(job_variable: str, folder: Path, grace_s: float) -> Iterator[Watchd
         os.waitpid(pid, 0)
 
 
-def _run(reader: int, job_variable: str, folder: Path, grace_s: float) -> NoReturn:
+def _run(reader: int, job_variable: str, folder: AttemptFolder, grace_s: float) -> NoReturn:
     """Wait for the end of the parent, and end its job unless the parent has done so."""
     try:
         os.setsid()
@@ -72,12 +71,16 @@ def _run(reader: int, job_variable: str, folder: Path, grace_s: float) -> NoRetu
         os._exit(0)
 
 
-def _end(launcher: int | None, job_variable: str, path: Path, grace_s: float) -> None:
+def _end(launcher: int | None, job_variable: str, folder: AttemptFolder, grace_s: float) -> None:
     """Give the ranks the grace period, then end every process of the job."""
-    folder, pid_namespace = AttemptFolder(path), read_pid_namespace()
-    folder.order_end()
-    until = time.monotonic() + grace_s
+    pid_namespace = read_pid_namespace()
     folder.read_new()
+    folder.order_end()
+    if not folder.has_ordered_end:  # the folder is gone: no rank supervisor hears of it
+        for rank in folder.ranks.values():
+            if rank.pid_namespace == pid_namespace:
+                send(rank.process, signal.SIGTERM)
+    until = time.monotonic() + grace_s
     while any(rank.runs_in(pid_namespace) for rank in folder.ranks.values()):
         if time.monotonic() > until:
             break

@@ -1,20 +1,22 @@
 """Find what lies near: training scripts, model folders, models in the cache of the Hub."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
+from zerowiz.core.codec import parse_json
 from zerowiz.core.script import ScriptFacts
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.model.hf import cached_models
+from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script import read_script
+from zerowiz.words import _
 
 # What a script that trains with one of the libraries names somewhere.
 _TRAINS = re.compile(rb"\bTrainer\b|Trainer\(|TrainingArguments|deepspeed|Accelerator\(")
-# A folder of a dataset or of a site holds more, and no training script is that long.
-_MOST_FILES, _LONGEST_BYTES, _MOST_READ = 200, 2**20, 12
+# A folder of a dataset or of a site holds more.
+_MOST_FILES, _MOST_READ = 200, 12
 
 
 def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
@@ -36,8 +38,7 @@ def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
 def _may_train(path: Path) -> bool:
     """Whether it is worth while to parse a file, which takes some milliseconds."""
     try:
-        is_short = path.stat().st_size <= _LONGEST_BYTES
-        return is_short and _TRAINS.search(path.read_bytes()) is not None
+        return path.is_file() and _TRAINS.search(read_named(path, LONGEST_SCRIPT_BYTES)) is not None
     except OSError:
         return False
 
@@ -54,8 +55,8 @@ def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, st
     """
     configs = chain(folder.glob("*/config.json"), folder.glob("*/*/config.json"))
     here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
-    folders = ((str(path), "folder here") for path in here)
-    cached = ((name, "in the cache of the Hub") for name in cached_models(environ))
+    folders = ((str(path), _("folder here")) for path in here)
+    cached = ((name, _("in the cache of the Hub")) for name in cached_models(environ))
     return tuple(islice(_once(chain(folders, cached)), _MOST_SHOWN))
 
 
@@ -68,7 +69,7 @@ def _is_model(path: Path) -> bool:
     if path.parent.name.startswith((".", "checkpoint-")):
         return False
     try:
-        config = json.loads(path.read_bytes())
+        config = path.is_file() and parse_json(read_named(path))
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and "model_type" in config

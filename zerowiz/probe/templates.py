@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.templates import MODEL_FOLDER
 
-# What both scripts need beside them.
-_SHARED = ("portable_checkpoint", "model", "corpus.txt")
+# What each script needs beside it.
+_SHARED = ("portable_checkpoint", MODEL_FOLDER, "corpus.txt")
 
 
 def find_templates() -> Traversable:
@@ -17,15 +19,18 @@ def find_templates() -> Traversable:
     return inside if inside.is_dir() else package.joinpath("..", "templates")
 
 
-def read_template(script: str) -> tuple[PlannedFile, ...]:
-    """A script of the templates and all that it needs, as files of the working folder.
+def read_template(script: str, folder: Path = Path()) -> tuple[PlannedFile, ...]:
+    """A script of the templates and all that it needs, as files of a folder.
 
     Args:
         script: Its name; it is the last of the files.
+        folder: Where they are to lie.
     """
-    folder = find_templates()
+    templates = find_templates()
     names = (*_SHARED, script)
-    return tuple(file for name in names for file in _read(folder.joinpath(name), name))
+    return tuple(
+        file for name in names for file in _read(templates.joinpath(name), str(folder / name))
+    )
 
 
 def _read(entry: Traversable, path: str) -> Iterator[PlannedFile]:

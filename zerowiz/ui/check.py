@@ -5,11 +5,13 @@ from typing import TextIO
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.rule import Severity, errors_of
+from zerowiz.core.rule import Finding, Severity, errors_of
 from zerowiz.ui.show import note
 from zerowiz.ui.text.colours import Colour, paint
 from zerowiz.ui.text.fold import fold
+from zerowiz.ui.text.plain import plain
 from zerowiz.ui.text.units import severities
+from zerowiz.words import _
 
 COLOURS = {
     Severity.ERROR: Colour.BAD,
@@ -21,7 +23,7 @@ _HANG = "    "
 
 
 def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
-    """Each finding with its reason and its fix, then how many there are.
+    """Each finding with its reason and its fix, then how many there are, and what tells more.
 
     Args:
         found: What was found.
@@ -31,6 +33,19 @@ def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
     for report in found:
         _report(report.path, report.findings, stream)
     stream.write(f"{_count(found, version)}\n")
+    findings = [finding for report in found for finding in report.findings]
+    if findings:
+        stream.write(f"{_folded(explained_by('check', findings), stream)}\n")
+
+
+def explained_by(command: str, findings: Sequence[Finding]) -> str:
+    """The command that tells more of the first error, or else of the first finding."""
+    code = (errors_of(findings) or findings)[0].rule.code
+    return _(
+        "for an example and the way out: `zerowiz {command} --explain {code}`",
+        command=command,
+        code=code,
+    )
 
 
 def errors(found: Sequence[FileReport], stream: TextIO) -> None:
@@ -41,27 +56,43 @@ def errors(found: Sequence[FileReport], stream: TextIO) -> None:
 
 def not_fixed(path: str, stream: TextIO) -> None:
     """Why a file with findings stays as it is."""
-    note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", stream)
+    note(_("`--fix` changes JSON only: fix {path} by hand, at the lines below", path=path), stream)
 
 
-def fixed(path: str, count: int, stream: TextIO) -> None:
-    """How many findings of a file were fixed."""
-    said = "1 finding" if count == 1 else f"{count} findings"
-    note(f"fixed {said} in {path}", stream)
+def fixed(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
+    """What was fixed in a file, a line for each finding."""
+    said = (
+        _("1 finding") if len(findings) == 1 else _("{findings} findings", findings=len(findings))
+    )
+    note(_("fixed {said} in {path}", said=said, path=path), stream)
+    for finding in findings:
+        line = _HANG + _(
+            "line {line}: `{key}`: {fix}", line=finding.line, key=finding.key, fix=finding.fix
+        )
+        stream.write(f"{_folded(line, stream)}\n")
 
 
 def in_short(path: str, finding: ConfigFinding) -> str:
     """One finding in half a sentence, for a command that does something else."""
     rule = finding.rule
-    return _printable(f"{path} line {finding.line}: {finding.message} ({rule.code} {rule.name})")
+    return plain(
+        _(
+            "{path} line {line}: {message} ({code} {rule})",
+            path=path,
+            line=finding.line,
+            message=finding.message,
+            code=rule.code,
+            rule=rule.name,
+        )
+    )
 
 
 def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
     """The findings of a file; the reason that several share is printed with the first."""
     said: set[str] = set()
     for finding in findings:
-        _finding(path, finding, stream, explained=finding.rule.code in said)
-        said.add(finding.rule.code)
+        _finding(path, finding, stream, explained=finding.why in said)
+        said.add(finding.why)
 
 
 def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bool) -> None:
@@ -69,25 +100,25 @@ def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bo
     said = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
     line = _folded(f"{said}{finding.message}", stream)
     line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
-    why = [] if explained else [f"why: {rule.why}"]
-    below = [*why, *([f"fix: {finding.fix}"] if finding.fix else [])]
+    why = [] if explained or not finding.why else [_("why: {why}", why=finding.why)]
+    below = [*why, *([_("fix: {fix}", fix=finding.fix)] if finding.fix else [])]
     stream.write("\n".join([line, *(_folded(_HANG + each, stream) for each in below)]) + "\n")
 
 
 def _folded(line: str, stream: TextIO) -> str:
     """As the terminal shows it best; what would steer it is shown as `?`."""
-    return fold(_printable(line), stream, hang=len(_HANG))
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return fold(plain(line), stream, hang=len(_HANG))
 
 
 def _count(found: Sequence[FileReport], version: str) -> str:
     all_severities = (finding.severity for report in found for finding in report.findings)
-    counts = severities(all_severities, ("piece of advice", "pieces of advice"))
+    counts = severities(all_severities, (_("piece of advice"), _("pieces of advice")))
     if not counts:
-        return "no findings"
+        return _("no findings")
     files = sum(bool(report.findings) for report in found)
-    where = f" in {files} of {len(found)} files" if len(found) > 1 else ""
-    return f"{counts}{where}, for DeepSpeed {version}"
+    where = (
+        _(" in {files} of {found} files", files=files, found=len(found)) if len(found) > 1 else ""
+    )
+    return _(
+        "{counts}{where}, for DeepSpeed {version}", counts=counts, where=where, version=version
+    )

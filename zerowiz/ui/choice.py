@@ -12,10 +12,12 @@ from zerowiz.core.search.search import Search
 from zerowiz.core.workload import Workload
 from zerowiz.ui.pictures.speed import speed
 from zerowiz.ui.remedies import STRATEGIES
+from zerowiz.ui.text.cells import LABEL_COLUMNS, labelled
 from zerowiz.ui.text.fold import columns_of
 from zerowiz.ui.text.lines import draw
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, seconds, small
+from zerowiz.words import N_, _, listing
 
 
 def chosen_step(
@@ -31,19 +33,24 @@ def chosen_step(
     """
     step, before = choice.workload, own.workload
     words = " ".join(_words(step, before, by_script=by_script))
-    what, why = ", ".join(_changed(step, before)), _why(own, choice, by_script=by_script)
+    what, why = listing(_changed(step, before)), _why(own, choice, by_script=by_script)
     if not can_keep:
         return f"{what}, {why}"
     says = _is_split(step, before) and not by_script
-    return f"{what}, {why}; `{words}` {'sets your own' if says else 'keeps yours'}"
+    if says:
+        return _("{what}, {why}; `{options}` sets your own", what=what, why=why, options=words)
+    return _("{what}, {why}; `{options}` keeps yours", what=what, why=why, options=words)
 
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
     """That another strategy is, and how to have it."""
     other, own = STRATEGIES[faster.strategy.name], STRATEGIES[choice.strategy.name]
-    return (
-        f"{other} is predicted to be {_times(choice, faster)} faster than {own}: `$objective"
-        " fastest` chooses by time"
+    return _(
+        "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
+        "chooses by time",
+        other=other,
+        times=_times(choice, faster),
+        own=own,
     )
 
 
@@ -59,14 +66,23 @@ def split_of(step: Workload) -> str:
 def _changed(step: Workload, before: Workload) -> Iterator[str]:
     """What is not as it was."""
     if _is_split(step, before):
-        steps = "micro-step" if step.accumulation_steps == 1 else "micro-steps"
-        yield f"micro-batch {split_of(step)} {steps}"
+        one = step.accumulation_steps == 1
+        split = split_of(step)
+        yield (
+            _("micro-batch {split} micro-step", split=split)
+            if one
+            else _("micro-batch {split} micro-steps", split=split)
+        )
     if step.gradient_checkpointing is not before.gradient_checkpointing:
-        yield f"{'gradient' if step.gradient_checkpointing else 'no gradient'} checkpointing"
+        yield (
+            _("gradient checkpointing")
+            if step.gradient_checkpointing
+            else _("no gradient checkpointing")
+        )
     if step.attention is not before.attention:
-        yield f"{step.attention} attention"
+        yield _("{attention} attention", attention=step.attention)
     if step.loss is not before.loss:
-        yield f"{step.loss} loss"
+        yield _("{loss} loss", loss=step.loss)
 
 
 def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str]:
@@ -86,33 +102,38 @@ def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str
 
 
 _UNFIT = {
-    Verdict.DOES_NOT_FIT: "does not fit",
-    Verdict.UNCERTAIN: "may not fit",
-    Verdict.TIGHT: "comes near the memory limit",
+    Verdict.DOES_NOT_FIT: _("does not fit"),
+    Verdict.UNCERTAIN: _("may not fit"),
+    Verdict.TIGHT: _("comes near the memory limit"),
 }
 
 
 def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
     """Why another step was taken."""
     before = own.workload.gradient_checkpointing
-    whose = "the step as it was"
+    whose = _("the step as it was")
     if choice.workload.gradient_checkpointing is not before:
-        whose = f"the step {'with' if before else 'without'} it"
+        whose = _("the step with it") if before else _("the step without it")
     if _is_split(choice.workload, own.workload):
-        theirs = "the script's " if by_script else ""
-        whose = f"{theirs}{split_of(own.workload)}"
+        split = split_of(own.workload)
+        whose = _("the script's {split}", split=split) if by_script else split
     if own.evaluated.verdict is not Verdict.FITS:
-        return f"as {whose} {_UNFIT[own.evaluated.verdict]} with {STRATEGIES[choice.strategy.name]}"
-    less = f"{small(max(0, choice.headroom_bytes - own.headroom_bytes))} less per rank"
+        return _(
+            "as {whose} {unfit} with {strategy}",
+            whose=whose,
+            unfit=_UNFIT[own.evaluated.verdict],
+            strategy=STRATEGIES[choice.strategy.name],
+        )
+    less = _("{less} less per rank", less=small(max(0, choice.headroom_bytes - own.headroom_bytes)))
     joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
-        fewest = f"the fewest micro-steps that fit, instead of {whose}"
-        return fewest if joins else f"which needs {less} than {whose}"
+        fewest = _("the fewest micro-steps that fit, instead of {whose}", whose=whose)
+        return fewest if joins else _("which needs {less} than {whose}", less=less, whose=whose)
     if choice.seconds * (1 + SAME_FRACTION) < own.seconds:
-        return f"{_times(own, choice)} faster than {whose}"
+        return _("{times} faster than {whose}", times=_times(own, choice), whose=whose)
     if choice.seconds <= own.seconds * (1 + SAME_FRACTION):
-        return f"as fast as {whose} with {less}"
-    return f"which needs {less} than {whose}"
+        return _("as fast as {whose} with {less}", whose=whose, less=less)
+    return _("which needs {less} than {whose}", less=less, whose=whose)
 
 
 # Below, one decimal says too little.
@@ -122,17 +143,22 @@ _AS_TIMES = 1.5
 def _times(slow: Candidate, fast: Candidate) -> str:
     """How much faster one is: `1.8 times`, or `12 %`."""
     ratio = (slow.seconds or 0) / (fast.seconds or 1)
-    return f"{ratio:.1f} times" if ratio >= _AS_TIMES else f"{100 * (ratio - 1):.0f} %"
+    return (
+        _("{ratio:.1f} times", ratio=ratio) if ratio >= _AS_TIMES else f"{100 * (ratio - 1):.0f} %"
+    )
 
 
 def search(found: Search, asked: Objective, stream: TextIO) -> None:
     """The candidates that are fastest for their room, and why the choice wins."""
     if found.objective is not asked:
-        why = "no candidate is certain to fit"
+        why = _("no candidate is certain to fit")
         if found.candidates:
-            why = f"zerowiz predicts no step time, as {found.decision.job.why_untimed}"
-        so = "" if found.choice is None else ", so the flowchart chooses"
-        say(stream, "", f"Search   {why}{so}", hang=_LABEL_COLUMNS)
+            why = _(
+                "zerowiz predicts no step time, as {why_untimed}",
+                why_untimed=found.decision.job.why_untimed,
+            )
+        so = "" if found.choice is None else _(", so the flowchart chooses")
+        say(stream, "", labelled(_("Search"), _("{why}{so}", why=why, so=so)), hang=LABEL_COLUMNS)
         return
     choice = found.choice
     if choice is None:
@@ -140,33 +166,33 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
     say(
         stream,
         "",
-        f"{found.count} candidates compared: strategy, batch split, checkpointing, buffers and"
-        " kernels, where you set none. Of those that fit, the fastest for their memory, and the"
-        " choice:",
+        _(
+            "{count} candidates compared: strategy, batch split, checkpointing, buffers "
+            "and kernels, where you set none. Of those that fit, the fastest for their "
+            "memory, and the choice:",
+            count=found.count,
+        ),
+        hang=2,
     )
     front = found.pareto or (choice,)
     # Without a column that tells them apart, two rows could look the same.
     kernels = {(each.workload.attention, each.workload.loss) for each in front}
     named = ("kernels",) if len(kernels) > 1 else ()
-    headings = ("strategy", "batch", "ckpt", *named, "headroom", "time", "tokens/s", "")
+    headings = ("strategy", N_("batch"), "ckpt", *named, "headroom", "time", "tokens/s", "")
     rows = [_row(each, is_chosen=each == choice, names_kernels=bool(named)) for each in front]
     show_rows(stream, headings, rows, ("tokens/s", "kernels", "ckpt", "headroom"))
-    say(stream, f"Why      {_why_taken(found, choice)}", hang=_LABEL_COLUMNS)
+    say(stream, labelled(_("Why"), _why_taken(found, choice)), hang=LABEL_COLUMNS)
     candidates(found, stream)
 
 
 def candidates(found: Search, stream: TextIO) -> None:
-    """Every candidate that fits, by its time and its headroom."""
+    """Every candidate by its time and its headroom."""
     if found.choice is None:
         return
-    picture = speed(found.candidates, found.choice, columns_of(stream))
+    picture = speed(found.evaluated, found.choice, columns_of(stream))
     if picture:
         stream.write("\n")
         draw(picture, stream)
-
-
-# `Chosen   `, as the rest of a plan.
-_LABEL_COLUMNS = 9
 
 
 def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple[str, ...]:
@@ -174,41 +200,56 @@ def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple
     return (
         candidate.strategy.name,
         split_of(step),
-        "yes" if step.gradient_checkpointing else "no",
+        _("yes") if step.gradient_checkpointing else _("no"),
         *([f"{step.attention} {step.loss}"] if names_kernels else []),
         bare_gib(candidate.evaluated.headroom_bytes),
         "-" if time is None else seconds(time.expected_seconds),
         "-" if time is None else f"{time.tokens_per_s:,.0f}",
-        "chosen" if is_chosen else "",
+        _("chosen") if is_chosen else "",
     )
 
 
 def _why_taken(found: Search, choice: Candidate) -> str:
     """Why nothing faster was taken, or nothing smaller."""
     if found.objective is Objective.SMALLEST:
-        return f"no candidate needs less than {small(choice.evaluated.device_bytes)} per device"
+        return _(
+            "no candidate needs less than {device_bytes} per device",
+            device_bytes=small(choice.evaluated.device_bytes),
+        )
     fastest = found.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
-        return "no candidate that fits is faster"
-    faster = (
-        f"{STRATEGIES[fastest.strategy.name]} {split_of(fastest.workload)} is"
-        f" {100 * (choice.seconds / fastest.seconds - 1):.1f} % faster"
+        return _("no candidate that fits is faster")
+    faster = _(
+        "{strategy} {split} is {seconds:.1f} % faster",
+        strategy=STRATEGIES[fastest.strategy.name],
+        split=split_of(fastest.workload),
+        seconds=100 * (choice.seconds / fastest.seconds - 1),
     )
     if fastest.evaluated.verdict is not choice.evaluated.verdict:
-        return f"{faster}, but comes near the memory limit: {_WORTH}"
+        return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=_WORTH)
     if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
-        return f"{faster}, but recomputes activations: {_WORTH}"
+        return _("{faster}, but recomputes activations: {worth}", faster=faster, worth=_WORTH)
     if found.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
-        return (
-            f"{faster}, but sharding gains nothing with one rank: {_SAME} zerowiz takes the"
-            " simplest strategy"
+        return _(
+            "{faster}, but sharding gains nothing with one rank: {same} zerowiz takes "
+            "the simplest strategy",
+            faster=faster,
+            same=_SAME,
         )
     less = small(choice.headroom_bytes - fastest.headroom_bytes)
-    return f"{faster} and leaves {less} less room: {_SAME} zerowiz takes the one with the most room"
+    return _(
+        "{faster} and leaves {less} less room: {same} zerowiz takes the one with the most room",
+        faster=faster,
+        less=less,
+        same=_SAME,
+    )
 
 
-_SAME = f"within {100 * SAME_FRACTION:.0f} %"
-_WORTH = f"zerowiz takes that only if it is {100 * WORTH_FRACTION:.0f} % faster"
+_SAME = _("within {same_fraction:.0f} %", same_fraction=100 * SAME_FRACTION)
+_WORTH = _(
+    "zerowiz takes that only if it is {worth_fraction:.0f} % faster",
+    worth_fraction=100 * WORTH_FRACTION,
+)
 
 
 def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
@@ -217,9 +258,13 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
     say(
         stream,
         "",
-        f"The largest micro-batch of {step.sequence_tokens} tokens per sequence, and the longest"
-        f" sequence with micro-batch {step.micro_batch}, that fit, without and with gradient"
-        " checkpointing:",
+        _(
+            "The largest micro-batch of {sequence_tokens} tokens per sequence, and the "
+            "longest sequence with micro-batch {micro_batch}, that fit, without and with "
+            "gradient checkpointing:",
+            sequence_tokens=step.sequence_tokens,
+            micro_batch=step.micro_batch,
+        ),
     )
     rows = [
         (
@@ -232,9 +277,12 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         )
         for plain, recomputed in zip(found[::2], found[1::2], strict=True)
     ]
-    show_rows(stream, ("strategy", "batch", "with", "tokens", "with"), rows)
+    show_rows(stream, ("strategy", "batch", N_("with"), N_("tokens"), N_("with")), rows)
     if any(each.by_positions for each in found):
         say(
             stream,
-            f"* the most that the model's {job.model.architecture.positions} positions allow",
+            _(
+                "* the most that the model's {positions} positions allow",
+                positions=job.model.architecture.positions,
+            ),
         )

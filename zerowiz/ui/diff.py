@@ -7,6 +7,7 @@ from zerowiz.core.launch.diff import Incomparable, difference
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.ui import show
 from zerowiz.ui.text.table import say
+from zerowiz.words import _
 
 # What one looks through at a terminal; a config takes some 40 lines.
 _MOST_LINES = 60
@@ -14,9 +15,9 @@ _MOST_LINES = 60
 _MOST_COLUMNS = 200
 
 _SENTENCES: Mapping[Incomparable, str] = {
-    Incomparable.NO_TEXT: "it is not UTF-8 text, so zerowiz shows no diff",
-    Incomparable.TOO_LARGE: "it is too large to compare",
-    Incomparable.LINE_ENDS: "only its line endings differ (CRLF)",
+    Incomparable.NO_TEXT: _("it is not UTF-8 text, so zerowiz shows no diff"),
+    Incomparable.TOO_LARGE: _("it is too large to compare"),
+    Incomparable.LINE_ENDS: _("only its line endings differ (CRLF)"),
 }
 
 # As `diff --color` and git have it, by a line's first letters; the first that fits.
@@ -40,12 +41,16 @@ def losses(found: Sequence[LostEdit], stream: TextIO) -> None:
             continue
         _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
         if len(lines) > _MOST_LINES:
-            say(stream, f"... {len(lines) - _MOST_LINES} more lines of this diff")
+            say(stream, _("... {lines} more lines of this diff", lines=len(lines) - _MOST_LINES))
 
 
 def _cut(line: str) -> str:
     more = len(line) - _MOST_COLUMNS
-    return line if more <= 0 else f"{line[:_MOST_COLUMNS]} ... {more} more characters"
+    return (
+        line
+        if more <= 0
+        else _("{line} ... {more} more characters", line=line[:_MOST_COLUMNS], more=more)
+    )
 
 
 def _print(lines: Sequence[str], stream: TextIO) -> None:

@@ -4,42 +4,52 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.launch.doctor.finding import PreflightFinding
-from zerowiz.core.rule import errors_of
-from zerowiz.ui.check import COLOURS
+from zerowiz.core.rule import Severity, errors_of
+from zerowiz.ui.check import COLOURS, explained_by
 from zerowiz.ui.text.table import say
 from zerowiz.ui.text.units import severities
+from zerowiz.words import N_, _
 
 _HANG = "    "
+# `check` names them in English everywhere: editors read its lines.
+_SEVERITIES = {
+    Severity.ERROR: N_("error"),
+    Severity.WARNING: N_("warning"),
+    Severity.INFO: N_("info"),
+}
 
 
 def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
     """Each finding with its reason and its fixes; the reason that several share is printed once."""
     said: set[str] = set()
     for finding in found:
-        rule = finding.rule
+        rule, severity = finding.rule, _(_SEVERITIES[finding.severity])
         say(
             stream,
-            f"{finding.severity} {rule.code} {rule.name}: {finding.message}",
+            f"{severity} {rule.code} {rule.name}: {finding.message}",
             hang=len(_HANG),
-            marks={rf"^{finding.severity} {rule.code}\b": COLOURS[finding.severity]},
+            marks={rf"^{severity} {rule.code}\b": COLOURS[finding.severity]},
         )
         if rule.code not in said:
-            say(stream, f"{_HANG}why: {rule.why}", hang=len(_HANG))
+            say(stream, _HANG + _("why: {why}", why=rule.why), hang=len(_HANG))
         for index, fix in enumerate(finding.fixes):
-            say(stream, f"{_HANG}{'or' if index else 'fix'}: {fix}", hang=len(_HANG))
+            say(stream, f"{_HANG}{_('or') if index else _('fix')}: {fix}", hang=len(_HANG))
         said.add(rule.code)
 
 
 def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
-    """How many there are, and what that means for a launch."""
+    """How many there are, what that means for a launch, and what tells more."""
     if not found:
-        say(stream, "no problems found")
+        say(stream, _("no problems found"))
         return
-    counts = severities((finding.severity for finding in found), ("remark", "remarks"))
+    counts = severities((finding.severity for finding in found), (_("remark"), _("remarks")))
     say(
         stream,
-        counts if errors_of(found) else f"{counts}: nothing that is certain to make the job fail",
+        counts
+        if errors_of(found)
+        else _("{counts}: nothing that is certain to make the job fail", counts=counts),
     )
+    say(stream, explained_by("doctor", found))
 
 
 def in_short(finding: PreflightFinding) -> str:

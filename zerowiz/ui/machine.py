@@ -7,17 +7,22 @@ from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
 from zerowiz.core.machine.network import Network, Nic
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, PcieSlot
-from zerowiz.ui import sentences
 from zerowiz.ui.pictures.links import links
+from zerowiz.ui.sentences import machines
+from zerowiz.ui.text.cells import cells, pad
 from zerowiz.ui.text.fold import columns_of
 from zerowiz.ui.text.lines import draw
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import gib, mib, small
+from zerowiz.words import N_, _
 
 _UNKNOWN = "-"
 
-# `Network  `, `Sources  `.
-_LABEL_COLUMNS = 9
+_LABELS = (
+    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Sources"), N_("Host"), N_("Disk")),
+    *(N_("Network"), N_("Job")),
+)
+_LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
 
 
 def machine(value: Machine, stream: TextIO) -> None:
@@ -28,18 +33,18 @@ def machine(value: Machine, stream: TextIO) -> None:
         draw(links(value, columns_of(stream)), stream)
     stream.write("\n")
     for label, words in _facts(value):
-        say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
+        say(stream, pad(_(label), _LABEL_COLUMNS) + words, hang=_LABEL_COLUMNS)
 
 
 # Rule: each way to name a machine that is not this one, with examples that are accepted.
 _NAMED = (
-    ("8xH100, h100:8, 4x8xH200", "GPUs, and nodes of GPUs"),
-    ("p5.48xlarge, 2xdgx-h100", "instances, with their host and network"),
-    ("node.json", "written there by `zerowiz machine --save node.json`"),
-    ("cpu", "ranks on the CPU of this host"),
-    ("all", "every machine of the tables that the job fits"),
+    ("8xH100, h100:8, 4x8xH200", _("GPUs, and nodes of GPUs")),
+    ("p5.48xlarge, 2xdgx-h100", _("instances, with their host and network")),
+    ("node.json", _("written there by `zerowiz machine --save node.json`")),
+    ("cpu", _("ranks on the CPU of this host")),
+    ("all", _("every machine of the tables that the job fits")),
 )
-_NAMES_COLUMNS = 2 + max(len(names) for names, _ in _NAMED)
+_NAMES_COLUMNS = 2 + max(len(names) for names, _what in _NAMED)
 
 
 def host(
@@ -52,27 +57,32 @@ def host(
     """A host without a GPU that can be used, and how to plan for another machine from it."""
     facts = [*_host_facts(value, network, allocation)]
     if scheduler is not None and allocation is None:
-        facts.append(("Job", f"none; {scheduler} takes jobs from here"))
+        facts.append(("Job", _("none; {scheduler} takes jobs from here", scheduler=scheduler)))
     for label, words in facts:
-        say(stream, f"{label:<{_LABEL_COLUMNS}}{words}", hang=_LABEL_COLUMNS)
+        say(stream, pad(_(label), _LABEL_COLUMNS) + words, hang=_LABEL_COLUMNS)
     stream.write("\n")
-    say(stream, "`zerowiz plan --machine NAME` plans for another machine. NAME can be:")
+    say(stream, _("`zerowiz plan --machine NAME` plans for another machine. NAME can be:"))
     for names, what in _NAMED:
         say(stream, f"  {names:<{_NAMES_COLUMNS}}{what}", hang=_NAMES_COLUMNS + 2)
 
 
 def _gpu_table(value: Machine, stream: TextIO) -> None:
     if value.accelerator is Accelerator.CPU:
-        ranks = [(r.label, r.name, gib(r.total_bytes), gib(r.free_bytes)) for r in value.gpus]
-        show_rows(stream, ("rank", "name", "share", "free"), ranks, ("name",))
+        ranks = [(r.label, _(r.name), gib(r.total_bytes), gib(r.free_bytes)) for r in value.gpus]
+        show_rows(stream, ("rank", "name", N_("share"), N_("free")), ranks, ("name",))
         return
-    headings = ("GPU", "name", "total", "reserved", "free", "PCIe", "cc", "ECC", "NUMA")
+    headings = ("GPU", "name", N_("total"), N_("reserved"), "free", "PCIe", "cc", "ECC", "NUMA")
     rows = [_gpu_row(gpu) for gpu in value.gpus]
-    rows += [(str(lost.index), "(left out)", *[_UNKNOWN] * 7) for lost in value.left_out]
+    rows += [(str(lost.index), _("(left out)"), *[_UNKNOWN] * 7) for lost in value.left_out]
     show_rows(stream, headings, rows, ("NUMA", "ECC", "cc", "PCIe", "reserved", "total", "name"))
     for gpu in value.gpus:
         for process in gpu.processes:
-            held = f"GPU {gpu.label}: {process.name or 'unnamed'} (pid {process.pid}) holds"
+            held = _(
+                "GPU {label}: {process} (pid {pid}) holds",
+                label=gpu.label,
+                process=process.name or _("unnamed"),
+                pid=process.pid,
+            )
             say(stream, f"  {held} {mib(process.used_bytes)}")
 
 
@@ -80,13 +90,13 @@ def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     capability = gpu.compute_capability
     return (
         gpu.label,
-        gpu.name,
+        _(gpu.name),
         gib(gpu.total_bytes),
         _UNKNOWN if gpu.reserved_bytes is None else gib(gpu.reserved_bytes),
         gib(gpu.free_bytes),
         _slot(gpu.pcie),
         _UNKNOWN if capability is None else f"{capability[0]}.{capability[1]}",
-        _UNKNOWN if gpu.ecc is None else ("on" if gpu.ecc else "off"),
+        _UNKNOWN if gpu.ecc is None else (_("on") if gpu.ecc else _("off")),
         _UNKNOWN if gpu.numa_node is None else str(gpu.numa_node),
     )
 
@@ -106,14 +116,21 @@ def _now_of(now: int | None, most: int) -> str:
 def _facts(value: Machine) -> Iterator[tuple[str, str]]:
     """A label and a sentence for everything that is no table."""
     if value.nodes > 1:
-        yield "Nodes", f"{value.nodes}, the plan takes all of them to be like this one"
+        yield (
+            "Nodes",
+            _("{nodes}; the plan assumes that all of them are like this one", nodes=value.nodes),
+        )
     yield "Link", _link(value)
     if value.driver_version is not None:
         cuda = value.cuda_version
-        yield "Driver", value.driver_version + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
+        yield (
+            "Driver",
+            value.driver_version
+            + (_(", CUDA {major}.{minor}", major=cuda[0], minor=cuda[1]) if cuda else ""),
+        )
     yield from _host_facts(value.host, value.network, value.allocation)
     for number, (place, words) in enumerate(value.sources.items()):
-        yield "" if number else "Sources", f"{place}: {words}"
+        yield "" if number else "Sources", f"{_(place)}: {_(words)}"
 
 
 def _host_facts(
@@ -122,63 +139,91 @@ def _host_facts(
     yield "Host", _host(value)
     if value.disk is not None:
         disk = value.disk
-        kind = {True: "NVMe", False: "no NVMe", None: "unknown device"}[disk.is_nvme]
-        yield "Disk", f"{gib(disk.free_bytes)} free of {gib(disk.total_bytes)} ({kind})"
+        kind = {True: "NVMe", False: _("no NVMe"), None: _("unknown device")}[disk.is_nvme]
+        yield (
+            "Disk",
+            _(
+                "{free_bytes} free of {total_bytes} ({kind})",
+                free_bytes=gib(disk.free_bytes),
+                total_bytes=gib(disk.total_bytes),
+                kind=kind,
+            ),
+        )
     yield "Network", _network(network)
     if allocation is not None:
         yield "Job", _allocation(allocation)
 
 
 def _link(value: Machine) -> str:
-    words = sentences.link(value.interconnect)
+    words = machines.link(value.interconnect)
     pair = value.interconnect.weakest_pair
     weakest = next((link for link in value.links if link.pair == pair), None)
     if weakest is None or pair is None:
         return words
     p2p = "" if weakest.p2p is None else f", P2P {weakest.p2p}"
-    return f"{words}, weakest pair {pair[0]}-{pair[1]} ({weakest.word}){p2p}"
+    return _(
+        "{words}, weakest pair {first}-{second} ({word}){p2p}",
+        words=words,
+        first=pair[0],
+        second=pair[1],
+        word=weakest.word,
+        p2p=p2p,
+    )
 
 
 def _allocation(job: JobAllocation) -> str:
     """`SLURM: 2 nodes, 8 GPUs on each`; what the scheduler does not say is left out."""
     parts = (
-        None if job.nodes is None else _many(job.nodes, "node"),
-        None if job.gpus_per_node is None else f"{_many(job.gpus_per_node, 'GPU')} on each",
-        None if job.memory_bytes is None else f"{gib(job.memory_bytes)} of memory on each",
+        _count(job.nodes, _("1 node"), N_("{count} nodes")),
+        _count(job.gpus_per_node, _("1 GPU on each"), N_("{count} GPUs on each")),
+        None
+        if job.memory_bytes is None
+        else _("{memory_bytes} of memory on each", memory_bytes=gib(job.memory_bytes)),
     )
-    return f"{job.scheduler}: {', '.join(filter(None, parts)) or 'no nodes or GPUs given'}"
+    return f"{job.scheduler}: {', '.join(filter(None, parts)) or _('no nodes or GPUs given')}"
 
 
 def _host(host: Host) -> str:
-    memory = f"{gib(host.available_bytes)} available of {gib(host.total_bytes)}"
+    memory = _(
+        "{available_bytes} available of {total_bytes}",
+        available_bytes=gib(host.available_bytes),
+        total_bytes=gib(host.total_bytes),
+    )
     if host.available_bytes is None and host.total_bytes is None:
-        memory = "memory unknown"
+        memory = _("memory unknown")
     lock = host.memlock_bytes
     more = {
-        "cores": None if host.cores is None else _many(host.cores, "core"),
-        "numa": None if host.numa_nodes is None else _many(host.numa_nodes, "NUMA node"),
-        "shm": None if host.shm_bytes is None else f"shared memory {gib(host.shm_bytes)}",
-        "memlock": None if lock is None else f"memlock {_lock(lock)}",
-        "bf16": {True: "computes bf16", False: "emulates bf16", None: None}[host.computes_bf16],
+        "cores": _count(host.cores, _("1 core"), N_("{count} cores")),
+        "numa": _count(host.numa_nodes, _("1 NUMA node"), N_("{count} NUMA nodes")),
+        "shm": None
+        if host.shm_bytes is None
+        else _("shared memory {shm_bytes}", shm_bytes=gib(host.shm_bytes)),
+        "memlock": None if lock is None else _("memlock {lock}", lock=_lock(lock)),
+        "bf16": {True: _("computes bf16"), False: _("emulates bf16"), None: None}[
+            host.computes_bf16
+        ],
     }
     return "; ".join((memory, *filter(None, more.values())))
 
 
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
+def _count(count: int | None, one: str, more: str) -> str | None:
+    """So many of a thing, in the words for one or for several."""
+    if count is None:
+        return None
+    return one if count == 1 else _(more, count=count)
 
 
 def _lock(size_bytes: int) -> str:
-    return "unlimited" if size_bytes == UNLIMITED_BYTES else small(size_bytes)
+    return _("unlimited") if size_bytes == UNLIMITED_BYTES else small(size_bytes)
 
 
 def _network(network: Network) -> str:
-    words = sentences.network(network)
+    words = machines.network(network)
     nics = "; ".join(_nic(nic) for nic in network.nics)
     return f"{words} ({nics})" if nics else words
 
 
 def _nic(nic: Nic) -> str:
     rate = "" if nic.bytes_per_s is None else f" {nic.bytes_per_s * 8 / 1e9:g} Gb/s"
-    unusable = "" if nic.unusable is None else f", unusable: {nic.unusable}"
+    unusable = "" if nic.unusable is None else _(", unusable: {unusable}", unusable=nic.unusable)
     return f"{nic.name} {nic.kind}{rate}{unusable}"

@@ -9,21 +9,23 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.measure.row import HOST_MEMORY, Comparison
 from zerowiz.core.measure.timing import ComparedStep
+from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, seconds
+from zerowiz.words import N_, _, listing
 
 _VERDICTS = {
-    Verdict.FITS: "fits",
-    Verdict.TIGHT: "tight",
-    Verdict.UNCERTAIN: "uncertain",
-    Verdict.DOES_NOT_FIT: "does not fit",
+    Verdict.FITS: _("fits"),
+    Verdict.TIGHT: _("tight"),
+    Verdict.UNCERTAIN: _("uncertain"),
+    Verdict.DOES_NOT_FIT: _("does not fit"),
 }
 
 
 # What a row calls otherwise.
 _PLACES: Mapping[object, str] = {
-    "timing": "a timed step, after the measured ones",
-    HOST_MEMORY: "the host: the kernel killed a rank",
+    "timing": _("a timed step, after the measured ones"),
+    HOST_MEMORY: _("the host: the kernel killed a rank"),
 }
 
 
@@ -39,23 +41,36 @@ def _percent(error: float | None) -> str:
 
 
 def _error_at_end(error: float | None) -> str:
-    return "" if error is None else f"; error {_percent(error)}"
+    return "" if error is None else _("; error {error}", error=_percent(error))
 
 
 def outcome(comparison: Comparison) -> str:
     """How the run ended, in words."""
     row = comparison.row
     if row["oom_phase"] is not None:
-        return f"ran out of memory in {_PLACES.get(row['oom_phase'], row['oom_phase'])}"
-    return "ran" if comparison.ok else f"failed: {row['error']}"
+        return _(
+            "ran out of memory in {oom_phase}",
+            oom_phase=_(str(_PLACES.get(row["oom_phase"], row["oom_phase"]))),
+        )
+    return _("ran") if comparison.ok else _("failed: {error}", error=row["error"])
 
 
 def _run_line(comparison: Comparison) -> str:
     row = comparison.row
-    tokens = f"{row['micro_batch']} x {row['sequence_tokens']} tokens"
-    where = f"{row['gpus']} x {row['gpu'] or 'unknown'}"
-    return (
-        f"{row['id']}: {row['model']}, stage {row['stage']}, {where}, {tokens}, {row['optimizer']}"
+    tokens = _(
+        "{micro_batch} x {sequence_tokens} tokens",
+        micro_batch=row["micro_batch"],
+        sequence_tokens=row["sequence_tokens"],
+    )
+    where = f"{row['gpus']} x {row['gpu'] or _('unknown')}"
+    return _(
+        "{id}: {model}, stage {stage}, {where}, {tokens}, {optimizer}",
+        id=row["id"],
+        model=row["model"],
+        stage=row["stage"],
+        where=where,
+        tokens=tokens,
+        optimizer=row["optimizer"],
     )
 
 
@@ -64,24 +79,54 @@ def _step_lines(comparison: Comparison) -> Iterator[str]:
     row, step = comparison.row, comparison.step
     samples = cast("list[float]", row["timed_step_seconds"] or [])
     if step.measured is not None:
-        median = f"{seconds(step.measured.seconds)} s, median of the last 3 of"
-        yield f"Step     measured: {median} {', '.join(map(seconds, samples))}"
+        median = _("{seconds} s, median of the last 3 of", seconds=seconds(step.measured.seconds))
+        yield labelled(
+            _("Step"),
+            _(
+                "measured: {median} {seconds}",
+                median=median,
+                seconds=listing(map(seconds, samples)),
+            ),
+        )
     elif comparison.ok and row["timed_steps"]:
-        left = f"time was left for {len(samples)} of {row['timed_steps']} steps"
-        yield f"Step     not measured: {left}"
+        left = _(
+            "time was left for {samples} of {timed_steps} steps",
+            samples=len(samples),
+            timed_steps=row["timed_steps"],
+        )
+        yield labelled(_("Step"), _("not measured: {left}", left=left))
     if step.predicted is not None:
         found = step.predicted
-        bounds = f"{seconds(found.low_seconds)} to {seconds(found.high_seconds)}"
+        bounds = _(
+            "{low_seconds} to {high_seconds}",
+            low_seconds=seconds(found.low_seconds),
+            high_seconds=seconds(found.high_seconds),
+        )
         error = _error_at_end(step.error)
-        yield f"Step     predicted: {seconds(found.expected_seconds)} s, {bounds}{error}"
+        yield labelled(
+            _("Step"),
+            _(
+                "predicted: {expected_seconds} s, {bounds}{error}",
+                expected_seconds=seconds(found.expected_seconds),
+                bounds=bounds,
+                error=error,
+            ),
+        )
 
 
 def _bus_lines(comparison: Comparison) -> Iterator[str]:
     """What the links carry, by the size of the message."""
     readings = cast("list[dict[str, Any]]", comparison.row["bus"] or [])
     for size_bytes, same in groupby(sorted(readings, key=_message), key=_message):
-        rates = ", ".join(f"{e['collective']} {e['bus_bytes_per_s'] / 1e9:.3g}" for e in same)
-        yield f"Bus      {size_bytes // 2**20} MiB: {rates} GB/s"
+        rates = listing(f"{e['collective']} {e['bus_bytes_per_s'] / 1e9:.3g}" for e in same)
+        yield labelled(
+            _("Bus"),
+            _(
+                "{size_mebibytes} MiB: {rates} GB/s",
+                size_mebibytes=size_bytes // 2**20,
+                rates=rates,
+            ),
+        )
 
 
 def _message(reading: dict[str, Any]) -> int:
@@ -90,26 +135,39 @@ def _message(reading: dict[str, Any]) -> int:
 
 def comparison(comparison: Comparison, stream: TextIO) -> None:
     """The phases, the peak and the verdict."""
-    say(stream, _run_line(comparison), "In GiB, of rank 0")
+    say(stream, _run_line(comparison), _("In GiB, of rank 0"))
     rows = [
         (
-            each.name.replace("_", " "),
+            _(each.name.replace("_", " ")),
             *(_size(each.predicted_bytes), _size(each.measured_bytes), _percent(each.error)),
         )
         for each in (*comparison.phases, comparison.peak)
     ]
-    show_rows(stream, ("", "predicted", "measured", "error"), rows)
+    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("error")), rows)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
-    predicted = f"predicted: {said}" if comparison.verdict else f"not predicted: {said}"
-    verdict = f"Verdict  {predicted}; {outcome(comparison)}"
+    predicted = (
+        _("predicted: {said}", said=said)
+        if comparison.verdict
+        else _("not predicted: {said}", said=said)
+    )
+    verdict = labelled(
+        _("Verdict"), _("{predicted}; {outcome}", predicted=predicted, outcome=outcome(comparison))
+    )
     say(stream, verdict, *_step_lines(comparison), *_bus_lines(comparison), "")
 
 
 def ended(comparison: Comparison, number: int, total: int) -> str:
     """One candidate of many, as it ends."""
     step = comparison.step.measured
-    took = "" if step is None else f", {step.seconds:.3g} s a step"
-    return f"{number} of {total}: {comparison.row['id']} {outcome(comparison)}{took}"
+    took = "" if step is None else _(", {seconds:.3g} s a step", seconds=step.seconds)
+    return _(
+        "{number} of {total}: {id} {outcome}{took}",
+        number=number,
+        total=total,
+        id=comparison.row["id"],
+        outcome=outcome(comparison),
+        took=took,
+    )
 
 
 def _candidate(comparison: Comparison) -> tuple[str, ...]:
@@ -126,7 +184,7 @@ def _candidate(comparison: Comparison) -> tuple[str, ...]:
 
 def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     """Every candidate that has ended, the fastest first: predicted beside measured."""
-    headings = ("predicted", "peak in GiB", "error", "predicted", "step in s", "error")
+    headings = ("predicted", N_("peak in GiB"), "error", "predicted", N_("step in s"), "error")
     rows = [_candidate(each) for each in sorted(comparisons, key=_took)]
     show_rows(stream, ("strategy", *headings), rows, ("predicted", "error"))
     say(stream, *(line for each in comparisons for line in _bus_lines(each)))
@@ -142,23 +200,59 @@ def _took(comparison: Comparison) -> float:
 def script_run(run: ScriptRun, stream: TextIO) -> None:
     """A person's own script: its peak and its step, predicted beside measured."""
     peak = run.peak
-    say(stream, f"{run.planned.strategy.name}: {run.steps} of {run.wanted_steps} optimizer steps")
+    say(
+        stream,
+        _(
+            "{strategy}: {steps} of {wanted_steps} optimizer steps",
+            strategy=run.planned.strategy.name,
+            steps=run.steps,
+            wanted_steps=run.wanted_steps,
+        ),
+    )
     known = peak.measured_bytes is not None
-    measured = f"{_size(peak.measured_bytes)} GiB" if known else "not counted here"
+    measured = f"{_size(peak.measured_bytes)} GiB" if known else _("not counted here")
     error = _error_at_end(peak.error)
     predicted = f"{_size(peak.predicted_bytes)} GiB"
-    say(stream, f"Peak     measured: {measured}; predicted: {predicted}{error}")
+    say(
+        stream,
+        labelled(
+            _("Peak"),
+            _(
+                "measured: {measured}; predicted: {predicted}{error}",
+                measured=measured,
+                predicted=predicted,
+                error=error,
+            ),
+        ),
+    )
     say(stream, *_script_step(run.step, run.samples))
     if run.out_of_memory is not None:
-        say(stream, f"It ran out of {run.out_of_memory} memory")
+        say(stream, _("It ran out of {memory} memory", memory=run.out_of_memory))
 
 
 def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iterator[str]:
     for rank, each_step in enumerate(samples):
         if each_step:
-            yield f"Rank {rank}   {', '.join(f'{each:.3g}' for each in each_step)} s"
+            yield _(
+                "Rank {rank}   {each_step} s",
+                rank=rank,
+                each_step=listing(f"{each:.3g}" for each in each_step),
+            )
     if step.measured is not None:
-        yield f"Step     measured: {seconds(step.measured.seconds)} s, median of the last 3"
+        yield labelled(
+            _("Step"),
+            _(
+                "measured: {seconds} s, median of the last 3",
+                seconds=seconds(step.measured.seconds),
+            ),
+        )
     if step.predicted is not None:
         error = _error_at_end(step.error)
-        yield f"Step     predicted: {seconds(step.predicted.expected_seconds)} s{error}"
+        yield labelled(
+            _("Step"),
+            _(
+                "predicted: {expected_seconds} s{error}",
+                expected_seconds=seconds(step.predicted.expected_seconds),
+                error=error,
+            ),
+        )

@@ -1,42 +1,44 @@
 """Say what would help a job that does not fit: the change, what it leads to, what it costs."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.flags import flags
 from zerowiz.core.remedies.remedy import Remedy
+from zerowiz.core.settings import Change
 from zerowiz.core.strategy import Offload
 from zerowiz.ui.text.table import say
 from zerowiz.ui.text.units import gib, seconds, size_of
+from zerowiz.words import N_, _, listing
 
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DDP",
     "zero1": "ZeRO-1",
     "zero2": "ZeRO-2",
     "zero3": "ZeRO-3",
-    "zero2-offload": "ZeRO-2 with the optimizer offloaded",
-    "zero3-offload-optimizer": "ZeRO-3 with the optimizer offloaded",
-    "zero3-offload": "ZeRO-3 with everything offloaded",
+    "zero2-offload": _("ZeRO-2 with the optimizer offloaded"),
+    "zero3-offload-optimizer": _("ZeRO-3 with the optimizer offloaded"),
+    "zero3-offload": _("ZeRO-3 with everything offloaded"),
 }
 """Each strategy in words, by its name."""
 _VERDICTS: Mapping[Verdict, str] = {
-    Verdict.FITS: "fits",
-    Verdict.TIGHT: "just fits",
-    Verdict.UNCERTAIN: "may fit",
-    Verdict.DOES_NOT_FIT: "does not fit",
+    Verdict.FITS: N_("{strategy} fits"),
+    Verdict.TIGHT: N_("{strategy} just fits"),
+    Verdict.UNCERTAIN: N_("{strategy} may fit"),
+    Verdict.DOES_NOT_FIT: N_("{strategy} does not fit"),
 }
 _SAME_FRACTION = 0.03
 _AS_TIMES = 2
 _MANY_TIMES = 10
 
 
-def options(remedy: Remedy) -> str:
-    """A remedy as the options to type."""
+def options(change: Change) -> str:
+    """A change as the options to type."""
     words = [
-        flags()[name] if value is True else f"{flags()[name]} {shlex.quote(str(value))}"
-        for name, value in remedy.change.items()
+        flags()[name] if value is True else f"{flags()[name]} {shell.quote(str(value))}"
+        for name, value in change.items()
         if value != Offload.NONE.value or name != "offload"
     ]
     return " ".join(words)
@@ -49,7 +51,7 @@ def strategy(name: str) -> str:
 
 def fits(name: str, verdict: Verdict) -> str:
     """Whether a strategy fits, in words: `ZeRO-3 fits`."""
-    return f"{strategy(name)} {_VERDICTS[verdict]}"
+    return _(_VERDICTS[verdict], strategy=strategy(name))
 
 
 def outcome(remedy: Remedy) -> str:
@@ -60,7 +62,7 @@ def outcome(remedy: Remedy) -> str:
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
     return "; ".join(
         [
-            ", ".join([f"{fits(remedy.strategy, remedy.verdict)}: {sizes}", *_speed(remedy)]),
+            listing([f"{fits(remedy.strategy, remedy.verdict)}: {sizes}", *_speed(remedy)]),
             *_costs(remedy),
         ]
     )
@@ -68,32 +70,38 @@ def outcome(remedy: Remedy) -> str:
 
 def _speed(remedy: Remedy) -> Iterator[str]:
     if remedy.step_seconds is not None:
-        yield f"{seconds(remedy.step_seconds)} s a step"
+        yield _("{step_seconds} s a step", step_seconds=seconds(remedy.step_seconds))
     ratio = remedy.time_fraction
     if ratio is None:
         return
     slower = ratio >= 1
     times = ratio if slower else 1 / ratio
-    word = "slower" if slower else "faster"
+    word = _("slower") if slower else _("faster")
     if times < 1 + _SAME_FRACTION:
-        yield "as fast"
+        yield _("as fast")
     elif times < _AS_TIMES:
-        yield f"about {100 * (times - 1):.0f} % {word}"
+        yield _("about {times:.0f} % {word}", times=100 * (times - 1), word=word)
     else:
         digits = 0 if times >= _MANY_TIMES else 1
-        yield f"about {times:.{digits}f} times {'as slow' if slower else 'as fast'}"
+        said = f"{times:.{digits}f}"
+        yield (
+            _("about {ratio} times as slow", ratio=said)
+            if slower
+            else _("about {ratio} times as fast", ratio=said)
+        )
 
 
 # By a setting, and the value that it is changed to where only one costs so.
 _COSTS: Mapping[tuple[str, str | None], str] = {
-    ("optimizer_state_dtype", None): "optimizer states have fewer digits",
-    ("precision", None): "weights have fewer digits",
-    ("sequence_tokens", None): "longer sequences are cut",
-    ("method", "lora"): "trains adapters alone",
-    ("method", "qlora"): "trains adapters alone, on 4-bit weights",
-    ("loss", "liger"): "needs liger-kernel",
-    ("loss", "chunked"): "needs a loss that is computed in chunks",
-    ("interconnect", None): "if the nodes are linked so",
+    ("optimizer_state_dtype", None): _("optimizer states have fewer digits"),
+    ("precision", None): _("weights have fewer digits"),
+    ("sequence_tokens", None): _("longer sequences are cut"),
+    ("method", "lora"): _("trains adapters alone"),
+    ("method", "qlora"): _("trains adapters alone, on 4-bit weights"),
+    ("loss", "liger"): _("needs liger-kernel"),
+    ("loss", "chunked"): _("needs a loss that is computed in chunks"),
+    ("interconnect", None): _("if the nodes have this link"),
+    ("gpus", None): _("leaves out the GPUs that others use"),
 }
 
 
@@ -105,13 +113,13 @@ def _costs(remedy: Remedy) -> Iterator[str]:
             yield words
     if "host_memory" in remedy.change:
         more = remedy.more_host_bytes
-        yield f"{gib(more)} more than is free" if more else "if that much is free"
+        yield _("{more} more than is free", more=gib(more)) if more else _("if that much is free")
 
 
 def hint(remedy: Remedy) -> str:
     """A remedy in one line, with what the script needs for it."""
-    edit = "" if remedy.edit is None else f"; change your script first: {remedy.edit}"
-    return f"`{options(remedy)}`: {outcome(remedy)}{edit}"
+    edit = "" if remedy.edit is None else _("; change your script first: {edit}", edit=remedy.edit)
+    return f"`{options(remedy.change)}`: {outcome(remedy)}{edit}"
 
 
 def none_found(config: str | None) -> str:
@@ -121,17 +129,19 @@ def none_found(config: str | None) -> str:
         config: The person's own, of which nothing is changed.
     """
     if config is not None:
-        return (
-            f"zerowiz changes nothing of `{config}`; without `$config {config}` it chooses the"
-            " strategy, and says what would help"
+        return _(
+            "zerowiz does not change `{config}`; without `$config {config}` it chooses "
+            "the strategy, and suggests changes",
+            config=config,
         )
     from zerowiz.core.remedies.machines import SIZES  # noqa: PLC0415 - most plans need none of it
 
     most = SIZES[-1]
-    return (
-        "no machine that zerowiz knows would do, not even"
-        f" {most.nodes} nodes of {most.gpus} of the largest GPUs: plan with fewer tokens, or a"
-        " smaller model"
+    return _(
+        "no machine that zerowiz knows has enough memory, not even {nodes} nodes of "
+        "{gpus} of the largest GPUs: plan with fewer tokens, or a smaller model",
+        nodes=most.nodes,
+        gpus=most.gpus,
     )
 
 
@@ -140,8 +150,8 @@ def listed(remedies: Sequence[Remedy], stream: TextIO) -> None:
     own = [each for each in remedies if each.edit is None]
     others = [each for each in remedies if each.edit is not None]
     if own:
-        stream.write("\nWhat would help, the cheapest first:\n")
+        stream.write(_("\nWhat would help, the cheapest first:\n"))
         say(stream, *(f"  {hint(each)}" for each in own), hang=4)
     if others:
-        stream.write("\nWhat your script can change:\n")
+        stream.write(_("\nWhat your script can change:\n"))
         say(stream, *(f"  {hint(each)}" for each in others), hang=4)

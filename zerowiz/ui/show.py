@@ -1,64 +1,88 @@
 """Show a decision: the flowchart, the table of strategies, the remedies, the launch."""
 
-import shlex
+import re
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from zerowiz.core import shell
 from zerowiz.core.decision.buffer_costs import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import remedies as ui_remedies
-from zerowiz.ui import sentences
+from zerowiz.ui.basis import trainer
 from zerowiz.ui.pictures import memory
 from zerowiz.ui.pictures import strategies as table
 from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
 from zerowiz.ui.pictures.flowchart import flowchart as draw_flowchart
+from zerowiz.ui.sentences import decisions, doubts, machines, models, scripts
+from zerowiz.ui.text.cells import LABEL_COLUMNS, cells, labelled
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.fold import columns_of, fold_command
 from zerowiz.ui.text.lines import draw
 from zerowiz.ui.text.table import say
 from zerowiz.ui.text.units import gpus, on_device, seconds, small
+from zerowiz.words import _, listing
 
 
 def _job_lines(job: PlanInput) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
-    checkpointing = "with" if w.gradient_checkpointing else "without"
     states = job.state_format
     said = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
     others = [said[name].format(value=v) for name, v in w.changed().items() if name in said]
-    step = (
-        f"{w.micro_batch} x {w.sequence_tokens} tokens per GPU, accumulation"
-        f" {w.accumulation_steps}, {w.precision}, {states} optimizer states, {w.method},"
-        f" {checkpointing} gradient checkpointing"
+    step = _(
+        "{micro_batch} x {sequence_tokens} tokens per GPU, accumulation {accumulation_steps}, "
+        "{precision}, {states} optimizer states, {method}, {checkpointing}",
+        micro_batch=w.micro_batch,
+        sequence_tokens=w.sequence_tokens,
+        accumulation_steps=w.accumulation_steps,
+        precision=w.precision,
+        states=states,
+        method=models.method(w.method),
+        checkpointing=_("with gradient checkpointing")
+        if w.gradient_checkpointing
+        else _("without gradient checkpointing"),
     )
     return (
-        f"Machine  {gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}",
-        f"Model    {sentences.model(job.model)}",
-        f"Step     {', '.join([step, *others])}",
+        labelled(
+            _("Machine"),
+            _(
+                "{machine} ({source}); {links}",
+                machine=gpus(machine),
+                source=machines.source(machine),
+                links=machines.links(machine),
+            ),
+        ),
+        labelled(_("Model"), models.model(job.model)),
+        labelled(_("Step"), listing([step, *others])),
     )
-
-
-# `Machine  `, `Model    `, `Chosen   `.
-_LABEL_COLUMNS = 9
 
 
 def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script, and where the reading ended."""
-    words = sentences.convention(facts)
-    say(stream, f"Script   {facts.path}: {words}", hang=_LABEL_COLUMNS)
+    words = scripts.convention(facts)
+    say(
+        stream,
+        labelled(_("Script"), _("{path}: {words}", path=facts.path, words=words)),
+        hang=LABEL_COLUMNS,
+    )
     unseen(facts, stream)
 
 
 def unseen(facts: ScriptFacts, stream: TextIO) -> None:
     """Where the reading of a script ended."""
     if facts.unfollowed:
-        ends = sentences.places(facts.unfollowed)
-        say(stream, f"Unseen   zerowiz did not follow {ends}", hang=_LABEL_COLUMNS)
+        ends = scripts.places(facts.unfollowed)
+        say(
+            stream,
+            labelled(_("Unseen"), _("zerowiz did not follow {ends}", ends=ends)),
+            hang=LABEL_COLUMNS,
+        )
 
 
 def _say(
@@ -75,14 +99,14 @@ def _say(
 
 def flowchart(decision: Decision, stream: TextIO) -> None:
     """The job, and the answers of the flowchart."""
-    _say(decision, stream, *_job_lines(decision.job), "", hang=_LABEL_COLUMNS)
+    _say(decision, stream, *_job_lines(decision.job), "", hang=LABEL_COLUMNS)
     _say_answers(decision, stream)
 
 
 def answers(decision: Decision, stream: TextIO) -> None:
     """The step, the answers of the flowchart, and what the chosen strategy takes."""
-    _, *job = _job_lines(decision.job)
-    _say(decision, stream, "", *job, "", hang=_LABEL_COLUMNS)
+    _machine, *job = _job_lines(decision.job)
+    _say(decision, stream, "", *job, "", hang=LABEL_COLUMNS)
     _say_answers(decision, stream)
     _say_interval(decision, stream)
     _say_time(decision, stream)
@@ -90,31 +114,44 @@ def answers(decision: Decision, stream: TextIO) -> None:
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
     draw(draw_flowchart(decision), stream)
-    if remarks := sentences.remarks(decision):
-        _say(decision, stream, "", *remarks, hang=_LABEL_COLUMNS)
-    reasons = "; ".join(sentences.reasons(decision))
+    if remarks := decisions.remarks(decision):
+        _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
+    reasons = "; ".join(decisions.reasons(decision))
     chosen = decision.chosen
-    name = "none" if chosen is None else ui_remedies.strategy(chosen.strategy.name)
+    name = _("none") if chosen is None else ui_remedies.strategy(chosen.strategy.name)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
-    marks = {rf"(?<=^Chosen   ){name}(?=:)": colour}
-    _say(decision, stream, "", f"Chosen   {name}: {reasons}", hang=_LABEL_COLUMNS, marks=marks)
+    marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
+    _say(
+        decision,
+        stream,
+        "",
+        labelled(_("Chosen"), _("{name}: {reasons}", name=name, reasons=reasons)),
+        hang=LABEL_COLUMNS,
+        marks=marks,
+    )
+    _say_evaluation(decision, stream)
 
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
     """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
     chosen = decision.chosen
     if chosen is not None and chosen.interval is not None:
-        words = sentences.interval(chosen.strategy, chosen.interval, decision.job.model)
-        _say(decision, stream, "", f"Peak     {words}", hang=_LABEL_COLUMNS)
+        words = doubts.interval(chosen.interval, decision.job.model)
+        _say(decision, stream, "", labelled(_("Peak"), words), hang=LABEL_COLUMNS)
 
 
 def _time(value: StepTime) -> str:
     low, high = seconds(value.low_seconds), seconds(value.high_seconds)
     steps = value.measured_steps
-    scaled = f", scaled by {steps} measured here" if value.calibrated else ""
-    return (
-        f"{seconds(value.expected_seconds)} s per optimizer step expected, {low} to {high}{scaled};"
-        f" {value.tokens_per_s:,.0f} tokens/s on all GPUs together"
+    scaled = _(", scaled by {steps} measured here", steps=steps) if value.calibrated else ""
+    return _(
+        "{expected_seconds} s per optimizer step expected, {low} to {high}{scaled}; "
+        "{tokens_per_s:,.0f} tokens/s on all GPUs together",
+        expected_seconds=seconds(value.expected_seconds),
+        low=low,
+        high=high,
+        scaled=scaled,
+        tokens_per_s=value.tokens_per_s,
     )
 
 
@@ -122,39 +159,50 @@ def _say_time(decision: Decision, stream: TextIO) -> None:
     """How long a step of the chosen strategy takes, and how far off that may be."""
     chosen = decision.chosen
     if chosen is not None and chosen.step_time is not None:
-        name = ui_remedies.strategy(chosen.strategy.name)
-        words = f"{name}: {_time(chosen.step_time)}"
-        _say(decision, stream, f"Time     {words}", hang=_LABEL_COLUMNS)
+        _say(
+            decision,
+            stream,
+            labelled(_("Time"), _time(chosen.step_time)),
+            hang=LABEL_COLUMNS,
+        )
 
 
 def _say_host(decision: Decision, stream: TextIO) -> None:
     """What the chosen strategy takes of its nodes' memory."""
     if decision.chosen is not None:
-        words = sentences.host(decision.job, decision.chosen)
-        _say(decision, stream, f"Host     {words}", hang=_LABEL_COLUMNS)
+        words = decisions.host(decision.job, decision.chosen)
+        _say(decision, stream, labelled(_("Host"), words), hang=LABEL_COLUMNS)
 
 
 def _say_trainer(decision: Decision, stream: TextIO) -> None:
     """What a trainer other than SFT runs and holds besides."""
     if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
-        words = sentences.trainer(decision.job.workload, decision.chosen)
-        _say(decision, stream, f"Trainer  {words}", hang=_LABEL_COLUMNS)
+        words = trainer.trainer(decision.job.workload, decision.chosen)
+        _say(decision, stream, labelled(_("Trainer"), words), hang=LABEL_COLUMNS)
+
+
+def _say_evaluation(decision: Decision, stream: TextIO) -> None:
+    """That an evaluation, and no step, is where a GPU holds most."""
+    chosen = decision.chosen
+    if chosen is not None and chosen.estimate.peak_phase is Phase.EVALUATE:
+        words = trainer.evaluation(decision.job.workload, chosen)
+        _say(decision, stream, labelled("", words), hang=LABEL_COLUMNS)
 
 
 def _say_vllm(decision: Decision, stream: TextIO) -> None:
     """What a vLLM takes of the same GPUs."""
     chosen = decision.chosen
     if chosen is not None and chosen.vllm is not None:
-        words = sentences.vllm(decision.job.workload, chosen.vllm)
-        _say(decision, stream, f"vLLM     {words}", hang=_LABEL_COLUMNS)
+        words = trainer.vllm(decision.job.workload, chosen.vllm)
+        _say(decision, stream, labelled(_("vLLM"), words), hang=LABEL_COLUMNS)
 
 
 def _say_buffers(decision: Decision, stream: TextIO) -> None:
     """What the sizes that the config gets cost each GPU."""
     costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
     if costs:
-        words = ", ".join(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
-        _say(decision, stream, f"Buffers  {words}", hang=_LABEL_COLUMNS)
+        words = listing(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
+        _say(decision, stream, labelled(_("Buffers"), words), hang=LABEL_COLUMNS)
 
 
 def plan(
@@ -198,13 +246,17 @@ def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) 
 
 def launch(plan: LaunchPlan, stream: TextIO) -> None:
     """The names of the files, and the plan as a shell line that can be copied."""
-    stream.writelines(f"# writes {file.path}\n" for file in plan.files)
+    stream.writelines(_("# writes {path}\n", path=file.path) for file in plan.files)
     if plan.by_rank_program:
-        more = ", keeps its output and status" if plan.supervised else ""
-        stream.write(f"# worker/rank.py starts your script in each rank{more}\n")
-    env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+        said = (
+            _("worker/rank.py starts your script in each rank, keeps its output and status")
+            if plan.supervised
+            else _("worker/rank.py starts your script in each rank")
+        )
+        stream.write(f"# {said}\n")
+    env = [f"{name}={shell.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
-    words = [*unset, *env, *map(shlex.quote, plan.argv)]
+    words = [*unset, *env, *map(shell.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
 
 
@@ -219,12 +271,24 @@ def next_steps(
         elsewhere: The machine that they run on; None where it is this one.
         stream: Where they are shown.
     """
-    then = "next" if elsewhere is None else "next, on the other machine"
-    for label, command in ((then, words), ("the same in a job script", job_script)):
-        quoted = [shlex.quote(word) for word in command]
+    then = _("next") if elsewhere is None else _("next, on the other machine")
+    for label, command in ((then, words), (_("the same in a job script"), job_script)):
+        quoted = [shell.quote(word) for word in command]
         stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
     if elsewhere is not None:
-        say(stream, f"Run it on {elsewhere}, in a copy of this folder")
+        say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
+
+
+def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
+    """How to start a job script, and on which machine it runs."""
+    said = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
+    say(stream, said, hang=cells(_("next: ")))
+    stream.write(f"  {shell.join(['sbatch', job_file])}\n")
+    if elsewhere is not None:
+        say(
+            stream,
+            _("It runs on {elsewhere}; submit it in a copy of this folder", elsewhere=elsewhere),
+        )
 
 
 def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None:
@@ -237,22 +301,50 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
     """
     say(
         stream,
-        f'next: give it to your Trainer, as TrainingArguments(deepspeed="{config_path}"); once you'
-        " have a script, `zerowiz launch SCRIPT` plans with what it sets",
-        hang=len("next: "),
+        _(
+            'next: give it to your Trainer, as TrainingArguments(deepspeed="{config_path}"); once'
+            " you have a script, `zerowiz launch SCRIPT` plans with what it sets",
+            config_path=config_path,
+        ),
+        hang=cells(_("next: ")),
     )
-    quoted = [shlex.quote(word) for word in again]
-    stream.write(fold_command(quoted, stream, before="the same in a job script: ") + "\n")
+    quoted = [shell.quote(word) for word in again]
+    stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
+
+
+def for_axolotl(
+    path: str,
+    changes: Sequence[str],
+    again: Sequence[str],
+    elsewhere: str | None,
+    stream: TextIO,
+) -> None:
+    """What to set in a file of axolotl, and the command that trains with it.
+
+    Args:
+        path: The file.
+        changes: The lines that it is to have.
+        again: The command that plans the same again.
+        elsewhere: The machine that it runs on, where that is not this one.
+        stream: Where it is shown.
+    """
+    say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
+    command = shell.join(["axolotl", "train", path])
+    say(stream, _("then train: ") + command, hang=cells(_("then train: ")))
+    quoted = [shell.quote(word) for word in again]
+    stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
+    if elsewhere is not None:
+        say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
 
 
 def note(text: str, stream: TextIO) -> None:
     """What a result rests on."""
-    say(stream, f"note: {text}", hang=len("note: "), marks={"^note:": Colour.LABEL})
+    _say_marked(_("note: "), [text], Colour.LABEL, stream)
 
 
 def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
     """What went wrong in one line, then what to do next."""
-    say(stream, f"error: {message}", hang=len("error: "), marks={"^error:": Colour.BAD})
+    _say_marked(_("error: "), [message], Colour.BAD, stream)
     what_next(hints, stream)
 
 
@@ -260,5 +352,10 @@ def what_next(hints: Sequence[str], stream: TextIO) -> None:
     """What to do, after an empty line."""
     if hints:
         stream.write("\n")
-        lines = (f"hint: {hint}" for hint in hints)
-        say(stream, *lines, hang=len("hint: "), marks={"^hint:": Colour.GOOD})
+        _say_marked(_("hint: "), hints, Colour.GOOD, stream)
+
+
+def _say_marked(mark: str, texts: Sequence[str], colour: Colour, stream: TextIO) -> None:
+    """Lines that begin with a word in a colour."""
+    marks = {f"^{re.escape(mark.rstrip())}": colour}
+    say(stream, *(mark + text for text in texts), hang=cells(mark), marks=marks)

@@ -110,6 +110,8 @@ class Report(TypedDict, total=False):
     timed_step_seconds: list[float]
     timed_peak_bytes: int | None
     timed_allocator_retries: int | None
+    python_call_seconds: float
+    """Of this host, beside the steps that ran freely."""
     bus: list[BusReading]
     cpu_cores: int
     cpu_threads: int

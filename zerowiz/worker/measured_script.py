@@ -49,11 +49,17 @@ class StepCounter:
         self._engine: Any = None
         self._count = 0
         self._report_at = 0.0
-        self._moments: deque[Any] = deque(maxlen=_KEPT_STEPS)
-        self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
+        self._backwards: dict[int, int] = {}
+        self._moments: deque[tuple[Any, int]] = deque(maxlen=_KEPT_STEPS)
+        self._seconds: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)
+
+    def count_backward(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
+        """A micro-batch of this engine's next optimizer step."""
+        self._backwards[id(engine)] = self._backwards.get(id(engine), 0) + 1
 
     def count(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
         """An optimizer step of this engine has been queued."""
+        micro_batches = self._backwards.pop(id(engine), 0)
         if self._engine is None:
             self._engine = engine
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +67,7 @@ class StepCounter:
         if engine is not self._engine:
             return
         self._count += 1
-        self._moments.append(self._now())
+        self._moments.append((self._now(), micro_batches))
         if self._steps is not None and self._count >= self._steps:
             self._end()
         if self._count <= _FIRST_STEPS or time.monotonic() >= self._report_at:
@@ -89,11 +95,11 @@ class StepCounter:
     def _read_moments(self) -> None:
         """Read what has come so far, without waiting for the GPU."""
         while len(self._moments) > 1:
-            one, other = self._moments[0], self._moments[1]
+            (one, _), (other, micro_batches) = self._moments[0], self._moments[1]
             if self._on_gpu and not other.query():
                 return
             seconds = one.elapsed_time(other) / 1000 if self._on_gpu else other - one
-            self._seconds.append(round(seconds, 6))
+            self._seconds.append((round(seconds, 6), micro_batches))
             self._moments.popleft()
 
     def _report(self) -> None:
@@ -104,7 +110,8 @@ class StepCounter:
         engine = self._engine
         content = {
             "steps": self._count,
-            "timed_step_seconds": list(self._seconds),
+            "timed_step_seconds": [seconds for seconds, _ in self._seconds],
+            "timed_micro_batches": [micro_batches for _, micro_batches in self._seconds],
             "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None,
             "host_peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "stage": engine.zero_optimization_stage(),
@@ -160,6 +167,7 @@ class EngineHook(MetaPathFinder):
             load(module)
             engine = module.DeepSpeedEngine
             engine.step = counted(engine.step, self._counter)
+            engine.backward = counted_backward(engine.backward, self._counter)
 
         loader.exec_module = exec_module
 
@@ -175,6 +183,18 @@ def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any
             # A full disk, say, is no reason to end a training.
             with suppress(Exception):
                 counter.count(engine)
+        return result
+
+    return counting
+
+
+def counted_backward(backward: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:
+    """The engine's `backward`, which also counts: Accelerate calls `step` once a step alone."""
+
+    @wraps(backward)
+    def counting(engine: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - untyped library
+        result = backward(engine, *args, **named)
+        counter.count_backward(engine)
         return result
 
     return counting

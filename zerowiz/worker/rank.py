@@ -31,6 +31,7 @@ from typing import NoReturn
 ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"
 SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
 GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
+MEMORY_VARIABLE = "ZEROWIZ_REPORTS"
 ORDERS_FILE = "orders"
 END_ORDER = "end"
 # The default of `--grace-seconds` (cli/launch.py).
@@ -48,8 +49,7 @@ TAIL_LINES = 200
 LINE_BYTES = 2000
 REPORT_BYTES = 1 << 15  # disk space that is reserved for the report of the end
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# core/outcome/verdict.py: how long a rank that has failed may take to end; an older error was
-# caught.
+# core/outcome/verdict.py: how long a failed rank may take to end; an older error was caught.
 TAKING_DOWN_S = 300.0
 # core/outcome/oom_text.py: how an uncaught error begins, and the line above one that ends nothing.
 TRACEBACK = b"Traceback (most recent call last)"
@@ -62,8 +62,8 @@ LOCK_FILE = "lock"
 LOCK_NOTE = "lock.zerowiz"
 # torch/utils/cpp_extension.py, _get_build_directory (2.13): where the folders of the ops are.
 EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensions"
-# How often the open files of a rank are looked at: 5 ms for a thousand of them.
-LOCKS_POLL_S = 1.0
+# A look at the open files of a rank takes 5 ms for a thousand of them: a hundredth of the time.
+LOCKS_LOOK_SHARE = 0.01
 # How long the compilers of a rank that has died may take to end, once they are killed.
 COMPILERS_S = 2.0
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
@@ -81,10 +81,8 @@ MPI_LOCAL_RANKS = (
 # Open MPI has its own names for these variables; without them DeepSpeed needs mpi4py
 # (deepspeed/comm/comm.py, init_distributed, 0.19.8).
 OPENMPI_VARIABLES = {
-    "RANK": "OMPI_COMM_WORLD_RANK",
-    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
-    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
-    "LOCAL_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    name: f"OMPI_COMM_WORLD_{name.removeprefix('WORLD_')}"
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")
 }
 # Of an Accelerator that is configured from outside (core/script/delivery.py); on DeepSpeed's CPU
 # accelerator it needs a state of its own first (accelerate_cpu.py).
@@ -136,13 +134,13 @@ def read_pid_namespace() -> str:
     return socket.gethostname()
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since the boot (proc(5), stat, field 22).
+def identify(pid: int) -> dict[str, int]:
+    """The pid, and what distinguishes the process from a later one with the same pid.
 
-    Together with the pid it distinguishes the process from a later one with the same pid.
+    That is when it started, in clock ticks since the boot (proc(5), stat, field 22).
     """
     stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return int(stat.rpartition(b")")[2].split()[19])
+    return {"pid": pid, "start_ticks": int(stat.rpartition(b")")[2].split()[19])}
 
 
 def oom_kills() -> int:
@@ -279,9 +277,8 @@ class BuildLocks:
 
     def look(self, *, at_once: bool = False) -> None:
         """See which locks the rank holds now, and note beside each that it does."""
-        if time.monotonic() < self.look_at and not at_once:
+        if (began := time.monotonic()) < self.look_at and not at_once:
             return
-        self.look_at = time.monotonic() + LOCKS_POLL_S
         for path in [path for path, made in self.held.items() if lock_made(path) != made]:
             self.drop_note(path)
             del self.held[path]
@@ -290,6 +287,7 @@ class BuildLocks:
                 content = {"space": read_pid_namespace(), **self.rank, "made": made}
                 write_whole(path.with_name(LOCK_NOTE), content)
                 self.held[path] = made
+        self.look_at = began + (time.monotonic() - began) / LOCKS_LOOK_SHARE
 
     def find(self) -> Iterator[tuple[Path, tuple[int, int]]]:
         """Each lock that the rank has open, and what tells it from a later one at its path."""
@@ -341,7 +339,7 @@ def link_of(path: Path) -> Path:
 
 def end_compilers(folder: Path) -> None:
     """Kill what this job compiles in a folder, before its lock goes and another job may begin."""
-    job = f"{ATTEMPT_VARIABLE}={os.environ.get(ATTEMPT_VARIABLE)}".encode()
+    job = os.fsencode(f"{ATTEMPT_VARIABLE}={os.environ.get(ATTEMPT_VARIABLE)}")
     until = time.monotonic() + COMPILERS_S
     while time.monotonic() < until:
         left = []
@@ -379,6 +377,7 @@ class RankSupervisor:
         self.asked_by: str | None = None
         self.asked_at: float | None = None
         self.kill_at = float("inf")
+        self.memory = Path("" if self.remote else os.environ.get(MEMORY_VARIABLE, ""))
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
         self.pid, out, err = start(rank_command(words))
@@ -386,16 +385,18 @@ class RankSupervisor:
         self.stderr = Stream(err, [2, *log])
         self.streams = {out: Stream(out, [1, *log]), err: self.stderr}
         self.identity = {"rank": self.rank, "host": socket.gethostname()}
-        processes = {
-            name: {"pid": pid, "start_ticks": start_ticks(pid)}
-            for name, pid in (("process", self.pid), ("beside", os.getpid()))
-        }
+        processes = {"process": identify(self.pid), "beside": identify(os.getpid())}
         self.locks = BuildLocks(processes["process"])
-        start_values = {"local_rank": local_rank, "space": namespace, "started_at": time.time()}
-        path = folder / f"rank-{self.rank}.json"
-        write_whole(path, {**self.identity, **processes, **start_values})
+        started = {**self.identity, **processes, "local_rank": local_rank, "space": namespace}
+        self.remember(started)
+        write_whole(folder / f"rank-{self.rank}.json", started)
         self.partial = folder / f"rank-{self.rank}.end.partial"
         self.report_descriptor = reserve_report(self.partial)
+
+    def remember(self, content: object) -> None:
+        """Report to the supervisor's memory, too: no full disk and no lost folder is in its way."""
+        with suppress(OSError), self.memory.open("ab") as memory:
+            memory.write(json.dumps(content).encode() + b"\n")
 
     def orders(self) -> list[str]:
         """The supervisor's orders to the ranks so far: numbers of signals, and END_ORDER."""
@@ -506,6 +507,7 @@ class RankSupervisor:
             "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
         }
+        self.remember({**self.identity, **content, "tail": self.stderr.tail()})
         path = self.folder / f"rank-{self.rank}.end.json"
         # On a full disk there is no room for the last lines.
         for tail in (self.stderr.tail(), []):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import Result, Run
+from cli.harness import Result, Run, answers_of
 from paths import TEMPLATES
 from probe.reading import RAW_HEAD, RAW_TAIL, SCRIPTS
 
@@ -158,8 +158,8 @@ def test_init_and_launch_after_it_choose_alike(here: Run, trainer: Path) -> None
     plan = json.loads((trainer / "ds_config_zero0.plan.json").read_text())
     assert (2, 2) == batch(plan)
     # The record holds what was answered; what was chosen is chosen anew.
-    record = json.loads((trainer / ".zerowiz" / "init.json").read_text())
-    assert "micro_batch" not in record["options"]
+    record = answers_of(trainer)
+    assert "micro-batch" not in record
     started = here("launch", "--dry-run", "--json")
     assert (2, 2) == batch(planned(started))
     command = json.loads(started.stdout)["command"]

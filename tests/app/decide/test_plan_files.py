@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -93,8 +94,8 @@ def plan_of(folder: Path, name: str = PLAN) -> Json:
 
 
 def steady(value: Any) -> Any:
-    """A plan without what the memory that happens to be free decides."""
-    live = re.compile(r"(free|available|budget|headroom|have)_bytes")
+    """A plan without what the memory that happens to be free decides, and the hash of it all."""
+    live = re.compile(r"(free|available|budget|headroom|have)_bytes|plan_sha256")
     match value:
         case dict():
             return {key: steady(each) for key, each in value.items() if not live.fullmatch(key)}
@@ -112,8 +113,8 @@ def diff_of(stderr: str) -> list[str]:
     return match["diff"].splitlines()
 
 
-def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: Path) -> None:
-    result = process("init", "--yes", *STEADY)
+def test_the_plan_says_why_on_what_for_what_and_with_what(here: Run, script: Path) -> None:
+    result = here("init", "--yes", *STEADY)
     assert 0 == result.code, result.stderr
     assert f"wrote {PLAN}\nwrote {CONFIG}\n" in result.stdout
     content = plan_of(script.parent)
@@ -128,12 +129,12 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(process: Run, script: 
     assert "zero_optimization" in json.loads((script.parent / CONFIG).read_text())
 
 
-def test_the_plan_file_is_the_object_of_plan_json(process: Run, script: Path) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+def test_the_plan_file_is_the_object_of_plan_json(here: Run, script: Path) -> None:
+    assert 0 == here("init", "--yes", *STEADY).code
     content = plan_of(script.parent)
-    shown = json.loads(process("init", "--dry-run", "--json", *STEADY).stdout)
+    shown = json.loads(here("init", "--dry-run", "--json", *STEADY).stdout)
     assert shown == {key: content[key] for key in shown}
-    assert {"config", "reproduce", "versions"} == set(content) - set(shown)
+    assert {"config", "plan_sha256", "reproduce", "versions"} == set(content) - set(shown)
 
 
 def test_versions_are_those_installed_and_none_where_there_is_none(
@@ -181,11 +182,11 @@ sys.stderr.write("\\n" + " ".join({"torch", "transformers", "deepspeed"} & set(s
     assert (script.parent / PLAN).exists()
 
 
-def test_a_second_run_writes_the_same_bytes(process: Run, script: Path) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+def test_a_second_run_writes_the_same_bytes(here: Run, script: Path) -> None:
+    assert 0 == here("init", "--yes", *STEADY).code
     first = written(script.parent)
     assert {CONFIG, PLAN} == set(first)
-    assert 0 == process("init", "--yes", *STEADY).code
+    assert 0 == here("init", "--yes", *STEADY).code
     assert first == written(script.parent)
 
 
@@ -199,16 +200,16 @@ def test_a_second_run_writes_the_same_bytes(process: Run, script: Path) -> None:
     ids=["plain", "folder", "forced"],
 )
 def test_the_command_in_the_plan_makes_the_same_bytes_again(
-    process: Run, script: Path, tmp_path: Path, words: tuple[str, ...]
+    here: Run, script: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    assert 0 == process("init", "--yes", *words).code
+    assert 0 == here("init", "--yes", *words).code
     work = script.parent
     [path] = work.rglob("*.plan.json")
     config = Path(str(path).replace(".plan.json", ".json"))
     reproduce = json.loads(path.read_text())["reproduce"]
     tool, *again = shlex.split(reproduce["shell"])
     assert ("zerowiz", [tool, *again]) == (tool, reproduce["argv"])
-    shown = process(again[0], "--dry-run", *again[1:])
+    shown = here(again[0], "--dry-run", *again[1:])
     assert 0 == shown.code, shown.stderr
     names = [str(each.relative_to(work)) for each in (path, config)]
     expected = f"# writes {names[0]}\n# writes {names[1]}\n{config.read_text()}"
@@ -216,7 +217,7 @@ def test_the_command_in_the_plan_makes_the_same_bytes_again(
     before = {each: each.read_bytes() for each in (path, config)}
     for each in before:
         each.rename(tmp_path / each.name)
-    done = process(*again)
+    done = here(*again)
     assert 0 == done.code, done.stderr
     assert before == {each: each.read_bytes() for each in (path, config)}
 
@@ -239,19 +240,17 @@ def test_the_command_of_a_launch_launches_the_same_again(
     assert steady(plan) == steady(plan_of(script.parent))
 
 
-def test_a_plan_of_other_free_memory_replaces_the_old_one_silently(
-    process: Run, script: Path
-) -> None:
+def test_a_plan_of_other_free_memory_replaces_the_old_one_silently(here: Run, script: Path) -> None:
     seen = script.parent / "node.json"
     words = ("--machine", "node.json", "--model", "1b", "--stage", "2")
     spec = ("--machine", "4xH100-80GB-SXM")
-    assert 0 == process("machine", *spec, "--save", "node.json").code
-    assert 0 == process("init", "--yes", *words).code
+    assert 0 == here("machine", *spec, "--save", "node.json").code
+    assert 0 == here("init", "--yes", *words).code
     first = written(script.parent)
     content = json.loads(seen.read_text())
     content["machine"]["gpus"][0]["free_bytes"] -= 2**30
     seen.write_text(json.dumps(content))
-    assert 0 == process("init", "--yes", *words).code
+    assert 0 == here("init", "--yes", *words).code
     after = written(script.parent)
     assert first[CONFIG] == after[CONFIG]
     assert first[PLAN] != after[PLAN]
@@ -353,16 +352,16 @@ def test_a_hand_edit_stops_a_launch_and_is_shown(
     "command", [("init", "--yes"), ("launch", "--dry-run"), ("launch", "--dry-run", "--json")]
 )
 def test_every_command_refuses_a_hand_edit_and_quiet_hides_the_diff(
-    process: Run, script: Path, command: tuple[str, ...]
+    here: Run, script: Path, command: tuple[str, ...]
 ) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+    assert 0 == here("init", "--yes", *STEADY).code
     edit(script.parent / CONFIG)
     before = written(script.parent)
     words = (*command, *STEADY, "train.py")
-    loud, quiet = process(*words), process(command[0], "--quiet", *words[1:])
+    loud, quiet = here(*words), here(command[0], "--quiet", *words[1:])
     for result in (loud, quiet):
         assert 1 == result.code
-        assert "" == result.stdout
+        assert "" == result.stdout or "--json" in words
         assert "\nhint: overwrite it with `--force`\n" in result.stderr
         assert before == written(script.parent)
     assert '-    "stage": 3,' in diff_of(loud.stderr)
@@ -372,13 +371,13 @@ def test_every_command_refuses_a_hand_edit_and_quiet_hides_the_diff(
 
 @pytest.mark.parametrize("command", [("init", "--yes"), ("launch", "--dry-run")])
 def test_notes_in_a_plan_file_are_kept_and_its_config_stays_too(
-    process: Run, script: Path, command: tuple[str, ...]
+    here: Run, script: Path, command: tuple[str, ...]
 ) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+    assert 0 == here("init", "--yes", *STEADY).code
     plan, config = script.parent / PLAN, script.parent / CONFIG
     plan.write_text(plan.read_text().replace("you asked for it", "Ann asked for it"))
     config_before = config.stat().st_mtime_ns
-    refused = process(*command, *STEADY, "--seq-len", "1024", "train.py")
+    refused = here(*command, *STEADY, "--seq-len", "1024", "train.py")
     assert 1 == refused.code, refused.stderr
     assert f"`{PLAN}`" in refused.stderr
     assert "Ann asked for it" in "\n".join(diff_of(refused.stderr))
@@ -386,20 +385,64 @@ def test_notes_in_a_plan_file_are_kept_and_its_config_stays_too(
     assert "--config" not in refused.stderr
     assert config_before == config.stat().st_mtime_ns
     plan.rename(script.parent / "notes.json")
-    assert 0 == process("init", "--yes", *STEADY).code
+    assert 0 == here("init", "--yes", *STEADY).code
 
 
-def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+@pytest.fixture
+def clone(here: Run, script: Path) -> Path:
+    """A folder as a fresh clone of the repository has it: the files of a launch, no records."""
+    assert 0 == here("init", "--yes", "--isolated", *STEADY).code
+    shutil.rmtree(script.parent / ".zerowiz")
+    return script.parent
+
+
+def test_a_fresh_clone_knows_its_config_and_its_plan_by_their_hashes(
+    here: Run, clone: Path
+) -> None:
+    before = written(clone)
+    # Another plan file would no longer say of the old config that it is zerowiz's.
+    changed = here("init", "--yes", "--isolated", *STEADY, "--seq-len", "1024", "train.py")
+    assert 0 == changed.code, changed.stderr
+    assert 1024 == plan_of(clone)["workload"]["sequence_tokens"]
+    assert 0 == here("init", "--yes", "--isolated", *STEADY).code
+    assert before == {name: written(clone)[name] for name in before}
+
+
+@pytest.mark.parametrize("name", [CONFIG, PLAN])
+def test_in_a_fresh_clone_a_hand_edit_is_kept_all_the_same(
+    here: Run, clone: Path, name: str
+) -> None:
+    path = clone / name
+    path.write_text(path.read_text().replace(": 2,", ": 3,", 1))
+    before = written(clone)
+    refused = here("init", "--yes", "--isolated", *STEADY, "--seq-len", "1024", "train.py")
+    assert 1 == refused.code, refused.stderr
+    assert f"`{name}` exists and was not written by zerowiz" in refused.stderr
+    assert before == written(clone)
+
+
+def test_jobs_that_start_at_once_in_a_fresh_clone_all_start(
+    spied: Callable[..., subprocess.Popen[str]], script: Path
+) -> None:
+    shared = ("launch", "--stage", "2", *CPU, "--seq-len")
+    assert 7 == end(spied(*shared, "32", "train.py")).code
+    shutil.rmtree(script.parent / ".zerowiz")
+    jobs = [spied(*shared, each, "train.py") for each in ("64", "128", "256", "512")]
+    ended = [end(job) for job in jobs]
+    assert [7] * len(jobs) == [result.code for result in ended], [r.stderr for r in ended]
+
+
+def test_both_edits_are_shown_before_force_takes_both(here: Run, script: Path) -> None:
+    assert 0 == here("init", "--yes", *STEADY).code
     edit(script.parent / CONFIG)
     plan = script.parent / PLAN
     plan.write_text(plan.read_text().replace("you asked for it", "Ann asked for it"))
-    refused = process("init", "--yes", *STEADY)
+    refused = here("init", "--yes", *STEADY)
     assert f"error: `{CONFIG}` and `{PLAN}` exist" in refused.stderr
     heads = [line for line in diff_of(refused.stderr) if line.startswith("---")]
     assert [f"--- {CONFIG}", f"--- {PLAN}"] == heads
-    assert 0 == process("init", "--yes", "--force", *STEADY).code
-    assert 0 == process("init", "--yes", *STEADY).code
+    assert 0 == here("init", "--yes", "--force", *STEADY).code
+    assert 0 == here("init", "--yes", *STEADY).code
 
 
 @pytest.mark.parametrize(
@@ -416,10 +459,10 @@ def test_both_edits_are_shown_before_force_takes_both(process: Run, script: Path
     ids=["utf-16", "huge", "empty", "no end", "escapes", "long line", "many lines"],
 )
 def test_whatever_lies_there_is_refused_kindly(
-    process: Run, script: Path, there: bytes, said: str
+    here: Run, script: Path, there: bytes, said: str
 ) -> None:
     (script.parent / CONFIG).write_bytes(there)
-    refused = process("init", "--yes", *STEADY)
+    refused = here("init", "--yes", *STEADY)
     assert 1 == refused.code
     found = diff_of(refused.stderr)
     assert any(said in line for line in found), found
@@ -428,11 +471,11 @@ def test_whatever_lies_there_is_refused_kindly(
     assert {CONFIG: there} == written(script.parent)
 
 
-def test_line_ends_of_windows_are_named(process: Run, script: Path) -> None:
-    assert 0 == process("init", "--yes", *STEADY).code
+def test_line_ends_of_windows_are_named(here: Run, script: Path) -> None:
+    assert 0 == here("init", "--yes", *STEADY).code
     path = script.parent / CONFIG
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    refused = process("init", "--yes", *STEADY)
+    refused = here("init", "--yes", *STEADY)
     assert [f"{CONFIG}: only its line endings differ (CRLF)"] == diff_of(refused.stderr)[1:]
 
 
@@ -446,7 +489,7 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
     before = written(script.parent)
     person = terminal(*words)
     person.reply("Write the files?", ENTER)
-    person.wait_for("not as zerowiz wrote it. Overwrite it?")
+    person.wait_for("not written by zerowiz. Overwrite it?")
     shown = [place for place, line in enumerate(person.lines) if '"stage":' in line]
     asked = next(place for place, line in enumerate(person.lines) if "Overwrite it?" in line)
     assert ['-    "stage": 3,', '+    "stage": 2,'] == [person.lines[place] for place in shown]

@@ -115,10 +115,7 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
     assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
     again = here("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB", "train.py")
     assert ["--ds", "ds_config_zero0.json"] == planned(again)[0]
-    kept = (
-        "note: arguments as in your last run of train.py: `--model 1b --micro-batch 1"
-        " --config-via flag:ds`"
-    )
+    kept = "note: from `zerowiz.toml`: `--model 1b --micro-batch 1 --config-via flag:ds`"
     assert kept in " ".join(again.stderr.split())
     assert ["--x", "ds_config_zero0.json"] == planned(
         dry(here, "--config-via", "flag:x", "train.py")

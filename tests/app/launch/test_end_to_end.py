@@ -113,6 +113,7 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
     measured = attempt["measured"]
     assert 2 == measured["ranks"]
     assert 0 < measured["step_seconds"] < 60
+    assert script.accumulation_steps == measured["micro_batches"]
     # On this accelerator all of a process counts, and torch and DeepSpeed alone are 300 MiB of it.
     assert "resident" == attempt["predicted"]["memory"]
     assert 300 * 2**20 < measured["peak_bytes"] < 3 * attempt["predicted"]["peak_bytes"]
@@ -220,7 +221,9 @@ num_processes: 2
         (
             TEMPLATES / "train_hf.py",
             ("--model", str(MODEL)),
-            ("--max_steps", "4", "--per_device_train_batch_size", "2", "--save_strategy", "no"),
+            ("--max_steps", "4", "--per_device_train_batch_size", "2", "--save_strategy", "no")
+            # 12 sequences for a global batch of 16: a step has 3 of 4 micro-batches.
+            + ("--corpus", "corpus.txt"),
             "bf16",
         ),
     ],
@@ -232,6 +235,7 @@ def test_every_rank_is_what_a_file_of_accelerate_config_says(
     mixed = {"fp32": "'no'", "bf16": "bf16"}[precision]
     text = ACCELERATE_YAML.format(steps=4, stage=2, precision=mixed)
     (tmp_path / "acc.yaml").write_text(text)
+    (tmp_path / "corpus.txt").write_text("a" * 128 * 15)
     reports = tmp_path / "reports"
 
     done = run(
@@ -249,6 +253,12 @@ def test_every_rank_is_what_a_file_of_accelerate_config_says(
     for each in ranks:
         assert (2, 2, 4) == (each["stage"], each["micro_batch"], each["accumulation_steps"])
         assert [dtype] == each["parameter_dtypes"]
+    record = tmp_path / "zerowiz-run.json"
+    assert 0o600 == record.stat().st_mode & 0o777, "words and variables may hold a secret"
+    [attempt] = json.loads(record.read_text())["attempts"]
+    fewer = path.parent == TEMPLATES
+    assert (3 if fewer else 4) == attempt["measured"]["micro_batches"]
+    assert fewer == ("Each step had 3 of 4 micro-batches" in done.stderr)
 
 
 def test_the_flowchart_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Path) -> None:

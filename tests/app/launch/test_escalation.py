@@ -31,6 +31,13 @@ def read_record(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "zerowiz-run.json").read_text()))
 
 
+def printed_losses(done: CompletedRun) -> dict[str, str]:
+    """By step, as a person reads them."""
+    return dict(
+        re.findall(r"^(?:step )?(\d+|eval)(?:  |_)loss ([\d.]+)", done.stdout, re.MULTILINE)
+    )
+
+
 def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
     done = launch(tmp_path, "1,5,2,raise", *STEP, *script)
@@ -52,9 +59,16 @@ def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_
     assert {"what": "checkpoint", "path": "out/checkpoint-3"} == second["goes_on_from"]
     assert "zero2 ran out of gpu memory" in second["why"]
     assert 0 == record["exit"]
-    losses = dict(re.findall(r"^step (\d+)  loss ([\d.]+)", done.stdout, re.MULTILINE))
-    assert {"1", "4", "5", "6"} == set(losses)
+    losses = printed_losses(done)
+    assert {"1", "4", "5", "6", "eval"} == set(losses)
     assert float(losses["6"]) < float(losses["4"]) < float(losses["1"])
+    # What ZeRO-2 prints where nothing ends it, to the last digit.
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    unbroken = printed_losses(launch(whole, "9,9,9,raise", *STEP, *script))
+    both = ("1", "5", "6", "eval")
+    assert [losses[step] for step in both] == [unbroken[step] for step in both]
+    assert ["finished"] == [each["end"]["cause"] for each in read_record(whole)["attempts"]]
     for name in ("ds_config_zero2.json", "ds_config_zero3.json", "ds_config_zero3.plan.json"):
         assert (tmp_path / name).is_file()
     assert "goes on from the checkpoint out/checkpoint-3" in done.stderr

@@ -85,7 +85,7 @@ def test_a_trainer_collects_its_weights_and_an_engine_writes_them_by_storages(
 
 def test_a_plan_says_when_most_is_held_and_how_much_there_is(here: Run) -> None:
     unknown = here("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0").stdout
-    assert "Host     DDP: 28.5 GiB on each node, most of it while a checkpoint is saved" in unknown
+    assert "Host     28.5 GiB on each node, most of it while a checkpoint is saved" in unknown
     assert "set it with `--host-memory`" in " ".join(unknown.split())
     words = ("--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
     known = here("plan", *words, "--host-memory", "20GiB")

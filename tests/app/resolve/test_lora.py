@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, Result, Run, Terminal
+from cli.harness import ENTER, Result, Run, Terminal, answers_of
 from paths import TESTS
 from ranks.harness import rank_environ, read_reports, run
 
@@ -159,8 +159,8 @@ def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folde
     assert 0 == person.end()
     assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
     assert "optimizer states, lora, without" in " ".join(person.text.split())
-    record = json.loads((folder / ".zerowiz" / "init.json").read_text())
-    assert {"method", "lora_rank", "model", "micro_batch"}.isdisjoint(record["options"])
+    record = answers_of(folder)
+    assert {"method", "lora-rank", "model", "micro-batch"}.isdisjoint(record)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_other_words_are_not_the_gpu_of_the_job(name: str) -> None:
     [
         ("H100=2/gpu-hour", "matches more than one GPU"),
         ("Z9000=2/gpu-hour", "is not a GPU or an instance"),
-        ("H200=32/node-hour", "how many of its GPUs"),
+        ("H200=32/node-hour", "does not say how many GPUs"),
         ("H200=1/gpu-hour,H200=2/gpu-hour", "two prices of `H200`"),
         ("1/gpu-hour,2/gpu-hour", "two prices"),
         ("$1/gpu-hour,H200=2/gpu-hour", "more than one currency: none and `\\$`"),

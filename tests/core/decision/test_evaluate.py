@@ -1,4 +1,4 @@
-"""A rung against a machine: budgets, verdicts, and the runs whose memory was capped."""
+"""A strategy against a machine: budgets, verdicts, and the runs whose memory was capped."""
 
 from collections.abc import Sequence
 
@@ -241,9 +241,10 @@ def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: b
 def test_more_nodes_do_not_share_their_host_memory() -> None:
     one, two = (
         evaluate(
-            PlanInput(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()), rung
+            PlanInput(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()),
+            strategy,
         )
-        for nodes, rung in ((1, ZERO2_OFFLOAD), (2, ZERO2_OFFLOAD))
+        for nodes, strategy in ((1, ZERO2_OFFLOAD), (2, ZERO2_OFFLOAD))
     )
     held, half = (moment_bytes(each.estimate.host_peak) * 4 for each in (one, two))
     assert held // 2 == pytest.approx(half, rel=0.01)
@@ -268,7 +269,7 @@ def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
     assert 100 * GB - 2 * evaluated.device_bytes == evaluated.host_budget_bytes
 
 
-def test_a_rung_lacks_what_is_missing_on_its_scarcer_side() -> None:
+def test_a_strategy_lacks_what_is_missing_on_its_scarcer_side() -> None:
     job = PlanInput(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
     evaluated = evaluate(job, ZERO2_OFFLOAD)
     needs = (evaluated.device_bytes, evaluated.host.running_bytes)
@@ -311,7 +312,7 @@ def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> 
 
 def test_told_arithmetic_knows_no_adapters() -> None:
     told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
-    with pytest.raises(UsageError, match="has no rule for `method lora`"):
+    with pytest.raises(UsageError, match='has no rule for `method="lora"`'):
         PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
 
 

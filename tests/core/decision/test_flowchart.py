@@ -1,4 +1,4 @@
-"""The walk of the flowchart: its truth table, one test per row, over verdicts that stand."""
+"""The way through the flowchart: its truth table, one test per row, over verdicts that stand."""
 
 import re
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def held_on_host(size_bytes: int) -> HostNeed:
 
 
 def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
-    """A rung with this verdict, its lack on the GPU."""
+    """A strategy with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict]
     host = 0 if strategy.offload is Offload.NONE else 1
     allocation = Allocation(AllocationKind.PARAMETERS, need, "")
@@ -89,14 +89,14 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
     )
 
 
-def walk(
+def follow(
     verdicts: Mapping[StrategyRow, Verdict],
     machine: Machine = FAST,
     constraints: Constraints | None = None,
 ) -> Decision:
-    """The walk where the rungs that are not named do not fit."""
-    rungs = [evaluated(strategy, verdicts.get(strategy, NO)) for strategy in STRATEGIES]
-    return follow_flowchart(rungs, job_on(machine), constraints or Constraints())
+    """The decision where the strategies that are not named do not fit."""
+    estimates = [evaluated(strategy, verdicts.get(strategy, NO)) for strategy in STRATEGIES]
+    return follow_flowchart(estimates, job_on(machine), constraints or Constraints())
 
 
 def chosen(decision: Decision) -> StrategyRow | None:
@@ -108,33 +108,33 @@ def asked(decision: Decision) -> list[FlowchartQuestion]:
 
 
 def test_what_fits_replicated_is_not_sharded() -> None:
-    decision = walk(dict.fromkeys(STRATEGIES, FITS))
+    decision = follow(dict.fromkeys(STRATEGIES, FITS))
     assert DDP == chosen(decision)
     assert [FlowchartQuestion.FITS_ONE_GPU] == asked(decision)
     assert (Reason.REPLICATED_FITS,) == decision.reasons
 
 
 def test_zero2_is_the_recommended_middle() -> None:
-    decision = walk({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS})
+    decision = follow({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS})
     assert ZERO2 == chosen(decision)
     assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO2] == asked(decision)
     assert (Reason.MIDDLE_FITS,) == decision.reasons
 
 
 def test_over_a_slow_link_zero1_is_enough_when_only_optimizer_states_were_in_the_way() -> None:
-    decision = walk({ZERO1: FITS, ZERO2: FITS}, SLOW)
+    decision = follow({ZERO1: FITS, ZERO2: FITS}, SLOW)
     assert ZERO1 == chosen(decision)
     assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO1] == asked(decision)
     assert (Reason.SLOW_LINK_ZERO1,) == decision.reasons
 
 
 def test_over_a_slow_link_zero2_is_taken_when_zero1_is_too_large() -> None:
-    assert ZERO2 == chosen(walk({ZERO2: FITS, ZERO3: FITS}, SLOW))
+    assert ZERO2 == chosen(follow({ZERO2: FITS, ZERO3: FITS}, SLOW))
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: StrategyRow) -> None:
-    decision = walk({strategy: TIGHT})
+def test_a_tight_strategy_counts_as_a_yes_and_is_named_as_tight(strategy: StrategyRow) -> None:
+    decision = follow({strategy: TIGHT})
     assert strategy == chosen(decision)
     assert Reason.TIGHT is decision.reasons[-1]
     assert decision.answers[-1].answer
@@ -144,25 +144,27 @@ def test_a_tight_rung_counts_as_a_yes_and_is_named_as_tight(strategy: StrategyRo
     ("tight", "offered"),
     [(DDP, ZERO1), (ZERO2, ZERO3), (ZERO3, ZERO2_OFFLOAD), (ZERO2_OFFLOAD, ZERO3_OFFLOAD)],
 )
-def test_beside_a_tight_rung_the_next_that_fits_is_offered(
+def test_beside_a_tight_strategy_the_next_that_fits_is_offered(
     tight: StrategyRow, offered: StrategyRow
 ) -> None:
     below = FLOWCHART_STRATEGIES[FLOWCHART_STRATEGIES.index(tight) + 1 :]
-    (remedy,) = find_remedies(walk({tight: TIGHT, **dict.fromkeys(below, FITS)}))
+    (remedy,) = find_remedies(follow({tight: TIGHT, **dict.fromkeys(below, FITS)}))
     assert offered.name == remedy.strategy
     assert {"stage": str(offered.stage), "offload": offered.offload.value} == remedy.change
     assert NEED_BYTES[TIGHT] - NEED_BYTES[FITS] == remedy.frees_bytes
 
 
-def test_beside_a_tight_rung_another_tight_one_is_passed_over() -> None:
+def test_beside_a_tight_strategy_another_tight_one_is_passed_over() -> None:
     verdicts = {ZERO2: TIGHT, ZERO3: TIGHT, ZERO2_OFFLOAD: NO, ZERO3_OFFLOAD: FITS}
-    (remedy,) = find_remedies(walk(verdicts))
+    (remedy,) = find_remedies(follow(verdicts))
     assert "zero3-offload" == remedy.strategy
 
 
-def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
+def test_offload_is_not_offered_beside_a_tight_strategy_to_who_forbids_it() -> None:
     verdicts = {ZERO3: TIGHT, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}
-    assert () == find_remedies(walk(verdicts, constraints=Constraints(offload=OffloadChoice.NONE)))
+    assert () == find_remedies(
+        follow(verdicts, constraints=Constraints(offload=OffloadChoice.NONE))
+    )
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
@@ -170,7 +172,7 @@ def test_offload_is_not_offered_beside_a_tight_rung_to_who_forbids_it() -> None:
 def test_an_uncertain_strategy_counts_as_yes_where_nothing_surely_runs(
     strategy: StrategyRow, machine: Machine
 ) -> None:
-    decision = walk({strategy: UNCERTAIN}, machine)
+    decision = follow({strategy: UNCERTAIN}, machine)
     assert strategy == chosen(decision)
     assert Reason.UNCERTAIN is decision.reasons[-1]
     last = decision.answers[-1]
@@ -222,7 +224,7 @@ def test_an_uncertain_strategy_is_passed_over_for_one_that_surely_runs(
     strategy: StrategyRow,
     reasons: tuple[Reason, ...],
 ) -> None:
-    decision = walk(verdicts, machine, constraints)
+    decision = follow(verdicts, machine, constraints)
     assert strategy == chosen(decision)
     assert (*reasons, Reason.UNCERTAIN_PASSED_OVER) == decision.reasons[: len(reasons) + 1]
     passed = [a for a in decision.answers if verdicts.get(by_name(a.strategy)) is UNCERTAIN]
@@ -234,14 +236,14 @@ def by_name(name: str | None) -> StrategyRow:
 
 
 def test_over_a_slow_link_an_uncertain_zero2_is_taken_before_a_zero3_that_fits() -> None:
-    decision = walk({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW)
+    decision = follow({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW)
     assert (ZERO2, (Reason.MIDDLE_FITS, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
     (remedy,) = find_remedies(decision)
     assert ("zero3", FITS) == (remedy.strategy, remedy.verdict)
 
 
 def test_an_uncertain_stage_that_was_asked_for_is_taken() -> None:
-    decision = walk({ZERO2: UNCERTAIN, ZERO3: FITS}, constraints=Constraints(stage=2))
+    decision = follow({ZERO2: UNCERTAIN, ZERO3: FITS}, constraints=Constraints(stage=2))
     assert (ZERO2, (Reason.ASKED_FOR, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
 
 
@@ -258,14 +260,14 @@ def test_beside_an_uncertain_choice_what_makes_it_fit_is_offered() -> None:
 
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
 def test_one_gpu_weighs_offload_at_once(strategy: StrategyRow) -> None:
-    decision = walk({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, strategy: FITS}, ONE)
+    decision = follow({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, strategy: FITS}, ONE)
     assert strategy == chosen(decision)
     assert {FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_OFFLOAD} == set(asked(decision))
     assert (Reason.ONLY_OFFLOAD_FITS,) == decision.reasons
 
 
 def test_zero3_is_taken_over_a_fast_link() -> None:
-    decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS})
+    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS})
     assert ZERO3 == chosen(decision)
     assert [
         FlowchartQuestion.FITS_ONE_GPU,
@@ -277,7 +279,7 @@ def test_zero3_is_taken_over_a_fast_link() -> None:
 
 
 def test_zero3_is_refused_over_a_slow_link() -> None:
-    decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW)
+    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW)
     assert chosen(decision) is None
     assert (Reason.SLOW_LINK_REFUSES_ZERO3,) == decision.reasons
 
@@ -293,36 +295,36 @@ def test_zero3_is_refused_over_a_slow_link() -> None:
 def test_a_slow_zero3_is_replaced_or_taken_when_the_person_says_so(
     constraints: Constraints, strategy: StrategyRow, reason: Reason
 ) -> None:
-    decision = walk({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints)
+    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints)
     assert (strategy, (reason,)) == (chosen(decision), decision.reasons)
 
 
 def test_the_larger_offload_replaces_a_slow_zero3_when_the_smaller_one_does_not_fit() -> None:
     constraints = Constraints(offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD == chosen(walk({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints))
+    assert ZERO3_OFFLOAD == chosen(follow({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints))
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW])
 @pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
 def test_offload_is_taken_when_zero3_does_not_fit(strategy: StrategyRow, machine: Machine) -> None:
-    decision = walk({strategy: FITS}, machine)
+    decision = follow({strategy: FITS}, machine)
     assert (strategy, (Reason.ONLY_OFFLOAD_FITS,)) == (chosen(decision), decision.reasons)
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
 def test_offload_none_forbids_it(machine: Machine) -> None:
     offloads = dict.fromkeys((ZERO2_OFFLOAD, ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
-    decision = walk(offloads, machine, Constraints(offload=OffloadChoice.NONE))
+    decision = follow(offloads, machine, Constraints(offload=OffloadChoice.NONE))
     assert (None, (Reason.NOTHING_FITS,)) == (chosen(decision), decision.reasons)
     assert FlowchartQuestion.FITS_OFFLOAD not in asked(decision)
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
-def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machine) -> None:
-    rungs = [evaluated(strategy, NO) for strategy in STRATEGIES]
+def test_when_nothing_fits_the_closest_strategy_and_its_lack_are_kept(machine: Machine) -> None:
+    estimates = [evaluated(strategy, NO) for strategy in STRATEGIES]
     at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
-    rungs[at] = replace(rungs[at], device_bytes=BUDGET_BYTES + 3)
-    decision = follow_flowchart(rungs, job_on(machine), Constraints())
+    estimates[at] = replace(estimates[at], device_bytes=BUDGET_BYTES + 3)
+    decision = follow_flowchart(estimates, job_on(machine), Constraints())
     assert (None, (Reason.NOTHING_FITS,)) == (chosen(decision), decision.reasons)
     assert (ZERO2_OFFLOAD, 3) == (decision.closest.strategy, decision.closest.lacking_bytes)
 
@@ -332,7 +334,7 @@ def test_when_nothing_fits_the_closest_rung_and_its_lack_are_kept(machine: Machi
 def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
     strategy: StrategyRow, machine: Machine
 ) -> None:
-    decision = walk(dict.fromkeys(STRATEGIES, FITS), machine, Constraints(stage=strategy.stage))
+    decision = follow(dict.fromkeys(STRATEGIES, FITS), machine, Constraints(stage=strategy.stage))
     assert (strategy, (Reason.ASKED_FOR,)) == (chosen(decision), decision.reasons)
     assert 1 == len(decision.answers)
 
@@ -340,8 +342,8 @@ def test_a_stage_that_was_asked_for_is_taken_on_any_machine(
 @pytest.mark.parametrize("strategy", [DDP, ZERO1, ZERO2, ZERO3])
 def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: StrategyRow) -> None:
     others = {s: FITS for s in STRATEGIES if s.stage != strategy.stage}
-    assert chosen(walk(others, constraints=Constraints(stage=strategy.stage))) is None
-    forced = walk(others, constraints=Constraints(stage=strategy.stage, force=True))
+    assert chosen(follow(others, constraints=Constraints(stage=strategy.stage))) is None
+    forced = follow(others, constraints=Constraints(stage=strategy.stage, force=True))
     assert (strategy, (Reason.FORCED,)) == (chosen(forced), forced.reasons)
 
 
@@ -357,17 +359,17 @@ def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: StrategyRo
         (None, OffloadChoice.ALL, ZERO3_OFFLOAD),
     ],
 )
-def test_a_stage_and_an_offload_name_a_rung(
+def test_a_stage_and_an_offload_name_a_strategy(
     stage: int | None, offload: OffloadChoice, strategy: StrategyRow
 ) -> None:
     constraints = Constraints(stage=stage, offload=offload)
-    assert strategy == chosen(walk(dict.fromkeys(STRATEGIES, FITS), constraints=constraints))
+    assert strategy == chosen(follow(dict.fromkeys(STRATEGIES, FITS), constraints=constraints))
 
 
 def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> None:
     fitting = dict.fromkeys((ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
     constraints = Constraints(stage=3, offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD_OPTIMIZER == chosen(walk(fitting, constraints=constraints))
+    assert ZERO3_OFFLOAD_OPTIMIZER == chosen(follow(fitting, constraints=constraints))
 
 
 @pytest.mark.parametrize(
@@ -383,9 +385,9 @@ def test_an_offload_that_no_strategy_has_is_refused_with_the_stages_that_have_it
     stage: int, offload: OffloadChoice
 ) -> None:
     with pytest.raises(
-        UsageError, match=f"`stage {stage}` cannot be combined with `offload {offload}`"
+        UsageError, match=f'`stage="{stage}"` cannot be combined with `offload="{offload}"`'
     ) as refused:
-        walk({}, constraints=Constraints(stage=stage, offload=offload))
+        follow({}, constraints=Constraints(stage=stage, offload=offload))
     (hint,) = refused.value.hints
     named = dict(zip(("optimizer", "all"), hint.split(", the parameters at "), strict=True))
     expected = {str(s.stage) for s in STRATEGIES if s.offload.value == offload}
@@ -393,25 +395,25 @@ def test_an_offload_that_no_strategy_has_is_refused_with_the_stages_that_have_it
 
 
 def test_an_answer_carries_the_numbers_that_settled_it() -> None:
-    first = walk({ZERO2: FITS}).answers[0]
+    first = follow({ZERO2: FITS}).answers[0]
     expected = (False, "ddp", NEED_BYTES[NO], BUDGET_BYTES)
     assert expected == (first.answer, first.strategy, first.need_bytes, first.have_bytes)
 
 
-def test_a_rung_that_fails_on_the_host_alone_is_answered_with_the_hosts_numbers() -> None:
+def test_a_strategy_that_fails_on_the_host_alone_is_answered_with_the_hosts_numbers() -> None:
     """Also when it fills the GPU to the last byte."""
-    rungs = [evaluated(strategy, NO) for strategy in STRATEGIES]
+    estimates = [evaluated(strategy, NO) for strategy in STRATEGIES]
     at = FLOWCHART_STRATEGIES.index(ZERO2_OFFLOAD)
-    rungs[at] = replace(
-        rungs[at], device_bytes=BUDGET_BYTES, host=held_on_host(7), host_budget_bytes=5
+    estimates[at] = replace(
+        estimates[at], device_bytes=BUDGET_BYTES, host=held_on_host(7), host_budget_bytes=5
     )
-    answers = follow_flowchart(rungs, job_on(ONE), Constraints()).answers
+    answers = follow_flowchart(estimates, job_on(ONE), Constraints()).answers
     answer = next(a for a in answers if a.strategy == "zero2-offload")
     assert (7, 5) == (answer.need_bytes, answer.have_bytes)
 
 
 def test_the_losers_are_kept() -> None:
-    decision = walk({DDP: FITS})
+    decision = follow({DDP: FITS})
     assert STRATEGIES == tuple(w.strategy for w in decision.evaluated)
     assert NO is decision.of(ZERO2).verdict
 
@@ -435,32 +437,32 @@ WISHES = tuple(
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("constraints", WISHES)
-def test_no_walk_ends_on_a_rung_that_does_not_fit(
+def test_no_decision_ends_on_a_strategy_that_does_not_fit(
     constraints: Constraints, machine: Machine
 ) -> None:
-    ends = [(verdicts, chosen(walk(verdicts, machine, constraints))) for verdicts in ANSWERS]
+    ends = [(verdicts, chosen(follow(verdicts, machine, constraints))) for verdicts in ANSWERS]
     assert [] == [(v, end) for v, end in ends if end is not None and v[end] is NO]
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("constraints", WISHES)
-def test_doubt_changes_no_walk_but_to_one_that_surely_ends(
+def test_doubt_changes_no_decision_but_to_one_that_surely_ends(
     constraints: Constraints, machine: Machine
 ) -> None:
-    """Where a walk that takes no for what is uncertain ends, that is the end; else as with yes."""
+    """Where a way that takes no for what is uncertain ends, that is the end; else as with yes."""
     for verdicts in ANSWERS:
         strictly, kindly = (
             {s: meant if v is UNCERTAIN else v for s, v in verdicts.items()} for meant in (NO, FITS)
         )
-        ends = [chosen(walk(v, machine, constraints)) for v in (verdicts, strictly, kindly)]
+        ends = [chosen(follow(v, machine, constraints)) for v in (verdicts, strictly, kindly)]
         assert ends[0] == (ends[1] or ends[2])
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
 @pytest.mark.parametrize("constraints", WISHES)
-def test_no_walk_asks_the_same_thing_twice(constraints: Constraints, machine: Machine) -> None:
+def test_no_decision_asks_the_same_thing_twice(constraints: Constraints, machine: Machine) -> None:
     for verdicts in ANSWERS:
-        steps = [(a.question, a.strategy) for a in walk(verdicts, machine, constraints).answers]
+        steps = [(a.question, a.strategy) for a in follow(verdicts, machine, constraints).answers]
         assert len(set(steps)) == len(steps)
 
 
@@ -468,10 +470,10 @@ def test_several_nodes_count_as_a_slow_link_until_somebody_knows_better() -> Non
     two = replace(
         FAST, nodes=2, interconnect=replace(FAST.interconnect, link_class=LinkClass.UNKNOWN)
     )
-    assert chosen(walk({ZERO3: FITS}, two)) is None
+    assert chosen(follow({ZERO3: FITS}, two)) is None
 
 
-def test_the_walk_over_real_numbers_finds_7b_on_four_gpus_of_40_gb_a_zero3_job() -> None:
+def test_the_flowchart_over_real_numbers_finds_7b_on_four_gpus_of_40_gb_a_zero3_job() -> None:
     job = PlanInput(machine=FAST, model=SEVEN, workload=Workload(gradient_checkpointing=True))
     assert ZERO3 == chosen(decide(job, Constraints()))
 

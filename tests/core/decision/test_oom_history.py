@@ -47,7 +47,7 @@ def chosen(decision: Decision) -> str | None:
     return None if decision.chosen is None else decision.chosen.strategy.name
 
 
-def test_the_walk_goes_one_rung_up_each_time_and_then_ends() -> None:
+def test_the_decision_goes_one_strategy_up_each_time_and_then_ends() -> None:
     decision = decide(JOB, Constraints())
     taken = [chosen(decision)]
     while decision.chosen is not None:
@@ -61,7 +61,7 @@ def test_the_walk_goes_one_rung_up_each_time_and_then_ends() -> None:
     assert sorted(set(places)) == places
 
 
-def test_a_rung_that_spares_nothing_more_does_not_fit_either() -> None:
+def test_a_strategy_that_spares_nothing_more_does_not_fit_either() -> None:
     decision = decide(JOB, Constraints(stage=2))
     again = decide_again(decision, died(decision, ZERO2))
     assert {"ddp", "zero1", "zero2"} == {
@@ -85,7 +85,7 @@ def test_offload_that_was_refused_stays_refused() -> None:
     assert chosen(decision) is None
 
 
-def test_after_the_host_was_too_small_a_rung_that_builds_less_there_is_taken() -> None:
+def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken() -> None:
     decision = decide(JOB, Constraints(offload=OffloadChoice.AUTO))
     again = decide_again(decision, died(decision, ZERO2_OFFLOAD, MemoryKind.HOST))
     assert again.of(ZERO3).ran_out is None
@@ -166,7 +166,7 @@ def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None
     assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
 
 
-def test_the_latest_death_of_a_rung_replaces_the_one_before() -> None:
+def test_the_latest_death_of_a_strategy_replaces_the_one_before() -> None:
     first = died(decide(JOB, Constraints()), DDP)
     later, other = replace(first, seen_on="2026-11-23"), replace(first, strategy="zero1")
     history = History().plus(first).plus(other).plus(later)

@@ -98,7 +98,7 @@ REFUSED: Mapping[str, tuple[Case, ...]] = {
         Case(job=replace(ON_CPU, quantized_weights=True), strategy=ZERO3),
     ),
     "fp16-autocast-with-zero": tuple(
-        Case(job=autocast(Precision.FP16), strategy=rung) for rung in STRATEGIES if rung.stage
+        Case(job=autocast(Precision.FP16), strategy=each) for each in STRATEGIES if each.stage
     ),
     "bf16-states-without-zero": (Case(job=HALF, strategy=DDP),),
     "8-bit-adam-by-name": (
@@ -154,7 +154,7 @@ def test_a_row_alone_refuses_its_case(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), EVERY_REFUSED)
-def test_a_refusal_is_the_rows_message_about_this_rung(name: str, case: Case) -> None:
+def test_a_refusal_is_the_rows_message_about_this_strategy(name: str, case: Case) -> None:
     row = next(row for row in COMBINATIONS if row.name == name)
     assert row.message.format(strategy=case.strategy.name) == case.refused
 
@@ -165,7 +165,7 @@ def test_what_deepspeed_does_fine_with_is_not_refused(case: Case) -> None:
 
 
 @pytest.mark.parametrize("integration", Integration)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
 @pytest.mark.parametrize("precision", Precision)
 def test_a_job_that_asks_for_nothing_special_is_never_refused(
     precision: Precision, strategy: Strategy, integration: Integration
@@ -177,5 +177,5 @@ def test_a_job_that_asks_for_nothing_special_is_never_refused(
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP32])
 def test_bf16_states_of_other_weights_are_refused_before(precision: Precision) -> None:
     job = replace(HALF, workload=Workload(precision=precision))
-    with pytest.raises(UsageError, match="needs `precision bf16`"):
+    with pytest.raises(UsageError, match='needs `precision="bf16"`'):
         _ = job.counted_workload

@@ -151,10 +151,10 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "a value that is missing": ('{"a": }', (1, 7, "`}` is not a value")),
     "the wrong bracket": ("{a: 1 ]", (1, 7, "`]` is not a key")),
     "a colon without a key": ("{: 1}", (1, 2, "`:` is not a key")),
-    "a key without a colon": ('{"a" 1}', (1, 6, "there is there is no `:` after the key `a`")),
+    "a key without a colon": ('{"a" 1}', (1, 6, "there is no `:` after the key `a`")),
     "a bare key without a colon": (
         "{\n a b: 1}",
-        (2, 2, "there is there is no `:` after the key `a`"),
+        (2, 2, "there is no `:` after the key `a`"),
     ),
     "an open string": ('{"a": "b,\n"c": 1}', (1, 7, "this string is not closed on its line")),
     "an open key": ('{"a: 1}', (1, 2, "this string is not closed on its line")),
@@ -164,10 +164,10 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "a code unit of other digits": (r'["\u0x12"]', (1, 3, r"`\u0x12` is not an escape")),
     "a pair with a broken half": (r'["\ud83d\uzzzz"]', (1, 9, r"`\uzzzz` is not an escape")),
     "an open block": ("\n[ '''a", (2, 3, f"this ''' {NEVER}")),
-    "a key in a block": ("{'''a''': 1}", (1, 4, "there is there is no `:` after the key ``")),
+    "a key in a block": ("{'''a''': 1}", (1, 4, "there is no `:` after the key ``")),
     "a long key without a colon": (
         "{" + "k" * 90,
-        (1, 2, f"there is there is no `:` after the key `{'k' * 40}`"),
+        (1, 2, f"there is no `:` after the key `{'k' * 40}`"),
     ),
     # Here hjson fails with a ValueError, IndexError or OverflowError, and then reads no lone text.
     "an open comment": ("a: 1 /* b", (1, 6, f"this comment {NEVER}")),

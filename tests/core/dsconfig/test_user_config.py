@@ -219,7 +219,6 @@ def test_what_no_line_stands_for_is_named() -> None:
         },
     }
     expected = (
-        "tensor_parallel",
         "zero_optimization.offload_param.device",
         "optimizer.type",
     )

@@ -86,7 +86,7 @@ def leaves(value: object) -> list[object]:
     return [value]
 
 
-# The golden files: every rung for every reader, and every feature once.
+# The golden files: every strategy for every reader, and every feature once.
 
 
 def golden_name(case: Case) -> str:

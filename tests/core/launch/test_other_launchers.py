@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from zerowiz import words
 from zerowiz.core.launch.other_launchers import OtherCommand, read_command
 from zerowiz.errors import UsageError
 
@@ -58,6 +59,7 @@ SAID: Mapping[str, Mapping[str, object]] = {
     "deepspeed train.py": {},
     "deepspeed --num_gpus 8 --master_port 1 train.py": {"gpus_per_node": 8},
     "deepspeed --num_nodes=2 -H hosts train.py": {"nodes": 2, "hostfile": "hosts"},
+    "deepspeed -H=hosts -i=localhost:0 train.py": {"hostfile": "hosts", "gpus": "0"},
     "deepspeed --include localhost:0,1 --num_gpus 2 train.py": {"gpus": "0,1"},
     "deepspeed -i localhost train.py": {},
     "python -m deepspeed.launcher.runner --num_gpus 2 train.py": {"gpus_per_node": 2},
@@ -152,6 +154,19 @@ def test_what_zerowiz_has_nothing_for_is_named(line: str, expected: str) -> None
     with pytest.raises(UsageError) as raised:
         read(line)
     assert expected in raised.value.message
+
+
+def test_what_is_wrong_with_a_value_is_said_in_the_persons_language() -> None:
+    words.speak("ja")
+    try:
+        with pytest.raises(UsageError) as raised:
+            read("torchrun --nnodes 1:4 train.py")
+    finally:
+        words.speak("en")
+    assert "`--nnodes 1:4`: ノード数を" in raised.value.message
+    assert "`--nnodes 1:4`: set a fixed number of nodes: `$nodes 2`" == words.english(
+        raised.value.message
+    )
 
 
 def test_a_secret_is_not_repeated() -> None:

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-import shlex
+import os
+import subprocess
 from collections.abc import Mapping
 
 import pytest
@@ -11,7 +12,9 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
     Provenance,
     hide_secrets,
+    is_config_of_plan,
     is_plan_path,
+    is_unchanged_plan,
     plan_path,
     render_plan,
     without_identities,
@@ -43,7 +46,7 @@ def test_the_text_is_the_plan_and_where_it_belongs() -> None:
     text = render_plan(PLAN, PROVENANCE)
     content = json.loads(text)
     assert PLAN == {key: content[key] for key in PLAN}
-    assert {"config", "reproduce", "versions"} == set(content) - set(PLAN)
+    assert {"config", "plan_sha256", "reproduce", "versions"} == set(content) - set(PLAN)
     assert {
         "name": "ds_config_zero2.json",
         "sha256": hashlib.sha256(PROVENANCE.config.text.encode()).hexdigest(),
@@ -52,10 +55,26 @@ def test_the_text_is_the_plan_and_where_it_belongs() -> None:
     assert text.endswith("}\n")
 
 
+def test_a_plan_knows_itself_and_its_config_until_one_byte_changes() -> None:
+    plan, config = render_plan(PLAN, PROVENANCE).encode(), PROVENANCE.config.text.encode()
+    name = "ds_config_zero2.json"
+    assert is_unchanged_plan(plan)
+    assert is_config_of_plan(name, config, plan)
+    assert not is_config_of_plan("ds_config_zero3.json", config, plan)
+    assert not is_config_of_plan(name, config + b" ", plan)
+    for edited in (plan + b" ", plan.replace(b"because", b"Ann asked"), plan.replace(b"9", b"8")):
+        assert not is_unchanged_plan(edited)
+    for other in (b"", b"[]", b"{}", b"\xff", b'{"config": 1}', b'{"plan_sha256": "x"}'):
+        assert not is_unchanged_plan(other)
+        assert not is_config_of_plan(name, config, other)
+
+
 def test_the_shells_line_is_the_command_whatever_its_words_hold() -> None:
     content = json.loads(render_plan(PLAN, PROVENANCE))
     assert list(PROVENANCE.argv) == content["reproduce"]["argv"]
-    assert list(PROVENANCE.argv) == shlex.split(content["reproduce"]["shell"])
+    line = content["reproduce"]["shell"]
+    read = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
+    assert list(PROVENANCE.argv) == [os.fsdecode(word) for word in read.stdout.split(b"\0")[:-1]]
     # A name that is no text can still be written as UTF-8.
     assert render_plan(PLAN, PROVENANCE).encode().isascii()
 
@@ -73,6 +92,12 @@ def test_the_shells_line_is_the_command_whatever_its_words_hold() -> None:
         (("--eos_token", "</s>"), ("--eos_token", "</s>")),
         (("--max_tokens", "5"), ("--max_tokens", "5")),
         (("--tokenizer_name", "x"), ("--tokenizer_name", "x")),
+        (("--wandb_key", "w"), ("--wandb_key", "***")),
+        (("--text_key", "x"), ("--text_key", "x")),
+        (("https://me:pass@host/x",), ("https://***@host/x",)),
+        (("https://ghp_1@host/x", "ssh://git@host/x"), ("https://***@host/x", "ssh://git@host/x")),
+        (("--url=ftp://me:pass@host:21",), ("--url=ftp://***@host:21",)),
+        (("https://host:80/a@b", "s3://b/c"), ("https://host:80/a@b", "s3://b/c")),
         (("--key", "x", "--monkey", "y"), ("--key", "x", "--monkey", "y")),
     ],
 )

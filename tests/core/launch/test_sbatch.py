@@ -21,12 +21,13 @@ KNOWN = replace(EXAMPLE, cores=128, memory_bytes=2**40 - 1, activate="/shared/my
 CPU = replace(EXAMPLE, has_gpus=False, ranks=2, options=("--accelerator", "cpu"))
 ALONE = replace(EXAMPLE, nodes=1, ranks=1, script_args=())
 ODD = replace(EXAMPLE, script="my dir/tr$in it.py", script_args=("--name", "a 'b' $HOME `x`"))
+TWO_LINES = replace(EXAMPLE, script="two\nlines \x1b[31m.py", script_args=("a\nb",))
 LONG = replace(EXAMPLE, script_args=tuple(f"--option{n} value{n}" for n in range(40)))
 
 every_job = pytest.mark.parametrize(
     "job",
-    [EXAMPLE, KNOWN, CPU, ALONE, ODD, LONG],
-    ids=["example", "known", "cpu", "alone", "odd", "long"],
+    [EXAMPLE, KNOWN, CPU, ALONE, ODD, TWO_LINES, LONG],
+    ids=["example", "known", "cpu", "alone", "odd", "two lines", "long"],
 )
 
 

@@ -21,6 +21,8 @@ TORCHRUN = ("torchrun", "--nproc_per_node", "2", "train.py", "--batch", "3")
         (HEAD + "python train.py; echo done\n", 6, ("python", "train.py")),
         (HEAD + "python -m pkg.train > log\n", 6, ("python", "-m", "pkg.train")),
         (HEAD + "torchrun --unknown train.py\n", 6, ("torchrun", "--unknown", "train.py")),
+        (HEAD + "torchrun --nproc_per_node 2 train.py \\\n  --batch 3 \\\n", 6, TORCHRUN),
+        ("# python a.py \\\ntorchrun --nproc_per_node 2 train.py --batch 3\n", 2, TORCHRUN),
         ("echo 'a\nb'\ndeepspeed $ARGS train.py\n", 3, ("deepspeed", "$ARGS", "train.py")),
     ],
 )

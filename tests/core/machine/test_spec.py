@@ -436,6 +436,10 @@ UNKNOWN = {
     "a3-highgpu": "a3-highgpu-8g",
     "dgx-h10": "DGX-H100",
     "A6000 Ada": "A6000",
+    "4xH199": "4xH200-141GB",
+    "v101": "V100",
+    "b201:8": "8xB200",
+    "t5": "T4-16GB",
 }
 
 

@@ -213,7 +213,7 @@ def test_where_only_the_class_is_known_it_stands_for_fewer_gpus() -> None:
 def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:
     assert [0, 1] == [gpu.index for gpu in with_gpus(islands(), 2).gpus]
     for count in (0, 5):
-        with pytest.raises(UsageError, match=f"`gpus_per_node {count}`: this machine has 4"):
+        with pytest.raises(UsageError, match=f"`gpus_per_node={count}`: this machine has 4"):
             with_gpus(islands(), count)
 
 

@@ -46,6 +46,33 @@ def machine(*gpus: Gpu, nvlinks: int | None = 18, p2p: str | None = "OK") -> Mac
     )
 
 
+def busy(each: Gpu, free_percent: int) -> Gpu:
+    total_bytes = 80 * 2**30
+    return replace(each, total_bytes=total_bytes, free_bytes=total_bytes * free_percent // 100)
+
+
+@pytest.mark.parametrize(
+    ("free_percent", "expected"),
+    [
+        ((99, 99, 99), ()),
+        ((99, 11, 99), ("others hold 89 % of the memory of GPU 1: `$gpus 0,2` leaves it out",)),
+        (
+            (99, 11, 40),
+            ("others hold 60 to 89 % of the memory of GPU 1, 2: `$gpus 0` leaves them out",),
+        ),
+        (
+            (11, 20, 11),
+            ("others hold 80 to 89 % of the memory of every GPU: the plan uses what is free now",),
+        ),
+    ],
+)
+def test_memory_that_others_hold_is_said(
+    free_percent: tuple[int, ...], expected: tuple[str, ...]
+) -> None:
+    gpus = [busy(gpu(index), part) for index, part in enumerate(free_percent)]
+    assert expected == find_warnings(machine(*gpus))
+
+
 CLEAN = machine(gpu(0), gpu(1), gpu(2))
 
 
@@ -76,7 +103,7 @@ def test_a_gpu_that_is_left_out_is_named_with_the_reason() -> None:
 def test_a_gpu_unlike_most_is_named() -> None:
     odd = with_gpu(replace(gpu(1), name="NVIDIA H100"))
     expected = (
-        "GPU 1 is a `NVIDIA H100`, the others are `NVIDIA H200`: the plan uses the GPU with the"
+        "GPU 1 is not like the others (`NVIDIA H100`, not `NVIDIA H200`): the plan uses the GPU with the"
         " least memory"
     )
     assert (expected,) == find_warnings(odd)

@@ -48,7 +48,9 @@ def compared(plan: PlannedTrial, *seconds: float, **said: object) -> Comparison:
 
 def kept(*seconds: float, formulas: str = "1", row: Any = ROW, **said: object) -> KeptRun | None:
     plan = planned(row)
-    return keep_run(plan, compared(plan, *seconds, **said), formulas)
+    before = said.pop("before", MachineResults())
+    assert isinstance(before, MachineResults)
+    return keep_run(plan, compared(plan, *seconds, **said), formulas, before)
 
 
 def kept_surely(*seconds: float, **said: Any) -> KeptRun:
@@ -72,6 +74,25 @@ def test_a_kept_run_has_its_setting_the_prediction_and_the_measured_time() -> No
 def test_what_is_kept_is_read_again_as_it_was() -> None:
     results = MachineResults().plus(kept_surely(0.5, 0.4, 0.6))
     assert results == decode(MachineResults, json.loads(json.dumps(encode(results))), "measured")
+
+
+def test_the_speed_of_the_host_is_the_mean_of_all_readings() -> None:
+    """One reading may be off by two: a run is predicted with the mean, and so is a later plan."""
+    slow = kept_surely(1, 1, 1, python_call_seconds=300e-9)
+    results = MachineResults().plus(slow)
+    other = {**ROW, "micro_batch": 2}
+    both = kept_surely(1, 1, 1, row=other, python_call_seconds=100e-9, before=results)
+    alone = kept_surely(1, 1, 1, row=other, python_call_seconds=200e-9)
+    assert (both.predicted_seconds, 100e-9) == (alone.predicted_seconds, both.python_call_seconds)
+    calibration = results.plus(both).calibration("1")
+    assert calibration is not None
+    assert calibration.python_call_seconds == pytest.approx(200e-9)
+
+
+def test_results_without_a_reading_leave_the_host_as_it_is_read() -> None:
+    calibration = MachineResults().plus(kept_surely(1, 1, 1)).calibration("1")
+    assert calibration is not None
+    assert calibration.describe(H200S.host) == H200S.host
 
 
 def test_of_one_setting_the_latest_run_is_kept() -> None:
@@ -162,7 +183,7 @@ def _errors(slower: float) -> tuple[list[float], list[float]]:
     for row in _steady_rows():
         plan, seconds = planned(row), slower * row["step_seconds"][-1]
         if _is_calibrated_on(row):
-            run = keep_run(plan, compared(plan, seconds, seconds, seconds), "1")
+            run = keep_run(plan, compared(plan, seconds, seconds, seconds), "1", results)
             results = results if run is None else results.plus(run)
         elif plan.job is not None and plan.strategy is not None:
             held_out.append((plan.job, plan.strategy, seconds))

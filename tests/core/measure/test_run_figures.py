@@ -8,7 +8,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.run_figures import measure_run, predict_run
 from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.outcome.figures import CountedMemory, error_of
+from zerowiz.core.outcome.figures import CountedMemory, PredictedFigures, error_of
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.workload import Workload
@@ -59,14 +59,33 @@ def test_on_a_gpu_the_peak_of_the_allocator_is_predicted_and_on_the_cpu_the_proc
     rates = find_rates(machine, table)
     job = PlanInput(machine=machine, model=model, workload=Workload(), rates=rates)
     planned = evaluate(job, ZERO2)
-    on_gpu = predict_run(planned, Accelerator.CUDA)
+    on_gpu = predict_run(job, planned, Accelerator.CUDA)
     assert (ALLOCATED, planned.estimate.peak_bytes) == (on_gpu.memory, on_gpu.peak_bytes)
     assert on_gpu.step_seconds is not None
     assert on_gpu.low_step_seconds is not None
     assert on_gpu.high_step_seconds is not None
     assert on_gpu.low_step_seconds < on_gpu.step_seconds < on_gpu.high_step_seconds
-    on_cpu = predict_run(planned, Accelerator.CPU)
+    on_cpu = predict_run(job, planned, Accelerator.CPU)
     assert (RESIDENT, planned.device_bytes) == (on_cpu.memory, on_cpu.peak_bytes)
+
+
+def test_steps_with_fewer_micro_batches_are_held_against_the_prediction_for_as_many() -> None:
+    table = read_gpu_table()
+    machine, model = parse_spec("2xH200", table), model_from_size("1b", 10**9)
+    rates = find_rates(machine, table)
+
+    def predict(steps: int) -> PredictedFigures:
+        workload = Workload(accumulation_steps=steps)
+        job = PlanInput(machine=machine, model=model, workload=workload, rates=rates)
+        return predict_run(job, evaluate(job, ZERO2), Accelerator.CUDA)
+
+    counted = report(9, 2, 2, 8, 2, 2) | {"timed_micro_batches": [3, 3, 3, 4, 3, 3]}
+    found = measure_run([counted], ALLOCATED)
+    assert found is not None
+    assert (3, 2) == (found.micro_batches, found.step_seconds)
+    fewer = predict(4).of_micro_batches(found.micro_batches)
+    assert predict(3).step_seconds == pytest.approx(fewer.step_seconds)
+    assert predict(4) == predict(4).of_micro_batches(4) == predict(4).of_micro_batches(None)
 
 
 def test_an_error_is_signed_and_of_what_was_measured() -> None:

@@ -117,7 +117,7 @@ def test_cases_without_an_id_get_one_and_those_that_compile_come_last() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_the_config_is_that_of_the_rung_and_the_prediction_too(strategy: Strategy) -> None:
+def test_the_config_is_that_of_the_strategy_and_the_prediction_too(strategy: Strategy) -> None:
     plan = planned(stage=strategy.stage, offload=strategy.offload.value)
     assert strategy is plan.strategy
     assert strategy.stage == plan.ds_config_stage
@@ -237,7 +237,7 @@ def test_a_trace_is_what_is_predicted() -> None:
     assert evaluate(plan.job, ZERO2).estimate.peak_bytes > held_bytes
 
 
-def test_a_rung_that_zerowiz_has_not_is_run_without_a_prediction() -> None:
+def test_a_strategy_that_zerowiz_has_not_is_run_without_a_prediction() -> None:
     plan = planned(stage=0, offload="optimizer")
     assert plan.strategy is None
     assert plan.unpredicted

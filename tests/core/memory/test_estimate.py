@@ -187,7 +187,7 @@ def test_the_host_memory_of_an_offload_run_is_within_1_percent(row: Row) -> None
     assert measured == pytest.approx(moment_bytes(predict(row).host_peak), rel=0.01, abs=64 * 2**20)
 
 
-def test_the_offload_runs_cover_every_offload_rung() -> None:
+def test_the_offload_runs_cover_every_offload_strategy() -> None:
     assert {"zero2-offload", "zero3-offload-optimizer", "zero3-offload"} == {
         strategy_of(row).name for row in OFFLOADED
     }

@@ -13,8 +13,8 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import StateDtype, Workload
 
-# What was recorded is the steady state.
-STEPS = {Phase.FORWARD, Phase.BACKWARD, Phase.STEP}
+# What was recorded is the steady state; of rows with `eval_batch` with the evaluation after it.
+STEPS = {Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phase.EVALUATE}
 
 PATH = TESTS / "measured" / "launches.jsonl"
 ROWS: list[Row] = [json.loads(line) for line in PATH.read_text(encoding="utf-8").splitlines()]
@@ -29,6 +29,7 @@ def predict(row: Row) -> list[int]:
         accumulation_steps=row["accumulation_steps"],
         gradient_checkpointing=row["gradient_checkpointing"],
         optimizer_state_dtype=StateDtype(row["optimizer_state_dtype"]),
+        eval_batch=row.get("eval_batch", 0),
     )
     strategy = next(s for s in STRATEGIES if s.name == row["strategy"])
     buffers = buffers_of({**row, "stage": strategy.stage})
@@ -43,3 +44,18 @@ def predict(row: Row) -> list[int]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['script']}-{r['strategy']}")
 def test_each_rank_of_a_launch_peaks_where_its_plan_said(row: Row) -> None:
     assert predict(row) == pytest.approx(row["peak_bytes_by_rank"], rel=0.003)
+
+
+EVALUATED = [row for row in ROWS if "eval_batch" in row]
+
+
+@pytest.mark.parametrize("row", EVALUATED, ids=lambda r: r["strategy"])
+def test_an_evaluation_peaks_where_its_formula_says(row: Row) -> None:
+    # Token ids and labels, which nothing counts.
+    assert predict(row) == pytest.approx(row["peak_bytes_by_rank"], abs=300_000)
+    without = predict({**row, "eval_batch": 0})
+    assert max(without) < 0.95 * min(row["peak_bytes_by_rank"])
+
+
+def test_a_launch_was_measured_with_its_evaluation_at_two_stages() -> None:
+    assert ["zero1", "zero2"] == [row["strategy"] for row in EVALUATED]

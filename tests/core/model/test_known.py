@@ -135,7 +135,21 @@ def test_each_name_of_a_row_is_that_row(row: KnownModel) -> None:
 @ROWS
 def test_each_row_says_where_it_is_from(row: KnownModel) -> None:
     assert {"config", "params"} == row.source.keys()
-    assert all("https://" in text for text in row.source.values())
+    assert row.source["config"].startswith("https://")
+    assert row.source["params"].startswith(("https://", "[?] no published total was found"))
+
+
+@ROWS
+def test_transformers_builds_each_row_with_as_many_parameters(row: KnownModel) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    values = dict(row.config)
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert row.params == sum(each.numel() for each in model.parameters())
+    assert row.params == row.build().params
 
 
 def test_there_are_enough_of_them_and_none_is_there_twice() -> None:

@@ -312,7 +312,7 @@ def test_an_unknown_module_is_refused_with_those_that_there_are() -> None:
 
 def test_fused_experts_are_adapted_by_all_their_names_or_not_at_all() -> None:
     model = model_from_config("a", {"model_type": "mixtral", **SMALL, "num_key_value_heads": 6})
-    with pytest.raises(UsageError, match="`lora_target_modules w1`"):
+    with pytest.raises(UsageError, match='`lora_target_modules="w1"`'):
         model.lora_params(8, ("q_proj", "w1"))
 
 
@@ -476,3 +476,12 @@ def test_7b_is_the_shape_of_llama_7b() -> None:
 def test_a_size_no_language_model_has_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=f"`{text}`"):
         model_from_size(text, parse_size(text) or 0)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [("llama", "num_hidden_layers"), ("t5", "num_decoder_layers"), ("llama", "vocab_size")],
+)
+def test_more_than_a_model_can_have_is_refused(model_type: str, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"`{key}` is `{10**18}`, not a count of at most"):
+        model_from_config("huge", {"model_type": model_type, key: 10**18})

@@ -17,16 +17,32 @@ from zerowiz.core.decision.flowchart import (
     find_way,
 )
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.cuda_visible import choose_gpus
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.interconnect_option import with_interconnect
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory, with_nodes
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Machine,
+    pick_gpus,
+    with_host_memory,
+    with_nodes,
+)
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_size import model_from_size, parse_size
-from zerowiz.core.remedies.changes import KEEPING, ROUNDING, quantize, shorten, train_adapters
-from zerowiz.core.remedies.find import RemedyScope, find_edits, find_remedies
-from zerowiz.core.remedies.remedy import Change, Expense, Remedy, worth_offering
+from zerowiz.core.remedies.attempts import RemedyScope
+from zerowiz.core.remedies.changes import (
+    KEEPING,
+    ROUNDING,
+    evaluate_fewer,
+    quantize,
+    shorten,
+    train_adapters,
+)
+from zerowiz.core.remedies.find import find_edits, find_remedies
+from zerowiz.core.remedies.remedy import Expense, Remedy, worth_offering
+from zerowiz.core.settings import Change
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.units import parse_budget, parse_host_memory
 from zerowiz.core.values import replace
@@ -79,6 +95,8 @@ def _on_machine(job: PlanInput, name: str, value: str) -> PlanInput:
         machine = parse_spec(value, TABLE)
     elif name == "interconnect":
         machine = with_interconnect(machine, value)
+    elif name == "gpus":
+        machine = pick_gpus(machine, choose_gpus(machine.gpus, asked=value))
     elif name == "host_memory":
         machine = with_host_memory(machine, parse_host_memory(value))
     return replace(job, machine=machine, rates=find_rates(machine, TABLE))
@@ -97,7 +115,7 @@ def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
     job, constraints = decision.job, decision.constraints
     for name in sorted(change, key=lambda each: each != "machine"):
         value = change[name]
-        if name in {"machine", "interconnect", "host_memory"}:
+        if name in {"machine", "gpus", "interconnect", "host_memory"}:
             job = _on_machine(job, name, str(value))
         elif name in {"stage", "offload", "allow_slow"}:
             constraints = _allowed(constraints, name, value)
@@ -119,6 +137,14 @@ def named(text: str) -> Any:
     if params is not None:
         return model_from_size(text, params)
     return next(row for row in read_known_models() if row.id == text).build()
+
+
+def with_free(machine: Machine, free_bytes: Mapping[int, int]) -> Machine:
+    """The machine on some GPUs of which others hold all but so much."""
+    gpus = (
+        replace(gpu, free_bytes=free_bytes.get(gpu.index, gpu.free_bytes)) for gpu in machine.gpus
+    )
+    return replace(machine, gpus=tuple(gpus))
 
 
 LEAN = Workload(gradient_checkpointing=True)
@@ -167,6 +193,12 @@ REFUSED: Mapping[str, Decision] = {
         parse_spec("T4", TABLE),
         Workload(precision=Precision.FP16, method=Method.LORA, gradient_checkpointing=True),
     ),
+    "evaluated": refused(
+        parse_spec("2xRTX3090", TABLE),
+        Workload(micro_batch=2, sequence_tokens=1024, eval_batch=16),
+        Constraints(stage=2),
+        model=read_model("llama-3.2-1b"),
+    ),
     "budget": refused(parse_spec("8xH200", TABLE), LEAN, budget_bytes=5 * GB),
     "squeezed": refused(
         parse_spec("A100-40GB", TABLE),
@@ -174,6 +206,8 @@ REFUSED: Mapping[str, Decision] = {
         model=SMALL,
         state_dtype=StateDtype.BF16,
     ),
+    "one busy GPU": refused(with_free(EIGHT, {3: 8 * GB}), LEAN),
+    "one full GPU": refused(with_free(EIGHT, {3: 0}), LEAN),
     "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
     "hopeless": refused(parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE),
 }
@@ -204,6 +238,23 @@ def test_typing_a_remedy_leads_to_what_it_says(case: str) -> None:
     assert FOUND[case]
     for remedy in FOUND[case]:
         leads_where_it_says(REFUSED[case], remedy)
+
+
+def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first() -> None:
+    first = FOUND["evaluated"][0]
+    assert {"eval_batch"} == first.change.keys()
+    larger = {"eval_batch": int(first.change["eval_batch"]) + 1}
+    assert find_way(*apply(REFUSED["evaluated"], larger))[0] is None
+
+
+def test_a_very_large_evaluation_is_halved_before_each_size_is_tried() -> None:
+    decision = REFUSED["evaluated"]
+    job, _ = apply(decision, {"eval_batch": 10**6})
+    tried = [each.change["eval_batch"] for each in evaluate_fewer(job, decision.constraints)]
+    assert [500_000, 250_000] == tried[:2]
+    assert [3, 2, 1] == tried[-3:]
+    assert tried == sorted(tried, reverse=True)
+    assert len(tried) < 1100
 
 
 MACHINES = ("A10", "2xRTX4090", "4xA100-40GB", "8xL4", "8xH100-80GB-SXM", "2x8xV100-32GB")
@@ -254,7 +305,13 @@ def is_absurd(remedy: Remedy) -> bool:
 
 
 def cheapest_first(found: Sequence[Remedy]) -> None:
-    """Another model is the last, what is absurd before it; the others by quality, then by time."""
+    """A smaller evaluation is the first, another model the last, what is absurd before it.
+
+    The others stand by quality, then by time.
+    """
+    steps = [each.change.keys() != {"eval_batch"} for each in found]
+    assert steps == sorted(steps)
+    found = [each for each, is_step in zip(found, steps, strict=True) if is_step]
     models = ["model" in each.change for each in found]
     assert models == sorted(models)
     others = [each for each in found if "model" not in each.change]
@@ -316,6 +373,24 @@ def test_a_combination_does_with_none_of_its_changes_less(case: str) -> None:
 def find(case: str, *names: str) -> list[Change]:
     """The changes that set just these."""
     return [remedy.change for remedy in FOUND[case] if set(names) == set(remedy.change)]
+
+
+@pytest.mark.parametrize("name", ["one busy GPU", "one full GPU"])
+def test_one_busy_gpu_of_eight_is_left_out(name: str) -> None:
+    first = FOUND[name][0]
+    assert ({"gpus": "0,1,2,4,5,6,7"}, "zero2") == (first.change, first.strategy)
+
+
+def test_as_many_busy_gpus_are_left_out_as_it_takes() -> None:
+    """The mildest that is enough keeps the GPU that is hardly used."""
+    machine = with_free(EIGHT, {0: 8 * GB, 2: 9 * GB, 5: 60 * GB})
+    [first, *_] = find_remedies(refused(machine, LEAN), SCOPE)
+    assert {"gpus": "1,3,4,5,6,7"} == first.change
+
+
+def test_gpus_of_which_all_are_busy_stay() -> None:
+    machine = with_free(EIGHT, dict.fromkeys(range(8), 8 * GB))
+    assert not any("gpus" in each.change for each in find_remedies(refused(machine, LEAN), SCOPE))
 
 
 def test_a_stage_that_was_set_is_dropped_where_it_is_what_blocks() -> None:
@@ -526,3 +601,13 @@ def test_slower_compares_with_the_job_as_it_is_if_memory_were_no_matter() -> Non
     assert remedy.time_fraction == pytest.approx(remedy.step_seconds / min(times))
     assert remedy.time_fraction > 1
     assert Loss.PLAIN is decision.job.workload.loss
+
+
+def test_an_fp32_job_is_offered_bf16_even_where_other_changes_are_enough() -> None:
+    workload = Workload(micro_batch=4, precision=Precision.FP32)
+    found = find_remedies(refused(FOUR, workload), SCOPE)
+    slow = next(each for each in found if "precision" not in each.change)
+    fast = next(each for each in found if "precision" in each.change)
+    assert slow.time_fraction is not None
+    assert fast.time_fraction is not None
+    assert fast.time_fraction < slow.time_fraction / 3

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz import words as language
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script import (
@@ -27,6 +28,7 @@ from zerowiz.core.script import (
     field_options,
     settle,
 )
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
@@ -488,3 +490,16 @@ def test_what_the_config_decides_is_not_unseen() -> None:
             (),
         ).unseen
     )
+
+
+def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
+    facts = script(Convention.HF_LITERAL)
+    facts = replace(facts, micro_batch=Binding(value=2, line=3, code="batch=2"))
+    language.speak("ja")
+    try:
+        found = settle(facts, ()).micro_batch
+    finally:
+        language.speak("en")
+    assert found is not None
+    assert "`batch=2` in train.py line 3" == language.english(found.source)
+    assert found.source != language.english(found.source)

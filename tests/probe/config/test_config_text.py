@@ -10,6 +10,7 @@ from paths import ROOT
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError
+from zerowiz.probe.config import config_text
 from zerowiz.probe.config.config_text import decode_config, looks_like_config, read_configs
 from zerowiz.probe.config.config_yaml import NamedFile, read_yaml
 
@@ -61,12 +62,14 @@ def test_a_byte_that_is_no_text_has_a_line_and_a_column(end: bytes) -> None:
     assert (2, 2, "the byte 0xe4 is not UTF-8") == (fault.line, fault.column, fault.reason)
 
 
-def test_a_folder_is_not_searched_below(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "ds_config.json").write_text("{}")
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(UsageError, match="no DeepSpeed config"):
-        read_configs(str(tmp_path), KNOWN)
+def test_a_folder_with_the_name_of_a_config_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").mkdir()
+    (found,) = read_configs(str(tmp_path), KNOWN)
+    assert isinstance(found, UsageError)
+    (tmp_path / "ds_config.json" / "ds_config.json").write_text("{}")
+    (found,) = read_configs(str(tmp_path), KNOWN)
+    assert isinstance(found, ConfigText)
+    assert str(tmp_path / "ds_config.json" / "ds_config.json") == found.path
 
 
 @pytest.mark.parametrize(
@@ -187,6 +190,22 @@ def test_the_hook_takes_the_names_that_a_folder_takes(tmp_path: Path) -> None:
     ]
     for name in (*names, *others):
         (tmp_path / name).write_text("{}")
-    taken = {Path(config.path).name for config in read_configs(str(tmp_path), KNOWN)}
+    read = [each for each in read_configs(str(tmp_path), KNOWN) if isinstance(each, ConfigText)]
+    taken = {Path(config.path).name for config in read}
     assert set(names) == taken
     assert taken == {name for name in (*names, *others) if re.search(pattern, f"a/{name}")}
+
+
+def test_a_folder_that_is_too_large_is_walked_as_far_as_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ds_config.json").write_text("{}")
+    monkeypatch.setattr(config_text, "MOST_FOLDERS", 3)
+    counted: list[str] = []
+    *read, left = read_configs(str(tmp_path), KNOWN, counted.append)
+    paths = [Path(each.path) for each in read if isinstance(each, ConfigText)]
+    assert ["a", "b"] == [path.parent.name for path in paths]
+    assert "2 JSON files in 3 of its folders were read, and the others were not" in str(left)
+    assert ["0 folders", "1 folders", "2 folders"] == counted

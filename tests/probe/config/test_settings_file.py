@@ -41,7 +41,7 @@ def test_the_values_are_those_that_the_script_gets(tmp_path: Path) -> None:
     ("name", "data", "expected"),
     [
         ("a.json", b"{", "is not JSON: Expecting property name enclosed in double quotes"),
-        ("a.json", b"[" * 100_000, "has too many levels"),
+        ("a.json", b"[" * 100_000, "is not JSON: too many levels"),
         ("a.json", b"[1]", "has no named values"),
         ("a.json", b'{"a": "\xe9"}', "is not UTF-8 text (byte 7)"),
         ("a.yaml", b"a: [", "is not YAML: syntax error"),

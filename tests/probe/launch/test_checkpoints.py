@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from zerowiz.core.launch.doctor.facts import SavedStates
 from zerowiz.core.outcome.resume import Saved
-from zerowiz.probe.launch.checkpoints import read_saved
+from zerowiz.probe.launch.checkpoints import read_saved, read_states, read_states_of
 
 
 def save(folder: Path, *files: str) -> str:
@@ -31,23 +32,43 @@ def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
     assert Saved(portable=portable, engine=engine, weights=sharded) == read_saved(tmp_path)
 
 
-def test_what_was_saved_before_this_job_is_another_runs(tmp_path: Path) -> None:
+def test_what_was_saved_before_this_job_is_another_runs_whatever_its_clock_says(
+    tmp_path: Path,
+) -> None:
     files = ("portable.json", "model.safetensors", "config.json", "global_step9/states.pt")
     old = Path(save(tmp_path / "checkpoint-9", *files))
-    new = save(tmp_path / "checkpoint-3", *files)
-    for path in (old, *old.iterdir()):
+    before = read_states(tmp_path)
+    new = Path(save(tmp_path / "checkpoint-3", *files))
+    for path in (new, *new.iterdir()):  # the clock was set back in between
         os.utime(path, (1e9, 1e9))
-    assert Saved(portable=new, engine=new, weights=new) == read_saved(tmp_path, since=1e9 + 1)
+    assert Saved(portable=str(new), engine=str(new), weights=str(new)) == read_saved(
+        tmp_path, before
+    )
     # An old folder that was written to again is new.
-    os.utime(old / "config.json")
-    assert str(old) == read_saved(tmp_path, since=1e9 + 1).weights
+    os.utime(old / "config.json", (2e9, 2e9))
+    assert str(old) == read_saved(tmp_path, before).weights
 
 
 def test_the_newest_portable_one_is_the_last_that_was_saved(tmp_path: Path) -> None:
+    for step, saves in ((3, 20), (9, 10)):
+        folder = Path(save(tmp_path / f"checkpoint-{step}", "portable.json"))
+        (folder / "portable.json").write_text(f'{{"saves": {saves}}}')
+    assert str(tmp_path / "checkpoint-3") == read_saved(tmp_path).portable
+
+
+def test_markers_that_hold_a_time_alone_are_taken_by_their_step(tmp_path: Path) -> None:
+    """As they were written before saves were counted; the clock may have been set back."""
     for step, saved_at_ns in ((3, 20), (9, 10)):
         folder = Path(save(tmp_path / f"checkpoint-{step}", "portable.json"))
         (folder / "portable.json").write_text(f'{{"saved_at_ns": {saved_at_ns}}}')
-    assert str(tmp_path / "checkpoint-3") == read_saved(tmp_path).portable
+    assert str(tmp_path / "checkpoint-9") == read_saved(tmp_path).portable
+
+
+def test_a_checkpoint_that_was_moved_aside_by_a_killed_save_is_found(tmp_path: Path) -> None:
+    aside = save(tmp_path / ".checkpoint-9.replaced", "portable.json")
+    assert aside == read_saved(tmp_path).portable
+    new = save(tmp_path / "checkpoint-9", "portable.json")
+    assert new == read_saved(tmp_path).portable
 
 
 def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
@@ -57,3 +78,21 @@ def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     save(tmp_path / "runs", "portable.json")
     (tmp_path / "checkpoint-5").write_text("a file")
     assert Saved() == read_saved(tmp_path)
+
+
+def test_the_ranks_that_saved_the_states_of_zero_are_counted(tmp_path: Path) -> None:
+    """Parts of the model and of another tag do not count, nor a folder without states."""
+    for tag, ranks in (("global_step1", 8), ("global_step2", 2)):
+        (tmp_path / tag).mkdir()
+        for rank in range(ranks):
+            (tmp_path / tag / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt").touch()
+            (tmp_path / tag / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    (tmp_path / "global_step3").mkdir()
+    (tmp_path / "global_step3" / "mp_rank_00_model_states.pt").touch()
+    assert read_states_of(str(tmp_path)) is None
+    (tmp_path / "latest").write_text("global_step2\n")
+    found = read_states_of(str(tmp_path))
+    assert found == SavedStates(path=str(tmp_path), tag="global_step2", ranks=2)
+    for lost in ("global_step3", "global_step4", "a\0b"):
+        (tmp_path / "latest").write_text(lost)
+        assert read_states_of(str(tmp_path)) is None

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paths import ROOT
@@ -193,6 +194,25 @@ def test_ctrl_c_ends_all_children(pids: Path) -> None:
         asking.send_signal(signal.SIGINT)
         _, stderr = asking.communicate(timeout=PATIENCE_S)
     assert b"KeyboardInterrupt" in stderr
+
+
+def test_ctrl_c_while_a_child_starts_ends_that_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("zerowiz.probe.machine.fleet.subprocess.Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask("late")
+    monkeypatch.undo()
+    assert [False] == [runs(pid) for pid in started]
 
 
 FAILURES: Mapping[str, tuple[int, str, str, str]] = {

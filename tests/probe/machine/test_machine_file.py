@@ -313,7 +313,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_machine_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="cannot be read: it is a folder, not a file"):
         read_machine_file(tmp_path)
 
 

@@ -66,7 +66,10 @@ ROWS = {
         bytes_per_s=450_000_000_000,
         weakest=(0, 1),
         p2p={"OK": 6},
-        notes=("GPU 2 is in use by python3 (1271)",),
+        notes=(
+            "GPU 2 is in use by python3 (1271)",
+            "others hold 15 % of the memory of GPU 2: `$gpus 0,1,3`",
+        ),
     ),
     "synthetic/rtx3090-x4-bridged": Row(
         link_class=PARTIAL,
@@ -293,7 +296,8 @@ def test_slices_are_chosen_by_name_and_have_no_links() -> None:
     two = machine_of("synthetic/a100-mig", gpus="1:0,1:1")
     assert (LinkClass.UNKNOWN, 2) == (two.interconnect.link_class, two.world_size)
     assert 5602 * MIB == two.free_bytes
-    [note] = find_warnings(two)
+    held, note = find_warnings(two)
+    assert held.startswith("others hold 49 to 72 % of the memory of every GPU")
     assert note.startswith("MIG slices have no links")
 
 

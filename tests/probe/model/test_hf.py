@@ -208,12 +208,27 @@ def test_a_path_too_long_to_exist_is_an_error_in_one_line(
     assert error.message.endswith(": File name too long")
 
 
+# Python 3.13 has a message of its own for it.
+TRAILING_COMMA = (
+    "Illegal trailing comma before end of object at line 2 column 8"
+    if sys.version_info >= (3, 13)
+    else "Expecting property name enclosed in double quotes at line 3 column 1"
+)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{\n "a": 1,\n}', "`c.json` is not JSON: line 3, column 1: "),
-        (b"", "`c.json` is not JSON: line 1, column 1: "),
+        (
+            b'{\n "a": 1,\n}',
+            f"`c.json` is not JSON: {TRAILING_COMMA}",
+        ),
+        (b"", "`c.json` is not JSON: Expecting value at line 1 column 1"),
         (b"[1]", "`c.json` is not a JSON object"),
+        (
+            b'{"hidden_size": ' + b"9" * 5000 + b"}",
+            "`c.json` is not JSON: a number has too many digits",
+        ),
         (b"\x93NUMPY", "`c.json` is a binary file, not text"),
     ],
 )
@@ -225,7 +240,7 @@ def test_a_broken_config_is_refused_with_its_place(content: bytes, message: str)
 
 def test_a_config_nested_beyond_reason_is_an_error(folder: Path, environ: dict[str, str]) -> None:
     (folder / "config.json").write_text("[" * 200_000)
-    assert "recursion" in refuse(str(folder), environ).message
+    assert "too many levels" in refuse(str(folder), environ).message
 
 
 # Sizes and nonsense
@@ -473,7 +488,7 @@ def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
     error = refuse("org/unknown-0.5B", environ)
-    assert error.message.startswith("config.json of `org/unknown-0.5B` is not JSON: line 1")
+    assert error.message.startswith("config.json of `org/unknown-0.5B` is not JSON: ")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from conftest import Install
 from fake_host import build_host
-from recorded import Recording, library, names, play, recording, without
+from recorded import Install, Recording, library, names, play, recording, without
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace

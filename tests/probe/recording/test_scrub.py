@@ -3,11 +3,10 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Install
 from fake_host import build_host
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import library, recording
+from recorded import Install, library, recording
 
 from zerowiz.core.machine.cuda_visible import visible_gpus
 from zerowiz.core.machine.types import Gpu, Machine

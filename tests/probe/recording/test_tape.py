@@ -3,8 +3,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from conftest import Install
-from recorded import NOT_SUPPORTED, library, names, recording, without
+from recorded import NOT_SUPPORTED, Install, library, names, recording, without
 
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.nvml import NoDriverError, calls, read_gpus

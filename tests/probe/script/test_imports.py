@@ -52,6 +52,14 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
     ) == seen.shadowing
 
 
+def test_a_link_that_leads_to_itself_is_no_package(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import loop\n")
+    (tmp_path / "loop").symlink_to("loop")
+    seen = read_script_text(script, lambda _: False, tmp_path)
+    assert ["loop"] == [each.name for each in seen.missing]
+
+
 def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:
     assert () == read_script_text(tmp_path / "none.py", lambda _: False, tmp_path).missing
 

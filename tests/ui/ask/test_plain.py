@@ -25,11 +25,8 @@ MENU = {
 TEXT = {"key": "text", "flag": "$text", "text": "Which one?"}
 COUNT = {"key": "count", "flag": "$count", "text": "How many?", "kind": "count", "default": "8"}
 PATH = {"key": "path", "flag": "PATH", "text": "Where?", "kind": "path"}
-OPEN = {
-    **PATH,
-    "default": "./llama",
-    "choices": [{"value": "./llama", "title": "llama"}, {"value": "./qwen", "title": "qwen"}],
-}
+OPEN_CHOICES = [{"value": "./llama", "title": "llama"}, {"value": "./qwen", "title": "qwen"}]
+OPEN = {**PATH, "default": "./llama", "choices": OPEN_CHOICES}
 CONFIRM = {"key": "go", "flag": "$yes", "text": "Go on?", "kind": "confirm", "default": "yes"}
 
 Ask = Callable[..., Terminal]
@@ -182,3 +179,11 @@ def test_the_end_is_130_and_on_a_line_of_its_own(
     assert 130 == person.end()
     assert "error: interrupted; nothing was written" == person.text.splitlines()[-1]
     assert b"\x1b" not in person.received
+
+
+def test_enter_alone_does_not_give_again_what_was_refused(ask: Ask) -> None:
+    bad = {**OPEN, "default": "bad", "choices": [{"value": "bad", "title": "bad"}, *OPEN_CHOICES]}
+    person = ask(bad)
+    person.reply("Enter: 1", "\r")
+    person.reply("Enter: 2", "\r")
+    assert ["./llama"] == answers(person)

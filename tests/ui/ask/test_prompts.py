@@ -338,6 +338,21 @@ def test_escape_does_not_lag_and_arrows_and_alt_are_none(ask: Ask) -> None:
     assert time.monotonic() - start < 0.4
 
 
+@pytest.mark.parametrize("keys", [ESCAPE + ENTER, ENTER + ENTER, ESCAPE + CTRL_C, "x" + CTRL_C * 2])
+def test_a_key_that_comes_in_one_read_behind_the_last_one_of_a_question_breaks_nothing(
+    ask: Ask, keys: str
+) -> None:
+    person = ask(TEXT, COUNT, MENU)
+    person.reply("Which one?", "x" + ENTER)
+    see(person, "leads to <8>")
+    person.child.send(keys)
+    time.sleep(0.5)
+    person.child.send(CTRL_C)
+    assert 130 == person.end(), person.text
+    assert "not running" not in person.text
+    assert "Exception" not in person.text
+
+
 def write_paths(folder: Path) -> None:
     for name in ("models/llama", "models/llava", "models/qwen", "a b", "empty"):
         (folder / name).mkdir(parents=True)

@@ -13,15 +13,16 @@ import pytest
 import zerowiz
 from zerowiz.app.grid import find_grid
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.decision.grid import Grid, GridCell
+from zerowiz.core.search.grid import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting
 from zerowiz.probe.page_files import read_page_files
-from zerowiz.ui import sentences
 from zerowiz.ui.page import colours, document, plan, speed
 from zerowiz.ui.page.document import values_of
+from zerowiz.ui.page.plot import Box
 from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.units import bare_gib, seconds
 
 LARGEST_BYTES = 300_000
@@ -34,6 +35,18 @@ CASES: Mapping[str, Mapping[str, object]] = {
     "nothing fits": {"machine": "2xRTX4090", "model": "70b", "offload": "none"},
     "several nodes": {"machine": "2x8xH100-80GB", "model": "13b", "interconnect": "infiniband"},
     "one GPU": {"machine": "1xH100-80GB", "model": "1b"},
+    "candidates": {
+        "machine": "2xH200",
+        "model": "1b",
+        "global_batch": 64,
+        "objective": "fastest",
+    },
+    "uncertain": {
+        "machine": "4xA100-40GB",
+        "model": "7b",
+        "gradient_checkpointing": True,
+        "micro_batch": 2,
+    },
     "on the CPU": {"machine": "cpu", "gpus_per_node": 2, "model": "10m", "sequence_tokens": 64},
     "learned positions": {"machine": "1xH100-80GB", "model": str(MODELS / "gpt2-medium")},
     "by the rule of thumb": {
@@ -104,6 +117,7 @@ def grid_of(case: str) -> Grid:
         micro_batch=step.micro_batch,
         sequence_tokens=step.sequence_tokens,
         decision=decided.decision,
+        search=decided.search,
     )
     batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
     return Grid(micro_batch_stops=batches, sequence_tokens=lengths, cells=(own,), own=own)
@@ -214,7 +228,7 @@ def test_a_slider_shows_what_a_plan_with_those_settings_says(
     }
     rows = shown_strategies(page_of(case), place)
     assert expected == {name: [row[0], row[1], row[3]] for name, row in rows.items()}
-    verdicts = [sentences.verdict(each) for each in other.strategies]
+    verdicts = [decisions.verdict(each) for each in other.strategies]
     assert verdicts == [row[5] for row in rows.values()]
 
 
@@ -231,25 +245,46 @@ def test_settings_that_cannot_be_say_why() -> None:
     assert len(filled) == len(values_of(impossible, refused.decided.decision))
 
 
-@pytest.mark.parametrize("case", ["fits", "one GPU", "several nodes", "nothing fits"])
+@pytest.mark.parametrize("case", ["fits", "one GPU", "candidates", "several nodes", "nothing fits"])
 def test_names_in_the_picture_of_speed_do_not_touch(case: str) -> None:
     for cell in grid_of(case).cells:
         assert cell.decision is not None
         slots = Slots()
-        page = Page(speed.picture(cell.decision, slots))
+        page = Page(speed.picture(cell.search, cell.decision, slots))
         boxes = [box_of(attributes, text) for tag, attributes, text in page.texts if tag == "text"]
         for one, other in combinations([box for box in boxes if box is not None], 2):
             assert not one.touches(other), (one, other)
 
 
-def box_of(attributes: Mapping[str, str], text: str) -> speed.Box | None:
+def test_every_candidate_with_a_time_has_a_point() -> None:
+    decided = planned("candidates").decided
+    found = decided.search
+    assert found is not None
+    timed = [each for each in found.evaluated if each.seconds is not None]
+    assert 40 < len(timed)
+    page = Page(speed.picture(found, decided.decision, Slots()))
+    # What does not fit is drawn twice, for it is hollow.
+    dots = [each["d"].count("M") for each in page.all("path") if each["class"] != "dots hollow"]
+    named = decided.decision.evaluated
+    others = [each for each in timed if each.evaluated not in named]
+    assert len(others) == sum(dots) - 1  # one path is the axes
+    points = [each for each in page.all("g") if each["class"].startswith("point")]
+    assert len(points) == len(named)
+    (mark,) = [each for each in page.all("circle") if each.get("class", "").startswith("mark")]
+    (chosen,) = [each for each in page.all("g") if each["class"].endswith(" chosen")]
+    assert (mark["cx"], mark["cy"]) in [(c["cx"], c["cy"]) for c in page.all("circle")[:-1]]
+    assert "good" in chosen["class"]
+    assert 2 <= sum(each["class"] != "off" for each in page.all("tr")[1:])
+
+
+def box_of(attributes: Mapping[str, str], text: str) -> Box | None:
     if attributes.get("class") in {"off", "axis-name"} or not text.strip():
         return None
     width, x, y = 6.0 * len(text), float(attributes["x"]), float(attributes["y"])
     left = {"start": x, "middle": x - width / 2, "end": x - width}[
         attributes.get("text-anchor", "start")
     ]
-    return speed.Box(left, y - 9, left + width, y + 1)
+    return Box(left, left + width, y - 9, y + 1)
 
 
 def luminance(colour: str) -> float:
@@ -277,6 +312,13 @@ def test_every_colour_of_a_page_can_be_read(theme: Mapping[str, str]) -> None:
 def test_every_strategy_stands_in_every_picture(text: str) -> None:
     for strategy in STRATEGIES:
         assert 3 <= text.count(f">{strategy.name}<"), strategy.name
+
+
+def test_what_is_typed_is_code_or_has_no_marks() -> None:
+    uncertain = planned("uncertain")
+    assert "`" in "; ".join(decisions.reasons(uncertain.decided.decision))
+    shown = Page(page_of("uncertain")).texts + Page(uncertain._repr_html_()).texts
+    assert not [text for _, _, text in shown if "`" in text]
 
 
 def test_a_machine_and_a_plan_show_themselves_in_a_notebook() -> None:

@@ -75,7 +75,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
         "gradient_checkpointing": (
             settings.gradient_checkpointing
             if options.gradient_checkpointing is None
-            else str(options.gradient_checkpointing)
+            else ("yes" if options.gradient_checkpointing else "no")
         ),
     }
     return {key: None if value is None else str(value) for key, value in known.items()}

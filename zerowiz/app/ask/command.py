@@ -1,7 +1,6 @@
 """Understand what stands where the script is named: a script, a module, or another launcher."""
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,11 +9,13 @@ from msgspec.structs import fields
 
 from zerowiz.app.options import Options, as_words, rows, with_plain
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.launch.launcher_options import MODULES
 from zerowiz.core.launch.other_launchers import OtherCommand, is_launcher, read_command
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 _SHELLS = frozenset({"bash", "sh"})
 # Programs that start the one that their words name; in front of zerowiz they start it.
@@ -58,7 +59,9 @@ def understand_command(
         script_args = tuple(rest)
     plain = Command(script=script, script_args=script_args, options=options)
     if script is None and options.module:
-        raise UsageError("`$module` needs a module", "pass its name: `zerowiz launch -m pkg.train`")
+        raise UsageError(
+            _("`$module` needs a module"), _("pass its name: `zerowiz launch -m pkg.train`")
+        )
     if script is None:
         return plain
     if options.module:
@@ -88,8 +91,11 @@ def _refuse_prefix(script: str, script_args: Sequence[str]) -> None:
         return
     words = (script, *script_args)
     ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
-    before = shlex.join(words[: next(ends, 1)])
-    raise UsageError(f"`{script}` is not a script", f"put `{before}` before `zerowiz`")
+    before = shell.join(words[: next(ends, 1)])
+    raise UsageError(
+        _("`{script}` is not a script", script=script),
+        _("put `{before}` before `zerowiz`", before=before),
+    )
 
 
 def _with_settings(options: Options, other: OtherCommand) -> Options:
@@ -107,13 +113,27 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
         if field.name in other.settings and not is_silent:
             words = other.said_by[field.name]
             raise UsageError(
-                f"`${field.name} {ours}` conflicts with `{words}`",
-                f"remove `{rows()[field.name].on} {ours}`, or `{words}`",
+                _(
+                    "`${field} {ours}` conflicts with `{words}`",
+                    field=field.name,
+                    ours=ours,
+                    words=words,
+                ),
+                _(
+                    "remove `{on} {ours}`, or `{words}`",
+                    on=rows()[field.name].on,
+                    ours=ours,
+                    words=words,
+                ),
             )
     if options.gpus is not None and said.gpus_per_node is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}` conflicts with `{other.said_by['gpus_per_node']}`",
-            f"remove `{other.said_by['gpus_per_node']}`",
+            _(
+                "`$gpus {gpus}` conflicts with `{gpus_per_node}`",
+                gpus=options.gpus,
+                gpus_per_node=other.said_by["gpus_per_node"],
+            ),
+            _("remove `{gpus_per_node}`", gpus_per_node=other.said_by["gpus_per_node"]),
         )
     new = {
         field.name: getattr(said, field.name)
@@ -126,10 +146,17 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
 def _describe(other: OtherCommand, settled: Options) -> str:
     """One line: what was replaced, and by what."""
     words = " ".join(_means(other, settled))
-    by = f" by `{words}`" if words else ""
-    lost = f"; {', '.join(f'`{each}`' for each in other.lost)} has no effect" if other.lost else ""
-    return (
-        f"`{' '.join(other.words)}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}"
+    by = _(" by `{words}`", words=words) if words else ""
+    lost = (
+        _("; {lost} has no effect", lost=listing(f"`{each}`" for each in other.lost))
+        if other.lost
+        else ""
+    )
+    return _(
+        "`{words}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}",
+        words=" ".join(other.words),
+        by=by,
+        lost=lost,
     )
 
 

@@ -1,17 +1,18 @@
 """Keep what a person says of a script, not of a job, so that it is said once."""
 
 import json
-import shlex
 from pathlib import Path
 
 from zerowiz.app.ask.answers import said_by_config
 from zerowiz.app.options import Options, added, as_words, rows, said, with_recorded
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import stated_settings
+from zerowiz.core import shell
 from zerowiz.core.script import ScriptFacts, settle
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.kept import SCHEMA_VERSION, kept_path, read_kept, script_key
+from zerowiz.words import _
 
 
 def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
@@ -35,11 +36,22 @@ def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
         known = with_recorded(options, {k: v for k, v in everything.items() if k not in by_config})
     except ZerowizError as error:
         raise ZerowizError(
-            f"`{kept_path(folder)}` cannot be used: {error.message}", f"rm {kept_path(folder)}"
+            _(
+                "`{kept_path}` cannot be used: {message}",
+                kept_path=kept_path(folder),
+                message=error.message,
+            ),
+            f"rm {kept_path(folder)}",
         ) from None
     words = as_words(added(options, known))
     if words:
-        reporter.note(f"arguments as in your last run of {script}: `{shlex.join(words)}`")
+        reporter.note(
+            _(
+                "arguments as in your last run of {script}: `{words}`",
+                script=script,
+                words=shell.join(words),
+            )
+        )
     return known
 
 

@@ -7,7 +7,7 @@ from zerowiz.core.decision.questions import Back, Question
 
 
 class Person(Protocol):
-    """Answers questions at a terminal (`ui/ask.py`)."""
+    """Answers questions at a terminal (`ui/ask/`)."""
 
     def ask(
         self,

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import follow_options
+from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.read_model import ReadModel
@@ -22,6 +22,7 @@ from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.words import _, listing
 
 
 class MachineChoice(Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     def notes(self) -> tuple[str, ...]:
         """What all of the plans rest on, one sentence each."""
         request = self.request
-        assumed = (f"assumed {', '.join(self.assumed)}",) if self.assumed else ()
+        assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
         return (*request.traced, *assumed, *request.not_counted)
 
     def to_dict(self) -> dict[str, object]:
@@ -58,8 +59,17 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
         if not self.offers.offers:
             name = self.request.job.model.name
             raise NothingFitsError(
-                f"{name} fits no machine that was tried, the largest of which is {self.largest}",
-                f"`zerowiz plan $machine {self.largest} $model {name}` shows what would help",
+                _(
+                    "{name} does not fit on any machine that zerowiz tried; the "
+                    "largest is {largest}",
+                    name=name,
+                    largest=self.largest,
+                ),
+                _(
+                    "`zerowiz plan $machine {largest} $model {name}` shows what would help",
+                    largest=self.largest,
+                    name=name,
+                ),
                 *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
             )
 
@@ -81,19 +91,20 @@ class _Planner:
         """The decision on a machine; None where the job cannot be asked of it."""
         try:
             machine = complete(candidate.machine, self.options)
-            request, decision = follow_options(
+            followed = follow_options(
                 self.options, machine, self.facts, self.script_args, self._read()
             )
         except UsageError as error:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error
             return None
+        request = followed.request
         if self.first is None:
             self.first, self.assumed = request, request.assumed
         else:
             settings = {_setting(clause) for clause in request.assumed}
             self.assumed = tuple(one for one in self.assumed if _setting(one) in settings)
-        return decision
+        return followed.decision
 
     def _read(self) -> ReadModel | None:
         """The model and its trace, once they were read."""
@@ -130,8 +141,8 @@ def find_machines(
     length, prices = question.length, question.read_prices()
     if prices.of_any_node:
         raise UsageError(
-            "`$price` is per node, and the nodes of the table differ: choose one machine",
-            "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
+            _("`$price` is per node, and the nodes of the table differ: choose one machine"),
+            _("write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`"),
         )
     table = read_gpu_table()
     instances = read_instances()
@@ -141,7 +152,9 @@ def find_machines(
     planner = _Planner(options, facts, script_args)
     offers = find_offers(kinds, table, planner.decide, prices, length)
     if planner.first is None:
-        raise planner.refused or UsageError("no machine of the tables has that size")
+        raise planner.refused or UsageError(
+            _("no machine of the tables has that size"), _("remove `$nodes` or `$gpus_per_node`")
+        )
     if planner.refused is not None:
         offers = replace(offers, why_unasked=planner.refused.message)
     return MachineChoice(
@@ -160,14 +173,22 @@ def _check_options(options: Options) -> None:
         value = getattr(options, name)
         if value is not None:
             raise UsageError(
-                f"`${name} {value}` is for one machine, and `$machine all` compares many",
-                f"remove `${name} {value}`, or choose one machine",
+                _(
+                    "`${name} {value}` is for one machine, and `$machine all` compares many",
+                    name=name,
+                    value=value,
+                ),
+                _("remove `${name} {value}`, or choose one machine", name=name, value=value),
             )
     gpus = options.gpus_per_node
     if gpus is not None and gpus > MOST_GPUS_PER_NODE:
         raise UsageError(
-            f"`$gpus_per_node {gpus}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs",
-            "for several nodes add `$nodes 2`",
+            _(
+                "`$gpus_per_node {gpus}`: a node has 1 to {most_gpus_per_node} GPUs",
+                gpus=gpus,
+                most_gpus_per_node=MOST_GPUS_PER_NODE,
+            ),
+            _("for several nodes add `$nodes 2`"),
         )
 
 

@@ -9,6 +9,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.units import parse_count
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog.planned_run import PlannedRun
@@ -40,9 +41,12 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         epochs = self._epochs()
         if self.tokens is not None and self.sequences is not None:
             raise UsageError(
-                f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both set the amount"
-                " of data",
-                "remove one of them",
+                _(
+                    "`$tokens {tokens}` and `$sequences {sequences}` both set the amount of data",
+                    tokens=self.tokens,
+                    sequences=self.sequences,
+                ),
+                _("remove one of them"),
             )
         if self.tokens is not None:
             return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
@@ -50,8 +54,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             return RunLength(data_sequences=parse_count("sequences", self.sequences), epochs=epochs)
         if self.epochs is not None:
             raise UsageError(
-                f"`$epochs {self.epochs:g}`: of how much data is not said",
-                "set it with `$tokens 50M` or `$sequences 52k`",
+                _("`$epochs {epochs:g}` needs the size of the data", epochs=self.epochs),
+                _("set it with `$tokens 50M` or `$sequences 52k`"),
             )
         return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
 
@@ -59,7 +63,11 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         epochs = 1.0 if self.epochs is None else self.epochs
         if not 0 < epochs <= _MOST_EPOCHS:
             raise UsageError(
-                f"`$epochs {epochs:g}`: it is a number above 0, and at most {_MOST_EPOCHS}"
+                _(
+                    "`$epochs {epochs:g}` must be above 0, and at most {most_epochs}",
+                    epochs=epochs,
+                    most_epochs=_MOST_EPOCHS,
+                )
             )
         return epochs
 
@@ -81,7 +89,13 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             path = Path(text)
             read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
             for name in read.keys() & amounts.keys():
-                raise UsageError(f"`$price` gives two prices{f' of `{name}`' if name else ''}")
+                raise UsageError(
+                    _(
+                        "`$price` gives two prices{name}",
+                        name=_(" of `{name}`", name=name) if name else "",
+                    ),
+                    _("remove one of them"),
+                )
             amounts |= read
         own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
         return read_prices(amounts, read_gpu_table(), read_instances(), own)
@@ -108,7 +122,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:
             raise UsageError(
-                f"`$price` has no price for {decision.job.machine.gpus[0].name}",
-                "`$price 2.50/gpu-hour`, without a name, applies to any machine",
+                _("`$price` has no price for {gpus}", gpus=decision.job.machine.gpus[0].name),
+                _("`$price 2.50/gpu-hour`, without a name, applies to any machine"),
             )
         return run

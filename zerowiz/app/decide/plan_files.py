@@ -22,6 +22,7 @@ from zerowiz.core.launch.provenance import (
 )
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.script import SettingsCopy, render_values
+from zerowiz.core.values import replace
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.recording.hashes import hash_uuids
@@ -72,7 +73,9 @@ def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]
     # A launch starts where it is: what was planned for another machine, `init` writes.
     command = "launch" if script and is_here(plan.decision.job.machine) else "init"
     forced = ["--force"] if Reason.FORCED in plan.decision.reasons else []
-    words = ["zerowiz", command, "--yes", *forced, *as_words(plan.options)]
+    # An answers file may say something else by then.
+    options = replace(plan.options, isolated=True)
+    words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
     return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
 
 

@@ -1,7 +1,7 @@
 """Encode what was decided as the contract has it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
@@ -9,7 +9,8 @@ from zerowiz.app.resolve.request import config_file
 from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.remedies.remedy import encode_remedy
 from zerowiz.core.search.limits import Limit
-from zerowiz.ui import sentences
+from zerowiz.ui.sentences import decisions
+from zerowiz.words import english
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog.planned_run import PlannedRun
@@ -24,11 +25,11 @@ def encode_plan(
 ) -> dict[str, object]:
     """The contract's object of what was decided."""
     strategy, decision = plan.strategy, plan.decision
-    return encode_decision(
+    encoded = encode_decision(
         decision,
         plan.search,
         version=__version__,
-        reasons=sentences.reasons(decision),
+        reasons=decisions.reasons(decision),
         remedies=[encode_remedy(each) for each in plan.remedies],
         settled=plan.request.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
@@ -37,6 +38,7 @@ def encode_plan(
         run=None if run is None else _encode_run(run),
         limits=limits,
     )
+    return cast("dict[str, object]", english(encoded))
 
 
 def _encode_run(run: "PlannedRun") -> dict[str, object]:

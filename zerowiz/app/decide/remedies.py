@@ -1,9 +1,11 @@
 """Where nothing fits, let a person choose what to change, and undo it."""
 
 from collections.abc import Sequence
+from enum import Enum
 
 from zerowiz.app.ask.person import Person
-from zerowiz.app.decide.decision import Plan, machine_of, note_basis, note_settled, plan_options
+from zerowiz.app.decide.decision import Plan, note_basis, note_settled, plan_options
+from zerowiz.app.decide.find_remedies import machine_of
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
@@ -11,8 +13,11 @@ from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.remedies.remedy import Expense, Remedy
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.settings import Change
+from zerowiz.core.values import replace
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.ui import remedies as remedies_text
+from zerowiz.words import _
 
 
 def takeable(plan: Plan) -> tuple[Remedy, ...]:
@@ -29,30 +34,50 @@ def takeable(plan: Plan) -> tuple[Remedy, ...]:
     )
 
 
-_STOP = Choice(value="stop", title="stop here", detail="nothing is written")
+class Again(Enum):
+    """What a person answers who has edited the script."""
+
+    AGAIN = "again"
 
 
-def remedy_question(plan: Plan) -> Question | None:
-    """Which remedy a person takes; None where something fits, or none can be taken here."""
+_AGAIN = Choice(
+    value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
+)
+_STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
+
+
+def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | None:
+    """Which remedy a person takes; None where something fits, or none can be taken here.
+
+    Args:
+        plan: What was decided.
+        can_read_again: Whether the script can be read again.
+    """
     remedies = takeable(plan)
     if plan.strategy is not None or not remedies:
         return None
     listed = [
         Choice(
-            value=str(index), title=remedies_text.options(each), detail=remedies_text.outcome(each)
+            value=str(index),
+            title=remedies_text.options(each.change),
+            detail=remedies_text.outcome(each),
         )
         for index, each in enumerate(remedies)
     ]
+    edits = any(each.edit is not None for each in plan.remedies)
+    others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
     return Question(
         key="remedy",
         flag="$stage",
-        text="Nothing fits yet. What do you want to change?",
-        why="Each change was planned again: it leads to what stands beside it.",
-        more="Slower and faster compare with the job as it is, if it did fit. What costs nothing"
-        " but time comes first, then what costs precision, then hardware, then another model.",
+        text=_("Nothing fits yet. What do you want to change?"),
+        why=_("Beside each change stands what it leads to."),
+        more=_(
+            "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
+            " but time comes first, then what costs precision, then hardware, then another model."
+        ),
         default="0",
         kind=AnswerKind.CHOICE,
-        choices=(*listed, _STOP),
+        choices=(*listed, *others),
     )
 
 
@@ -60,17 +85,25 @@ def _beyond(plan: Plan) -> list[str]:
     """What would help, and cannot be done here."""
     here = takeable(plan)
     others = [remedies_text.hint(each) for each in plan.remedies if each not in here]
-    return ["What would help, and cannot be chosen here:", *others] if others else []
+    return (
+        [_("These changes would help too, but you have to edit your script:"), *others]
+        if others
+        else []
+    )
 
 
 def take_remedy(
-    plan: Plan, answer: str, machine: Machine, facts: ScriptFacts | None, script_args: Sequence[str]
+    plan: Plan,
+    change: Change,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
 ) -> tuple[Plan, Machine]:
     """The plan after a remedy was taken, and the machine that it is for.
 
     Args:
         plan: Without a strategy.
-        answer: To `remedy_question`.
+        change: That of the remedy.
         machine: That of the plan.
         facts: What the script shows.
         script_args: The words after it.
@@ -78,7 +111,6 @@ def take_remedy(
     Raises:
         ZerowizError: The job cannot be so.
     """
-    change = takeable(plan)[int(answer)].change
     changed = with_plain(plan.options, change)
     machine = machine_of(changed, change, machine)
     return plan_options(changed, machine, facts, script_args), machine
@@ -100,11 +132,15 @@ def decide_with(
     script_args: Sequence[str],
     reporter: Reporter,
 ) -> Plan:
-    """Decide, and as long as nothing fits offer the remedies to the person, if there is one."""
+    """Decide, and as long as nothing fits offer the remedies to the person, if there is one.
+
+    The menu does not offer to read the script again: what was read of it has been checked by now,
+    no answer would be lost, and the same command reads it anew.
+    """
     remedying = Remedying(person, facts, script_args, reporter)
     while True:
         decided = remedying.decide(options, machine, can_go_back=False)
-        if not isinstance(decided, Back):
+        if isinstance(decided, Plan):
             return decided
 
 
@@ -116,6 +152,7 @@ class Remedying:
         facts: What the script shows; None without one.
         script_args: The words after it.
         reporter: Hears what is decided.
+        can_read_again: Whether the person may have the script read again.
     """
 
     def __init__(
@@ -124,22 +161,26 @@ class Remedying:
         facts: ScriptFacts | None,
         script_args: Sequence[str],
         reporter: Reporter,
+        *,
+        can_read_again: bool = False,
     ) -> None:
         self._person, self._facts, self._script_args = person, facts, script_args
-        self._reporter = reporter
+        self._reporter, self._can_read_again = reporter, can_read_again
         self._before: list[tuple[Plan, Machine]] = []
+        self._taken: list[Change] = []
 
     @property
-    def can_undo(self) -> bool:
-        """Whether a remedy was taken."""
-        return bool(self._before)
+    def taken(self) -> tuple[Change, ...]:
+        """The remedies that were taken and not undone, in order."""
+        return tuple(self._taken)
 
     def decide(
         self, options: Options, machine: Machine, *, can_go_back: bool = True
-    ) -> Plan | Back:
+    ) -> Plan | Back | Again:
         """The plan of these options, or the one that the remedies lead to.
 
         Going back undoes the remedy that was taken last; where there is none it is the answer.
+        To read the script again is an answer, too.
 
         Raises:
             DeclinedError: The person takes none of the remedies.
@@ -151,30 +192,49 @@ class Remedying:
         self._reporter.decision(plan.decision, _listed(plan))
         return self._take(plan, machine, can_go_back=can_go_back)
 
-    def undo(self, *, can_go_back: bool) -> Plan | Back:
+    def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
         """The plan without the remedy that was taken last, and what the person takes instead."""
-        plan, machine = self._before.pop()
+        plan, machine = self._undone()
         return self._take(plan, machine, can_go_back=can_go_back)
 
-    def _take(self, plan: Plan, machine: Machine, *, can_go_back: bool) -> Plan | Back:
+    def _undone(self) -> tuple[Plan, Machine]:
+        """The plan without the remedy that was taken last, and its machine."""
+        self._taken.pop()
+        return self._before.pop()
+
+    def _take(self, plan: Plan, machine: Machine, *, can_go_back: bool) -> Plan | Back | Again:
         person = self._person
-        while person and (question := remedy_question(plan)) is not None:
+        # Enter alone does not take again what was refused.
+        first = 0
+        while person and (question := self._question(plan, first)) is not None:
             person.tell(_beyond(plan))
-            answer = person.ask(question, can_go_back=self.can_undo or can_go_back)
+            answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
             if isinstance(answer, Back):
-                if not self._before:
+                if not self._taken:
                     return answer
-                plan, machine = self._before.pop()
+                plan, machine = self._undone()
+                first = 0
                 continue
+            if answer == _AGAIN.value:
+                return Again.AGAIN
             if answer == _STOP.value:
-                raise DeclinedError("nothing was written")
-            before = plan, machine
+                raise DeclinedError(_("nothing was written"))
+            before, change = (plan, machine), takeable(plan)[int(answer)].change
             try:
-                plan, machine = take_remedy(plan, answer, machine, self._facts, self._script_args)
+                plan, machine = take_remedy(plan, change, machine, self._facts, self._script_args)
             except ZerowizError as error:
-                person.tell([f"error: {error.message}", *(f"hint: {h}" for h in error.hints)])
+                self._reporter.error(error)
+                first = int(answer) + 1
                 continue
+            first = 0
             self._before.append(before)
+            self._taken.append(change)
             self._reporter.decision(plan.decision, _listed(plan))
         note_settled(plan, self._reporter)
         return plan
+
+    def _question(self, plan: Plan, first: int) -> Question | None:
+        question = remedy_question(plan, can_read_again=self._can_read_again)
+        return (
+            None if question is None else replace(question, default=question.choices[first].value)
+        )

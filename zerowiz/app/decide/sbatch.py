@@ -13,7 +13,7 @@ from zerowiz.core.outcome.resume import RESUME
 from zerowiz.core.script import ScriptFacts, add_words
 from zerowiz.core.values import replace
 
-_NAME = "job.sbatch"
+NAME = "job.sbatch"
 # Of the templates: a job that is queued again goes on, and saves when its time is up.
 _RESUMES_FROM = (RESUME, "--save_on_signal")
 
@@ -29,7 +29,8 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
     machine, options = plan.request.job.machine, plan.options
     has_gpus = machine.accelerator is Accelerator.CUDA
     # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
-    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None)
+    # Answers that change while the job waits change nothing of it.
+    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None, isolated=True)
     if has_gpus:
         on_node = replace(on_node, gpus=None, gpus_per_node=None)
     else:
@@ -38,7 +39,7 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         )
     seen = machine.source in {MachineSource.NVML, MachineSource.CPU}
     virtual = sys.prefix != sys.base_prefix
-    path = str((options.output_dir or Path()) / _NAME)
+    path = str((options.output_dir or Path()) / NAME)
     job = JobScript(
         nodes=machine.nodes,
         ranks=len(machine.gpus),

@@ -1,7 +1,6 @@
 """Run a job under zerowiz's eyes: its attempts one after the other, and the record of them."""
 
 import os
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.decide.decision import Plan
-from zerowiz.app.launch.escalation import escalate, keep
+from zerowiz.app.launch.escalation import checkpoints_before, escalate, keep
 from zerowiz.app.launch.start import Start
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.app.resolve.request import config_file
@@ -21,10 +20,12 @@ from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, ren
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.core.values import replace
 from zerowiz.emit.attempt_folder import read_measured
-from zerowiz.emit.files import replace_file, write_files
+from zerowiz.emit.files import write_files, write_private
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise
 from zerowiz.errors import ZerowizError
+from zerowiz.probe.launch.checkpoints import CheckpointStates
+from zerowiz.words import _
 
 Publish = Callable[[int, Start], None]
 
@@ -57,13 +58,13 @@ def run_attempts(
         job=_scheduler_job(),
         attempts=(),
     )
-    began_at, end = time.time(), None
+    before, end = checkpoints_before(start), None
     with noted_signals() as signals:
         while True:
             number = len(record.attempts) + 1
             watch = start.run.watch(number, start.plan.request.job.machine.world_size)
             attempt = _attempt(start, watch.folder)
-            before, record = record, replace(record, attempts=(*record.attempts, attempt))
+            last, record = record, replace(record, attempts=(*record.attempts, attempt))
             try:
                 write_files(start.launch_plan.files, force=start.plan.options.force)
                 _write(record, start.plan)
@@ -71,7 +72,7 @@ def run_attempts(
                 if end is None:
                     raise
                 reporter.error(error)
-                return _finish(before, start.plan, end.status, reporter)
+                return _finish(last, start.plan, end.status, reporter)
             if publish is not None:
                 publish(number, start)
             end = supervise(
@@ -85,7 +86,7 @@ def run_attempts(
                 reporter.attempt_ended(end, start.strategy, number)
             if measured is not None:
                 reporter.attempt_measured(attempt, str(start.plan.options.output_dir or ""))
-            next_start = _next_start(start, end, policy, number, began_at, reporter)
+            next_start = _next_start(start, end, policy, number, before, reporter)
             if next_start is None or signals:
                 return _finish(record, start.plan, end.status, reporter)
             reporter.next_attempt(next_start.strategy, next_start.resume, number + 1)
@@ -98,7 +99,7 @@ def _next_start(
     end: JobEnd,
     policy: RestartPolicy,
     number: int,
-    began_at: float,
+    before: CheckpointStates,
     reporter: LaunchReporter,
 ) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
@@ -110,16 +111,19 @@ def _next_start(
         return None
     if number >= policy.max_attempts:
         reporter.event(
-            f"zerowiz does not try again: `--max-attempts {policy.max_attempts}` is reached"
+            _(
+                "zerowiz does not try again: `--max-attempts {max_attempts}` is reached",
+                max_attempts=policy.max_attempts,
+            )
         )
         return None
     try:
-        return escalate(start, seen, number + 1, began_at, reporter)
+        return escalate(start, seen, number + 1, before, reporter)
     except ZerowizError as error:
         reporter.error(error)
     except OSError as error:
         # Whatever could not be read for the next attempt, the end of this one is known.
-        reporter.event(f"zerowiz does not try again: {error}")
+        reporter.event(_("zerowiz does not try again: {error}", error=error))
     return None
 
 
@@ -139,7 +143,8 @@ def _update(record: RunRecord, plan: Plan, reporter: LaunchReporter) -> None:
 def _attempt(start: Start, logs: Path) -> AttemptRecord:
     plan = start.plan
     path = config_file(plan.options, start.strategy)
-    accelerator = plan.request.job.machine.accelerator
+    job = plan.decision.job
+    accelerator = job.machine.accelerator
     return AttemptRecord(
         strategy=start.strategy.name,
         why=start.why,
@@ -151,13 +156,13 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
         resume_from=start.resume.resume_from,
         resume_path=start.resume.path,
         started_at=_now(),
-        predicted=predict_run(plan.decision.of(start.strategy), accelerator),
+        predicted=predict_run(job, plan.decision.of(start.strategy), accelerator),
     )
 
 
 def _write(record: RunRecord, plan: Plan) -> None:
     folder = plan.options.output_dir or Path()
-    replace_file(folder / FILE_NAME, render_record(record))
+    write_private(folder / FILE_NAME, render_record(record).encode())
 
 
 def _now() -> str:

@@ -18,12 +18,10 @@ from zerowiz.core.outcome.resume import output_folder, plan_resume, resumes
 from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss, replace_file
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.launch.checkpoints import read_saved
+from zerowiz.probe.launch.checkpoints import CheckpointStates, read_saved, read_states
 from zerowiz.probe.launch.oom_history import history_path, read_history
-from zerowiz.ui import sentences
-
-# Those of this host and of who keeps its files.
-_CLOCKS_S = 10.0
+from zerowiz.ui.sentences import decisions
+from zerowiz.words import _
 
 
 def keep(start: Start, memory: MemoryKind) -> RanOut | None:
@@ -48,8 +46,20 @@ def _open_step(plan: Plan) -> dict[str, object]:
     return {name: getattr(step, name) for name in (*names, *more)}
 
 
+def _output_folder(start: Start) -> Path | None:
+    folder = output_folder(start.facts, start.script_args)
+    return None if folder is None else Path(folder)
+
+
+def checkpoints_before(start: Start) -> CheckpointStates:
+    """The checkpoints of other runs; none where this run goes on from them too."""
+    if resumes(start.facts, start.script_args):
+        return {}
+    return read_states(_output_folder(start))
+
+
 def escalate(
-    start: Start, seen: RanOut | None, number: int, began_at: float, reporter: Reporter
+    start: Start, seen: RanOut | None, number: int, before: CheckpointStates, reporter: Reporter
 ) -> Start:
     """The next start: more frugal, at the same global batch.
 
@@ -57,8 +67,7 @@ def escalate(
         start: The one that ran out of memory.
         seen: What it showed.
         number: Of the next attempt.
-        began_at: When the first attempt began, in seconds since 1970: what was saved before is of
-            another run, unless this one goes on from it too.
+        before: Of `checkpoints_before`, as the first attempt began.
         reporter: Hears what may go wrong with it.
 
     Raises:
@@ -66,7 +75,10 @@ def escalate(
             replace one that somebody changed.
     """
     if seen is None:
-        raise ZerowizError("zerowiz does not try again: the free memory is unknown")
+        raise ZerowizError(
+            _("zerowiz does not try again: the free memory is unknown"),
+            _("set it: `--memory-budget 30GiB`"),
+        )
     decision = decide_again(start.plan.decision, seen)
     plan = replace(
         start.plan,
@@ -83,19 +95,22 @@ def escalate(
         **_open_step(plan),
     }
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
-    folder = output_folder(start.facts, start.script_args)
-    since = 0.0 if resumes(start.facts, start.script_args) else began_at - _CLOCKS_S
-    saved = read_saved(None if folder is None else Path(folder), since)
+    saved = read_saved(_output_folder(start), before)
     resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
     launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
     check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
-    reasons = "; ".join(sentences.reasons(decision))
+    reasons = "; ".join(decisions.reasons(decision))
     return replace(
         start,
         plan=plan,
         strategy=strategy,
         launch_plan=launch_plan,
         resume=resume,
-        why=f"{seen.strategy} ran out of {seen.memory} memory; {reasons}",
+        why=_(
+            "{strategy} ran out of {memory} memory; {reasons}",
+            strategy=seen.strategy,
+            memory=seen.memory,
+            reasons=reasons,
+        ),
     )

@@ -22,6 +22,7 @@ from zerowiz.app.decide.decision import Plan, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.remedies import decide_with
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
+from zerowiz.app.launch.changed_machine import note_change
 from zerowiz.app.launch.launchers import NodeLaunch, Run
 from zerowiz.app.launch.preflight import check_start
 from zerowiz.app.launch.start import Start, plan_launch
@@ -48,9 +49,10 @@ from zerowiz.emit.run import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.machine.environment_kind import read_launch_environment
 from zerowiz.probe.recording.files import HostFiles
-from zerowiz.ui import sentences
+from zerowiz.ui.sentences import decisions
+from zerowiz.words import _
 
-_LAUNCH = confirmation("launch", "Launch?")
+_LAUNCH = confirmation("launch", _("Launch?"))
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -103,7 +105,7 @@ def prepare_launch(
     found = _require_script(command.script, command.script_args, command.options)
     read = read_found(found, command.options, reporter)
     facts, script_args, options = read.facts, read.script_args, read.options
-    check_words(facts, script_args)
+    check_words(facts, script_args, reporter)
     check_local_rank(facts, script_args)
     node = find_node(options)
     _refuse_to_leave(node, supervise=how.supervise)
@@ -172,7 +174,7 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
     start = _plan_start(launch, launch.run, reporter, person)
     reporter.start(start.launch_plan)
     if person is not None and not confirms(person, _LAUNCH):
-        reporter.event("not launched; nothing was written")
+        reporter.event(_("not launched; nothing was written"))
         return ExitCode.OK
     return run_start(start, launch.policy, reporter)
 
@@ -220,6 +222,10 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
     ask_person = None if person is None else asker(person, options)
     options = answer_for(options, facts, script_args, ask_person)
     plan = decide_with(person, options, machine, facts, script_args, reporter)
+    kept = note_change(plan, reporter, person)
+    if kept != plan.options:
+        machine = plan.request.job.machine
+        plan = decide_with(person, kept, machine, facts, script_args, reporter)
     start = start_planned(plan, facts, script_args, run, reporter)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
@@ -248,7 +254,7 @@ def start_planned(
     """
     machine = plan.request.job.machine
     strategy = require_strategy(plan)
-    with reporter.wait("preparing the launch"):
+    with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
@@ -261,7 +267,7 @@ def start_planned(
         run=run,
         launch_plan=launch_plan,
         resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
-        why="; ".join(sentences.reasons(plan.decision)),
+        why="; ".join(decisions.reasons(plan.decision)),
     )
 
 
@@ -271,9 +277,12 @@ def _require_script(
     found = find_script(script, script_args, options)
     if found is None:
         raise PreflightError(
-            "no script to launch: you passed none, `zerowiz init` saved none, and there is no"
-            f" `./{DEFAULT_SCRIPT}`",
-            "pass one: `zerowiz launch train.py`",
+            _(
+                "no script to launch: you passed none, `zerowiz.toml` names none, and "
+                "there is no `./{default_script}`",
+                default_script=DEFAULT_SCRIPT,
+            ),
+            _("pass one: `zerowiz launch train.py`"),
         )
     return found
 
@@ -281,16 +290,25 @@ def _require_script(
 def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:
     """What reaches the nodes of a hostfile: as an option says, or the words of `deepspeed`."""
     if theirs is not None and ours not in {Launcher.PDSH, theirs}:
-        raise UsageError(f"`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`")
+        raise UsageError(
+            _(
+                "`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`",
+                ours=ours,
+                theirs=theirs,
+            ),
+            _("remove one of them"),
+        )
     return theirs or ours
 
 
 def _refuse_to_leave(node: NodeRank | None, *, supervise: bool | None) -> None:
     if node is not None and supervise is False:
         raise UsageError(
-            "`--no-supervise` works on one node only: on several, zerowiz supervises the"
-            " ranks of each",
-            "remove `--no-supervise`, or launch on this node only with `$nodes 1`",
+            _(
+                "`--no-supervise` works on one node only: on several, zerowiz supervises the"
+                " ranks of each"
+            ),
+            _("remove `--no-supervise`, or launch on this node only with `$nodes 1`"),
         )
 
 
@@ -302,19 +320,33 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
     """
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
-            f"`$machine {options.machine}` plans for another machine; `launch` starts on this one",
-            "add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision",
+            _(
+                "`$machine {machine}` plans for another machine; `launch` starts on this one",
+                machine=options.machine,
+            ),
+            _("add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision"),
         )
     if machine.nodes > 1 and options.hostfile is None and node is None:
         said_by = f"`$nodes {machine.nodes}`"
         if options.nodes is None and machine.allocation is not None:
-            said_by = f"{machine.allocation.scheduler} gave the job {machine.nodes} nodes"
+            said_by = _(
+                "{scheduler} gave the job {nodes} nodes",
+                scheduler=machine.allocation.scheduler,
+                nodes=machine.nodes,
+            )
+        elif options.nodes is None and options.config is None:
+            said_by = f"`$machine {options.machine}`"
         elif options.nodes is None:
-            said_by = f"`$config {options.config}` is for {machine.nodes} nodes"
+            said_by = _(
+                "`$config {config}` is for {nodes} nodes",
+                config=options.config,
+                nodes=machine.nodes,
+            )
         raise UsageError(
-            f"{said_by}: zerowiz does not know their hosts",
-            "list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`",
-            "launch on this node only: `$nodes 1`",
+            _("{said_by}: zerowiz does not know their hosts", said_by=said_by),
+            _("list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`"),
+            _("launch on this node only: `$nodes 1`"),
+            _("under SLURM, `srun` starts zerowiz on each node: `zerowiz init --slurm`"),
         )
 
 

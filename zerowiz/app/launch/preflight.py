@@ -16,7 +16,7 @@ from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.launch.doctor.ops import Op, list_ops
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.outcome.resume import output_folder
+from zerowiz.core.outcome.resume import output_folder, resumed_checkpoint
 from zerowiz.core.rule import Severity, errors_of
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
@@ -26,6 +26,7 @@ from zerowiz.errors import PreflightError
 from zerowiz.probe.launch.doctor import read_builds, read_facts
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import doctor
+from zerowiz.words import _
 
 
 def check_start(
@@ -54,7 +55,7 @@ def check_start(
     """
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
-    with reporter.wait("checking what the job needs"):
+    with reporter.wait(_("checking what the job needs")):
         inputs = preflight_input(
             plan, facts, strategy, script_args, program, environ, master_port=master_port
         )
@@ -103,6 +104,7 @@ def preflight_input(
             import_folder=None if facts is None or facts.module is None else Path(),
             nvme_path=job.nvme_path,
             output_folder=_output_folder(plan, facts, script_args),
+            resumed_from=None if facts is None else resumed_checkpoint(facts, script_args),
             master_port=master_port,
         ),
         environ=environ,
@@ -131,7 +133,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
             doctor.in_short(first),
             *first.fixes,
             *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
-            "add `$force` to launch anyway",
+            _("add `$force` to launch anyway"),
         )
 
 
@@ -162,7 +164,11 @@ def take_over(locks: Sequence[Lock], reporter: Reporter) -> None:
     for lock in locks:
         if remove_lock(lock):
             reporter.note(
-                f"removed the lock `{lock.path}` of a build of `{lock.op}` that was killed"
+                _(
+                    "removed the lock `{path}` of a build of `{op}` that was killed",
+                    path=lock.path,
+                    op=lock.op,
+                )
             )
 
 

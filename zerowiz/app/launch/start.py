@@ -37,7 +37,9 @@ from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.supervise import watched_env
+from zerowiz.errors import UsageError
 from zerowiz.probe.launch.programs import find_programs
+from zerowiz.words import _
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -133,6 +135,11 @@ def deliver_plan(
     check_accelerator(facts, settle(facts, words), plan.request.job.machine.accelerator)
     folder = str(options.output_dir or "")
     is_own = options.config is not None
+    if options.config is not None and options.config.is_fifo():
+        raise UsageError(
+            _("`$config {path}` is a pipe, and each rank would read it", path=options.config),
+            _("write it to a file, and name that"),
+        )
     delivery = deliver(facts, words, config_file(options, strategy), folder, is_own=is_own)
     if shares_with_sleeping_vllm(plan.request.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})

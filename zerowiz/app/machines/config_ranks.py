@@ -5,6 +5,7 @@ from msgspec import Struct
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine, with_gpus
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 
 class ConfigRanks(Struct, frozen=True, kw_only=True):
@@ -61,9 +62,14 @@ def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:
     here = len(machine.gpus)
     if asked.gpus_per_node > here:
         raise UsageError(
-            f"`{asked.config}` asks for {asked.gpus_per_node} processes per node, and this"
-            f" machine has room for {here}",
-            f"use what is here: `$gpus_per_node {here}`",
+            _(
+                "`{config}` asks for {gpus_per_node} processes per node, and this machine "
+                "has room for {here}",
+                config=asked.config,
+                gpus_per_node=asked.gpus_per_node,
+                here=here,
+            ),
+            _("use what is here: `$gpus_per_node {here}`", here=here),
         )
     return with_gpus(machine, asked.gpus_per_node)
 
@@ -74,5 +80,10 @@ def note_config_ranks(machine: Machine, options: Options) -> Machine:
     if asked is None or asked.ranks == machine.world_size:
         return machine
     return machine.with_notes(
-        f"`{asked.config}` asks for {asked.ranks} processes; the plan is for {machine.world_size}"
+        _(
+            "`{config}` asks for {ranks} processes; the plan is for {world_size}",
+            config=asked.config,
+            ranks=asked.ranks,
+            world_size=machine.world_size,
+        )
     )

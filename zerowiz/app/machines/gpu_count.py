@@ -3,6 +3,7 @@
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine, with_gpus
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 
 def with_count(machine: Machine, options: Options) -> Machine:
@@ -15,6 +16,6 @@ def refuse_gpus(options: Options) -> None:
     """See that no GPUs are named for ranks on the CPU."""
     if options.gpus is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}` selects GPUs, and the CPU accelerator has none",
-            "set the number of CPU ranks: `$gpus_per_node 2`",
+            _("`$gpus {gpus}` selects GPUs, and the CPU accelerator has none", gpus=options.gpus),
+            _("set the number of CPU ranks: `$gpus_per_node 2`"),
         )

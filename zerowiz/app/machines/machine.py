@@ -20,6 +20,7 @@ from zerowiz.core.units import parse_host_memory
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.words import _
 
 if TYPE_CHECKING:
     from zerowiz.probe.recording.world import World
@@ -53,7 +54,7 @@ def find_machine(
         options: What the person said.
         environ: The environment.
         world: What is read when no other machine is named; `None` for this host.
-        reporter: Hears how many nodes of a hostfile have answered.
+        reporter: Hears how many nodes of a hostfile have answered, and which GPU is waited for.
 
     Raises:
         UsageError: The options contradict each other, or the machine.
@@ -81,8 +82,12 @@ def complete(machine: Machine, options: Options) -> Machine:
         nodes, said["nodes"] = allocated.nodes, allocated.scheduler
         if nodes > 1:
             machine = machine.with_notes(
-                f"{allocated.scheduler} gave the job {nodes} nodes: the plan takes all of them to"
-                " be like this one (`$nodes 1` plans for this node only)"
+                _(
+                    "{scheduler} gave the job {nodes} nodes: the plan assumes that all "
+                    "of them are like this one (`$nodes 1` plans for this node only)",
+                    scheduler=allocated.scheduler,
+                    nodes=nodes,
+                )
             )
     elif nodes is not None:
         said["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
@@ -122,7 +127,9 @@ def _with_host_memory(machine: Machine, text: str) -> Machine:
     """The machine with the memory that a person states; of a host that is here, no more than is."""
     size_bytes, available_bytes = parse_host_memory(text), machine.host.available_bytes
     if is_here(machine) and available_bytes is not None and size_bytes > available_bytes:
-        return machine.with_notes(f"`$host_memory {text}` is more than this host has available")
+        return machine.with_notes(
+            _("`$host_memory {text}` is more than this host has available", text=text)
+        )
     return with_host_memory(machine, size_bytes)
 
 
@@ -132,17 +139,26 @@ def with_hostfile(options: Options) -> Options:
         return options
     if options.gpus is not None:
         raise UsageError(
-            f"`$gpus {options.gpus}` has no effect with `$hostfile`: DeepSpeed takes the first"
-            " GPUs of each node, one per slot",
-            "remove `$gpus`",
+            _(
+                "`$gpus {gpus}` has no effect with `$hostfile`: DeepSpeed takes the first "
+                "GPUs of each node, one per slot",
+                gpus=options.gpus,
+            ),
+            _("remove `$gpus`"),
         )
     slots = read_hostfile(options.hostfile)
     fewest, most = min(slots.values()), max(slots.values())
     if fewest != most:
         host = min(slots, key=lambda name: slots[name])
         raise UsageError(
-            f"hostfile `{options.hostfile}`: `{host}` has {fewest} slots, others have {most}",
-            "give every host the same number of slots",
+            _(
+                "hostfile `{hostfile}`: `{host}` has {fewest} slots, others have {most}",
+                hostfile=options.hostfile,
+                host=host,
+                fewest=fewest,
+                most=most,
+            ),
+            _("give every host the same number of slots"),
         )
     for flag, said, in_file in (
         ("$nodes", options.nodes, len(slots)),
@@ -150,8 +166,14 @@ def with_hostfile(options: Options) -> Options:
     ):
         if said is not None and said != in_file:
             raise UsageError(
-                f"`{flag} {said}` conflicts with `{options.hostfile}`, which says {in_file}",
-                f"remove `{flag} {said}`",
+                _(
+                    "`{flag} {said}` conflicts with `{hostfile}`, which says {in_file}",
+                    flag=flag,
+                    said=said,
+                    hostfile=options.hostfile,
+                    in_file=in_file,
+                ),
+                _("remove `{flag} {said}`", flag=flag, said=said),
             )
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
@@ -166,8 +188,8 @@ def _read(
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     if means_all(options.machine):
         raise UsageError(
-            "`$machine all` works with `zerowiz plan` only, which compares machines",
-            "name one machine: `$machine 8xH100-80GB`",
+            _("`$machine all` works with `zerowiz plan` only, which compares machines"),
+            _("name one machine: `$machine 8xH100-80GB`"),
         )
     named = options.machine is not None and not means_cpu(options.machine)
     if named:
@@ -176,11 +198,17 @@ def _read(
         machine = read_named(options)
         if options.accelerator not in {None, machine.accelerator}:
             raise UsageError(
-                f"`$accelerator {options.accelerator}` conflicts with `$machine"
-                f" {options.machine}`, which is for {machine.accelerator}"
+                _(
+                    "`$accelerator {accelerator}` conflicts with `$machine {machine}`, "
+                    "which is for {machine_accelerator}",
+                    accelerator=options.accelerator,
+                    machine=options.machine,
+                    machine_accelerator=machine.accelerator,
+                ),
+                _("remove one of them"),
             )
         return machine
     from zerowiz.app.machines.this_machine import read_this  # noqa: PLC0415 - as above
 
     on_cpu = means_cpu(options.machine) or asked == Accelerator.CPU
-    return read_this(options, environ, world, on_cpu=on_cpu)
+    return read_this(options, environ, world, reporter, on_cpu=on_cpu)

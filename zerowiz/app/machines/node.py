@@ -8,6 +8,7 @@ from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.nodes.node import read_node_rank
+from zerowiz.words import _
 
 
 def find_node(options: Options) -> NodeRank | None:
@@ -27,5 +28,12 @@ def with_node(options: Options, node: NodeRank | None) -> Options:
     if node is None:
         return options
     if options.nodes not in {None, node.nodes}:
-        raise UsageError(f"`$nodes {options.nodes}`: this job has {node.nodes} nodes")
+        raise UsageError(
+            _(
+                "`$nodes {nodes}`: this job has {node_nodes} nodes",
+                nodes=options.nodes,
+                node_nodes=node.nodes,
+            ),
+            _("remove `$nodes`"),
+        )
     return replace(options, nodes=node.nodes, yes=True)

@@ -13,6 +13,7 @@ from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
 from zerowiz.probe.nodes.hostfile import read_hostfile
 from zerowiz.ui import outliers
+from zerowiz.words import _
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60
@@ -35,12 +36,12 @@ def read_fleet(
         UsageError: The hostfile makes no sense.
     """
     if options.hostfile is None:
-        raise UsageError("no hostfile was given", "pass one: `$hostfile hosts`")
+        raise UsageError(_("no hostfile was given"), _("pass one: `$hostfile hosts`"))
     slots = read_hostfile(options.hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
-    with reporter.wait("asking nodes", len(hosts)) as wait:
+    with reporter.wait(_("asking nodes"), len(hosts)) as wait:
         answers = ask_nodes(
             hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=wait.done
         )
@@ -52,14 +53,20 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
     fleet = read_fleet(options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
-            outliers.outlier(short), f"give it that many slots in `{options.hostfile}`"
+            outliers.outlier(short),
+            _("give it that many slots in `{hostfile}`", hostfile=options.hostfile),
         )
     for failure in fleet.failures:
         raise PreflightError(
-            f"{len(fleet.failures)} of {options.nodes} nodes did not answer;"
-            f" `{failure.host}`: {failure.why}",
-            f"see each node: `zerowiz machine $hostfile {options.hostfile}`",
-            "plan without asking the nodes: `$machine 8xH100-80GB`",
+            _(
+                "{failures} of {nodes} nodes did not answer; `{host}`: {why}",
+                failures=len(fleet.failures),
+                nodes=options.nodes,
+                host=failure.host,
+                why=failure.why,
+            ),
+            _("see each node: `zerowiz machine $hostfile {hostfile}`", hostfile=options.hostfile),
+            _("plan without asking the nodes: `$machine 8xH100-80GB`"),
         )
     return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)
 

@@ -10,13 +10,15 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.probe.named_file import is_named_file
+from zerowiz.words import _
 
 
 def read_named(options: Options) -> Machine:
     """The machine of a file, a spec or an instance's name."""
     text, count = options.machine or "", options.gpus_per_node
     path = Path(text)
-    if not path.is_file() and path.suffix != ".json":
+    if path.suffix != ".json" and not is_named_file(path):
         return select_gpus(_read_spec(text, options), {}, options.gpus)
     # A spec needs no recording, and no driver's functions to play it back to.
     from zerowiz.probe.machine.cpu import cpu_machine  # noqa: PLC0415 - see above
@@ -36,7 +38,12 @@ def _read_spec(text: str, options: Options) -> Machine:
     )
     if options.nodes is not None and machine.nodes not in {1, options.nodes}:
         raise UsageError(
-            f"`$nodes {options.nodes}` conflicts with `$machine {text}`, which has {machine.nodes}",
-            f"remove `$nodes {options.nodes}`",
+            _(
+                "`$nodes {nodes}` conflicts with `$machine {text}`, which has {machine_nodes}",
+                nodes=options.nodes,
+                text=text,
+                machine_nodes=machine.nodes,
+            ),
+            _("remove `$nodes {nodes}`", nodes=options.nodes),
         )
     return machine

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,6 +11,7 @@ from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.machines.nodes import read_fleet
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.codec import encode
 from zerowiz.core.flags import spell
 from zerowiz.core.launch.plan import PlannedFile
@@ -32,6 +32,7 @@ from zerowiz.probe.recording.files import HostFiles
 from zerowiz.probe.recording.recording import Recorder
 from zerowiz.probe.recording.world import World
 from zerowiz.ui import outliers
+from zerowiz.words import _
 
 
 class SeenMachine(Struct, frozen=True, kw_only=True):
@@ -69,7 +70,11 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         if fleet is None or not (fleet.failures or fleet.short):
             return
         silent, asked = len(fleet.failures), fleet.machine.nodes + len(fleet.failures)
-        what = f"{silent} of {asked} nodes did not answer" if silent else "some slots have no GPU"
+        what = (
+            _("{silent} of {asked} nodes did not answer", silent=silent, asked=asked)
+            if silent
+            else _("some slots have no GPU")
+        )
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
@@ -85,14 +90,14 @@ def see_machine(
     Args:
         options: What was said; `output_dir` is the folder that offload would use.
         save: The file that gets it.
-        reporter: Hears how many nodes of a hostfile have answered.
+        reporter: Hears how many nodes of a hostfile have answered, and which GPU is waited for.
         deadline_s: For the nodes of a hostfile.
 
     Raises:
         ZerowizError: It cannot be read, or not be saved.
     """
     if options.hostfile is None or options.machine is not None:
-        return SeenMachine(machine=_read_and_save(options, save))
+        return SeenMachine(machine=_read_and_save(options, save, reporter))
     fleet = _read_fleet(options, reporter, deadline_s)
     if save is not None:
         _save_description(fleet.machine, save, force=options.force)
@@ -134,38 +139,51 @@ def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
     return replace(fleet, machine=complete(seen, replace(options, nodes=seen.nodes)))
 
 
-def _read_and_save(options: Options, path: Path | None) -> Machine:
+# What is made of a machine after it was read.
+_NOT_RECORDED = ("gpus", "gpus_per_node", "nodes", "interconnect")
+
+
+def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> Machine:
     """The machine; saved as a recording when it is this one, else as a description."""
     environ = os.environ
     if options.output_dir is not None and not options.output_dir.is_dir():
-        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
-    on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
+        raise UsageError(_("`--disk {output_dir}` is not a folder", output_dir=options.output_dir))
     if path is None:
-        return find_machine(options, environ)
+        return find_machine(options, environ, reporter=reporter)
     if not path.parent.is_dir():
         raise UsageError(
-            f"`{path}` cannot be saved: folder `{path.parent}` does not exist",
-            f"`mkdir -p {shlex.quote(str(path.parent))}`",
+            _(
+                "`{path}` cannot be saved: folder `{parent}` does not exist",
+                path=path,
+                parent=path.parent,
+            ),
+            f"`mkdir -p {shell.quote(str(path.parent))}`",
         )
+    on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if on_cpu or options.machine is not None:
         seen = find_machine(options, environ)
         _save_description(seen, path, force=options.force)
         return seen
     recorder = Recorder(environ, options.output_dir or Path())
     try:
-        seen = find_machine(options, environ, recorder.world)
+        seen = find_machine(options, environ, recorder.world, reporter=reporter)
     except PreflightError as error:
         # What NVML refused is what a bug report needs.
         _save(recorder, path, force=options.force)
-        read = f"what zerowiz had read before it failed is in `{path}`"
+        read = _("`{path}` has what zerowiz read before it failed", path=path)
         raise PreflightError(error.message, *error.hints, read) from None
     _save(recorder, path, force=options.force)
-    left = {name: getattr(options, name) for name in ("gpus", "nodes", "interconnect")}
+    left = {name: getattr(options, name) for name in _NOT_RECORDED}
     again = spell(" ".join(f"${name} {value}" for name, value in left.items() if value is not None))
     # A recording is what the machine answered, not what was made of it.
     return (
         seen.with_notes(
-            f"`{path}` holds the machine without `{again}`: pass `{again}` again with the file"
+            _(
+                "`{path}` has the machine without `{again}`: use `{again}` again when "
+                "you plan with the file",
+                path=path,
+                again=again,
+            )
         )
         if again
         else seen

@@ -6,15 +6,24 @@ from pathlib import Path
 from zerowiz.app.machines.config_ranks import choose_config_ranks, with_config_ranks
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.values import replace
+from zerowiz.errors import UsageError
 from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read import read_here, read_machine
 from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.recording.world import World
+from zerowiz.probe.recording.world import CALL_TIMEOUT_S, World
+from zerowiz.words import _
 
 
 def read_this(
-    options: Options, environ: Mapping[str, str], world: World | None, *, on_cpu: bool
+    options: Options,
+    environ: Mapping[str, str],
+    world: World | None,
+    reporter: Reporter,
+    *,
+    on_cpu: bool,
 ) -> Machine:
     """This machine, with as many of its GPUs or ranks as the options, or a config, ask for.
 
@@ -23,14 +32,21 @@ def read_this(
         environ: The environment.
         world: What is read; None for this host. Offload would spill into the folder that is
             written to, so its disk is read.
+        reporter: Hears which GPU is waited for, where the driver takes long.
         on_cpu: Whether the job runs on the CPU accelerator.
 
     Raises:
         PreflightError: There is no GPU here.
-        UsageError: GPUs are named for ranks on the CPU.
+        UsageError: GPUs are named for ranks on the CPU, or the driver is given no time.
     """
+    timeout_s = CALL_TIMEOUT_S if options.probe_timeout is None else options.probe_timeout
+    if timeout_s < 1:
+        raise UsageError(
+            _("`$probe_timeout {timeout_s:g}` must be at least 1 s", timeout_s=timeout_s)
+        )
     files = HostFiles(folder=options.output_dir or Path())
     world = world or World(files=files, environ=environ)
+    world = replace(world, call_timeout_s=timeout_s, on_wait=reporter.event)
     asked = choose_config_ranks(options)
     if not on_cpu:
         gpus = options.gpus if asked is None else asked.gpu_ids

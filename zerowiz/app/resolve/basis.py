@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from zerowiz.app.resolve.request import Request
-from zerowiz.ui import sentences
+from zerowiz.ui.basis import notes
+from zerowiz.words import _, listing
 
 
 def find_basis(request: Request, model: str | None, config: Path | None) -> tuple[str, ...]:
@@ -14,19 +15,21 @@ def find_basis(request: Request, model: str | None, config: Path | None) -> tupl
         model: As it was named.
         config: The person's own config, if there is one.
     """
-    assumed = (f"assumed {', '.join(request.assumed)}",) if request.assumed else ()
-    keys = ", ".join(f"`{key}`" for key in request.uncounted)
+    assumed = (_("assumed {assumed}", assumed=listing(request.assumed)),) if request.assumed else ()
+    keys = listing(f"`{key}`" for key in request.uncounted)
     adam = request.unfused_adam
-    unfused = (f"{adam}: {sentences.UNFUSED_ADAM}",) if adam else ()
+    unfused = (f"{adam}: {notes.UNFUSED_ADAM}",) if adam else ()
+    slow = (notes.in_fp32(request.in_fp32),) if request.in_fp32 else ()
     family = request.job.model.architecture.family
-    eager = (sentences.falls_back(family, request.falls_back),) if request.falls_back else ()
+    eager = (notes.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only
-    stated = (sentences.size_only(model, size),) if size else ()
-    uncounted = (f"`{config}`: {keys} not counted",) if keys else ()
+    stated = (notes.size_only(model, size),) if size else ()
+    uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
     server = request.elsewhere
     learned = request.job.calibration
-    calibrated = (sentences.calibrated(learned),) if learned else ()
-    elsewhere = (f"{server}: {sentences.VLLM_ELSEWHERE}",) if server else ()
+    calibrated = (notes.calibrated(learned),) if learned else ()
+    elsewhere = (f"{server}: {notes.VLLM_ELSEWHERE}",) if server else ()
+    metrics = (f"{request.metrics}: {notes.METRICS}",) if request.metrics else ()
     return (
         *request.job.machine.notes,
         *request.traced,
@@ -34,9 +37,11 @@ def find_basis(request: Request, model: str | None, config: Path | None) -> tupl
         *stated,
         *assumed,
         *unfused,
+        *slow,
         *eager,
         *uncounted,
         *request.not_counted,
         *elsewhere,
+        *metrics,
         *((request.cut_group,) if request.cut_group else ()),
     )

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from zerowiz.core.script import Setting
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 T = TypeVar("T")
 
@@ -31,9 +32,14 @@ def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | No
         return setting.value if setting is not None else option
     words = _words(name, option)
     raise UsageError(
-        f"`{words}` conflicts with the script: {setting.source} says {setting.value}",
+        _(
+            "`{words}` conflicts with the script: {source} says {setting}",
+            words=words,
+            source=setting.source,
+            setting=setting.value,
+        ),
         setting.change_to(option),
-        f"or remove `{words}`",
+        _("or remove `{words}`", words=words),
     )
 
 
@@ -60,10 +66,24 @@ def by_config(
     if said is None or own is None or said == own:
         return said if own is None else own
     words = _words(name, said)
-    drop = (f"remove `{words}`",) if option is not None else ()
+    drop = (_("remove `{words}`", words=words),) if option is not None else ()
     if setting is None:
-        raise UsageError(f"`{words}` conflicts with `{config}`, which says {own}", *drop)
+        raise UsageError(
+            _(
+                "`{words}` conflicts with `{config}`, which says {own}",
+                words=words,
+                config=config,
+                own=own,
+            ),
+            *drop,
+        )
     raise UsageError(
-        f"the script conflicts with `{config}`: {setting.source} says {said}, the config {own}",
+        _(
+            "the script conflicts with `{config}`: {source} says {said}, the config {own}",
+            config=config,
+            source=setting.source,
+            said=said,
+            own=own,
+        ),
         "; ".join((setting.change_to(own), *drop)),
     )

@@ -7,6 +7,7 @@ from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.words import _
 
 
 def defaults_used(
@@ -21,7 +22,10 @@ def defaults_used(
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    ignored = (f"that `{b.code}` in line {b.line} has no effect" for b in settings.uncounted)
+    ignored = (
+        _("that `{code}` in line {line} has no effect", code=b.code, line=b.line)
+        for b in settings.uncounted
+    )
     return (*_clauses(always, job, said), *_clauses(unseen, job, said), *ignored)
 
 
@@ -32,7 +36,7 @@ def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) 
     capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
     reasons = {
         "precision": why_no_bf16(job.machine, job.workload),
-        "sequence_tokens": ", its learned positions" if capped else "",
+        "sequence_tokens": _(", its learned positions") if capped else "",
     }
     for name, row in rows.items():
         if row.assumed is not None and name not in said and shown[name] is not None:

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.flags import flags
+from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import LOCAL_RANK_FLAG, ScriptFacts
 from zerowiz.core.workload import Accounting
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.words import _
 
 # Words that fingers put last, and that hardly a training script takes. Where every option of the
 # script is known, no option of zerowiz is taken for one of its words.
@@ -23,14 +26,23 @@ def check_accounting(options: Options) -> None:
     """
     if options.accounting is Accounting.TEXTBOOK:
         raise UsageError(
-            "`$accounting textbook` works with `zerowiz plan` only: a real run needs more"
-            " memory than the rule of thumb",
-            "remove `$accounting textbook`",
+            _(
+                "`$accounting textbook` works with `zerowiz plan` only: a real run needs more"
+                " memory than the rule of thumb"
+            ),
+            _("remove `$accounting textbook`"),
         )
 
 
-def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
+def check_words(
+    facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter | None = None
+) -> None:
     """Check that no option of zerowiz follows the script, which alone would read it.
+
+    Args:
+        facts: Of the script.
+        script_args: The words after it.
+        reporter: Gets a note where the script surely reads no words; None notes nothing.
 
     Raises:
         UsageError: One does, and the script has no such option of its own.
@@ -43,10 +55,22 @@ def check_words(facts: ScriptFacts, script_args: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if flag in own and not facts.parser.find(flag):
             raise UsageError(
-                f"`{flag}` comes after {facts.path}, so the script would get it",
-                f"put `{flag}` before {facts.path}",
-                f"to pass it to the script, put `--` before `{flag}`",
+                _(
+                    "`{flag}` comes after {path}, so the script would get it",
+                    flag=flag,
+                    path=facts.path,
+                ),
+                _("put `{flag}` before {path}", flag=flag, path=facts.path),
+                _("to pass it to the script, put `--` before `{flag}`", flag=flag),
             )
+    if reporter is not None and facts.reads_no_words and script_args:
+        reporter.note(
+            _(
+                "`{words}` after {path} has no effect: the script does not read its command line",
+                words=shell.join(hide_secrets(script_args)),
+                path=facts.path,
+            )
+        )
 
 
 def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
@@ -62,9 +86,19 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
         if LOCAL_RANK_FLAG in option.flags:
             continue  # a settings file leaves no room for words
         raise PreflightError(
-            f"DeepSpeed's launcher passes `{LOCAL_RANK_FLAG}`, and {facts.path} line {option.line}"
-            f" takes `{option.flag}`",
-            f'accept both there: `add_argument("{option.flag}", "{LOCAL_RANK_FLAG}", ...)`',
+            _(
+                "DeepSpeed's launcher passes `{local_rank_flag}`, and {path} line {line} "
+                "takes `{flag}`",
+                local_rank_flag=LOCAL_RANK_FLAG,
+                path=facts.path,
+                line=option.line,
+                flag=option.flag,
+            ),
+            _(
+                'accept both there: `add_argument("{flag}", "{local_rank_flag}", ...)`',
+                flag=option.flag,
+                local_rank_flag=LOCAL_RANK_FLAG,
+            ),
         )
 
 

@@ -8,7 +8,8 @@ from zerowiz.core.model.from_unknown import is_unknown
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
-from zerowiz.ui import sentences
+from zerowiz.ui.basis import notes
+from zerowiz.words import _
 
 # Seen on two cores: 10 s for the template's model, as for one of 32 layers.
 _TRACE_S = 10
@@ -34,11 +35,11 @@ def read_and_trace(
     Raises:
         ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
     """
-    with reporter.wait(f"reading config.json of `{text}`"):
+    with reporter.wait(_("reading config.json of `{text}`", text=text)):
         named = read_config(text, environ=environ)
     if named is None:
-        notes = (sentences.size_untraced(text),) if trace else ()
-        return ReadModel(model=model_of(text, None), notes=notes)
+        said = (notes.size_untraced(text),) if trace else ()
+        return ReadModel(model=model_of(text, None), notes=said)
     return count_or_trace(text, named, workload, environ, reporter, trace=trace)
 
 
@@ -60,7 +61,9 @@ def count_or_trace(
         return _count(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    with reporter.wait(f"tracing `{named.name}` on the meta device", usual_seconds=_TRACE_S):
+    with reporter.wait(
+        _("tracing `{named}` on the meta device", named=named.name), usual_seconds=_TRACE_S
+    ):
         read = trace_or_guess(text, named, workload, environ, trace=trace)
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 

@@ -17,7 +17,7 @@ from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.flowchart import Constraints
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -49,12 +49,14 @@ from zerowiz.core.workload import (
     Attention,
     Integration,
     Method,
+    Precision,
     Workload,
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.measured_runs import read_measured_pairs
+from zerowiz.words import _
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The defaults that the plan rests on, one clause each."""
     unfused_adam: str | None
     """Where the script builds an Adam that holds more than is counted."""
+    in_fp32: str | None
+    """How to leave fp32, where the script sets no precision and bf16 is faster."""
     falls_back: str | None
     """The release of transformers that runs this model with eager attention, unasked."""
     traced: tuple[str, ...]
@@ -75,6 +79,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Keys of the person's own config that the ledger does not know."""
     not_counted: tuple[str, ...] = ()
     """What the script was seen to hold besides, one sentence each."""
+    metrics: str | None = None
+    """What computes metrics of all logits of an evaluation."""
     cut_group: str | None = None
     """Why trl would refuse the completions that are generated at a time."""
     elsewhere: str | None = None
@@ -112,8 +118,12 @@ def _handover(
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
         raise UsageError(
-            f"`$integration {options.integration}` conflicts with the script, which is `{seen}`",
-            f"remove `$integration {options.integration}`",
+            _(
+                "`$integration {integration}` conflicts with the script, which is `{seen}`",
+                integration=options.integration,
+                seen=seen,
+            ),
+            _("remove `$integration {integration}`", integration=options.integration),
         )
     added = {each.name for each in settled}
     # Without a script the file is for the Trainer, which fills what it is asked to.
@@ -184,9 +194,14 @@ def make_request(
     model_setting = None if is_stated or model_words else loaded
     if options.model is not None and parse_size(options.model) is not None and model_setting:
         raise UsageError(
-            f"`$model {options.model}` conflicts with the script: {model_setting.source} says"
-            f" {model_setting.value}, which can be read",
-            f"remove `$model {options.model}`",
+            _(
+                "`$model {model}` conflicts with the script: {source} says "
+                "{model_setting}, which can be read",
+                model=options.model,
+                source=model_setting.source,
+                model_setting=model_setting.value,
+            ),
+            _("remove `$model {model}`", model=options.model),
         )
     named = by_script("model", options.model, model_setting) or ""
     resolved = resolve_workload(options, settings, own, machine)
@@ -239,10 +254,12 @@ def make_request(
         handover=_handover(options, facts, settings, resolved.settled),
         assumed=(*defaults_used(job, resolved.said, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
+        in_fp32=_in_fp32(settings.precision, job),
         falls_back=_falls_back(job),
         traced=read.notes,
         uncounted=own.uncounted,
         not_counted=tuple(each.text for each in not_counted),
+        metrics=settings.metrics if workload.eval_batch else None,
         cut_group=cut_group(settings.group, workload, machine.world_size),
         elsewhere=settings.vllm_server,
         freedom=freedom,
@@ -258,12 +275,10 @@ def _within_positions(workload: Workload, read: ReadModel) -> Workload:
 
     A trace was made of the step as it is, and completions that are generated have their own length.
     """
-    architecture = read.model.architecture
-    family = FAMILIES.get(architecture.family)
-    learned = family is not None and family.learned_positions
-    if not learned or read.traced is not None or workload.trainer.generates:
+    longest = longest_tokens(read.model)
+    if longest is None or read.traced is not None or workload.trainer.generates:
         return workload
-    return replace(workload, sequence_tokens=min(workload.sequence_tokens, architecture.positions))
+    return replace(workload, sequence_tokens=min(workload.sequence_tokens, longest))
 
 
 def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:
@@ -290,7 +305,10 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
         model.adapted(modules)
     except UsageError:
         return (
-            f"adapters on every linear layer, as a size has no layer names `{','.join(modules)}`",
+            _(
+                "adapters on every linear layer, as a size has no layer names `{modules}`",
+                modules=",".join(modules),
+            ),
         )
     return ()
 
@@ -334,7 +352,20 @@ def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[Settled, ...]:
 
 def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     line = None if facts is None else facts.unfused_adam_line
-    return None if facts is None or line is None else f"{facts.path} line {line}"
+    return (
+        None
+        if facts is None or line is None
+        else _("{path} line {line}", path=facts.path, line=line)
+    )
+
+
+def _in_fp32(own: Setting[Precision] | None, job: PlanInput) -> str | None:
+    w, machine = job.workload, job.machine
+    on_gpu = machine.accelerator is Accelerator.CUDA and machine.takes_bf16
+    left_open = own is not None and own.state is State.OPEN and own.value is Precision.FP32
+    if own is None or not (left_open and on_gpu) or w.torch_autocast is not None:
+        return None
+    return own.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
 
 
 def _falls_back(job: PlanInput) -> str | None:

@@ -15,7 +15,8 @@ from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
 from zerowiz.probe.model.trace import cache_path, can_trace, read_cached, trace_model
 from zerowiz.probe.model.trace.build import is_buildable
-from zerowiz.ui import sentences
+from zerowiz.ui.basis import notes
+from zerowiz.words import _
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
 
@@ -28,10 +29,10 @@ def trace_or_guess(
     Raises:
         ZerowizError: It can be neither traced nor guessed.
     """
-    name, config, _ = named
+    name, config, _note = named
     unknown = is_unknown(config)
     if trace and not can_trace():
-        raise PreflightError("`$trace` needs torch and transformers", _NEEDS)
+        raise PreflightError(_("`$trace` needs torch and transformers"), _NEEDS)
     if trace is False or not can_trace():
         return _guess(text, named, _exact(trace))
     try:
@@ -45,12 +46,12 @@ def trace_or_guess(
     return ReadModel(
         model=traced.model(name, architecture),
         traced=traced,
-        notes=(sentences.traced(family, traced.built, traced.took_milliseconds),),
+        notes=(notes.traced(family, traced.built, traced.took_milliseconds),),
     )
 
 
 def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
-    """As `models.check_model`, for a model of an unknown family.
+    """As `model.check_model`, for a model of an unknown family.
 
     Raises:
         ZerowizError: It can be neither traced nor guessed.
@@ -65,11 +66,11 @@ def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
 def _exact(trace: bool | None) -> str:
     """How a model of an unknown family is counted exactly."""
     if not can_trace():
-        return f"to count it exactly, install torch and transformers: {_NEEDS}"
+        return _("to count it exactly, install torch and transformers: {needs}", needs=_NEEDS)
     return (
-        "remove `$no_trace` to count it exactly"
+        _("remove `$no_trace` to count it exactly")
         if trace is False
-        else "zerowiz cannot trace it either"
+        else _("zerowiz cannot trace it either")
     )
 
 
@@ -80,7 +81,7 @@ def _guess(text: str, named: Named, exact: str) -> ReadModel:
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
     family, wraps = str(named.config["model_type"]), "text_config" in named.config
-    return ReadModel(model=model, notes=(sentences.guess(family, exact, wraps=wraps),))
+    return ReadModel(model=model, notes=(notes.guess(family, exact, wraps=wraps),))
 
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:

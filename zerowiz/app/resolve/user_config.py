@@ -1,12 +1,12 @@
 """Lint a person's own config before a job runs with it."""
 
-import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -24,6 +24,7 @@ from zerowiz.probe.config.config_file import read_config_text
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.ui import check as show_found
+from zerowiz.words import _, listing
 
 
 def lint_own_config(
@@ -34,7 +35,7 @@ def lint_own_config(
     script_args: Sequence[str],
     reporter: Reporter,
 ) -> None:
-    """As `checking.check_own_config`, for one that there is.
+    """As `guards.check_own_config`, for one that there is.
 
     Raises:
         ConfigMistakeError: It holds an error, and nobody forces it.
@@ -42,12 +43,12 @@ def lint_own_config(
     config = read_config_text(path)
     findings = _found(config, machine, facts, script_args, options.integration)
     errors = [each for each in findings if _ends_the_run(each, facts)]
-    command = shlex.join(["zerowiz", "check", "--script", facts.path, str(path)])
-    whole = f"see why, and how to fix it: `{command}`"
+    command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
+    whole = _("see why, and how to fix it: `{command}`", command=command)
     is_final = any(_cannot_be_planned(each) for each in errors)
     if errors and (is_final or not options.force):
         first, *others = (show_found.in_short(config.path, each) for each in errors)
-        force = () if is_final else ("add `$force` to launch anyway",)
+        force = () if is_final else (_("add `$force` to launch anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [each for each in findings if each.severity is not Severity.INFO]
     for each in noted:
@@ -56,8 +57,10 @@ def lint_own_config(
         reporter.note(whole)
     ignored = () if config.accelerate is None else config.accelerate.ignored
     if ignored:
-        keys = ", ".join(f"`{key}`" for key in ignored)
-        reporter.note(f"{path}: Accelerate does not read {keys} in `deepspeed_config`")
+        keys = listing(f"`{key.name}`" for key in ignored)
+        reporter.note(
+            _("{path}: Accelerate does not read {keys} in `deepspeed_config`", path=path, keys=keys)
+        )
 
 
 def _found(

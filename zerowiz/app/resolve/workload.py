@@ -23,6 +23,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.libraries import read_transformers_release, read_trl_release
+from zerowiz.words import _
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):
@@ -45,8 +46,14 @@ def _names_the_same(option: object, script: object) -> bool:
     return set(parse_modules(str(option))) == set(parse_modules(str(script)))
 
 
+def _evaluates_not(option: object, _script: object) -> bool:
+    """A person may know that a script that could evaluate does not."""
+    return option == 0
+
+
 # Where an option may stand although the script says something else.
 _AGREES: Mapping[str, Callable[[object, object], bool]] = {
+    "eval_batch": _evaluates_not,
     "loss": _chunks_plain_loss,
     "lora_target_modules": _names_the_same,
 }
@@ -80,6 +87,9 @@ def resolve_workload(
     if options.global_batch is not None:
         said |= _split(options.global_batch, options, said, settings, steps, machine.world_size)
     known = {name: value for name, value in said.items() if value is not None}
+    trainer = known.get("trainer")
+    if isinstance(trainer, Trainer) and trainer.generates and options.eval_batch is None:
+        known.pop("eval_batch", None)
     known |= _of_trainer(known, settings, machine.world_size)
     if "lora_target_modules" in known:
         known["lora_target_modules"] = parse_modules(str(known["lora_target_modules"]))
@@ -108,13 +118,22 @@ def _refuse_idle(options: Options, workload: Workload) -> None:
             continue
         if row.of_adapters and trains_all:
             raise UsageError(
-                f"`${name} {value}` has no effect: all parameters are trained, without adapters",
-                f"add `$method lora`, or remove `${name}`",
+                _(
+                    "`${name} {value}` has no effect: all parameters are trained, without adapters",
+                    name=name,
+                    value=value,
+                ),
+                _("add `$method lora`, or remove `${name}`", name=name),
             )
         if row.of_generation and not generates:
             raise UsageError(
-                f"`${name} {value}` has no effect: `$trainer {workload.trainer}` generates nothing",
-                f"remove `${name}`",
+                _(
+                    "`${name} {value}` has no effect: `$trainer {trainer}` generates nothing",
+                    name=name,
+                    value=value,
+                    trainer=workload.trainer,
+                ),
+                _("remove `${name}`", name=name),
             )
 
 
@@ -231,11 +250,20 @@ def _split(
     micro_batch = cast("int", said["micro_batch"] or Workload().micro_batch)
     if solves_micro_batch(options, settings):
         if steps is None:
-            part = divide_batch(whole, ranks, f"{ranks} ranks")
+            part = divide_batch(whole, ranks, _("{ranks} ranks", ranks=ranks))
             micro_batch = largest_part(part, micro_batch)
             return {"micro_batch": micro_batch, "accumulation_steps": part // micro_batch}
         unit = steps * ranks
-        part = divide_batch(whole, unit, f"{_micro_steps(steps)} x {ranks} ranks = {unit}")
+        part = divide_batch(
+            whole,
+            unit,
+            _(
+                "{micro_steps} x {ranks} ranks = {unit}",
+                micro_steps=_micro_steps(steps),
+                ranks=ranks,
+                unit=unit,
+            ),
+        )
         return {"micro_batch": part, "accumulation_steps": steps}
     if steps is None:
         is_own = options.micro_batch is not None
@@ -246,7 +274,7 @@ def _split(
 
 
 def _micro_steps(steps: int) -> str:
-    return f"{steps} micro-step{'' if steps == 1 else 's'}"
+    return _("1 micro-step") if steps == 1 else _("{steps} micro-steps", steps=steps)
 
 
 def _not_this_split(
@@ -261,26 +289,43 @@ def _not_this_split(
     """The global batch has another size than the micro-batch and micro-steps that are decided."""
     setting = settings.accumulation_steps
     solved, rest = divmod(whole, micro_batch * ranks)
-    by, change = f"`{options.config}`", f"set it to {solved} there"
+    by, change = f"`{options.config}`", _("set it to {solved} there", solved=solved)
     if options.accumulation_steps is not None:
         by = f"`$accumulation_steps {steps}`"
-        change = f"remove {by}"
+        change = _("remove {by}", by=by)
     elif setting is not None and own is None:
         by, change = setting.source, setting.change_to(solved)
-    drop = f"remove `$global_batch {whole}`"
+    drop = _("remove `$global_batch {whole}`", whole=whole)
     if solved and not rest:
         return UsageError(
-            f"`$global_batch {whole}` needs {_micro_steps(solved)} of {micro_batch} x {ranks}"
-            f" ranks, but {by} says {steps}",
+            _(
+                "`$global_batch {whole}` needs {micro_steps} of {micro_batch} x {ranks} "
+                "ranks, but {by} says {steps}",
+                whole=whole,
+                micro_steps=_micro_steps(solved),
+                micro_batch=micro_batch,
+                ranks=ranks,
+                by=by,
+                steps=steps,
+            ),
             change,
-            f"or {drop}",
+            _("or {drop}", drop=drop),
         )
     made = micro_batch * steps * ranks
     part, left = divmod(whole, steps * ranks)
     fits = options.micro_batch is not None and part and not left
     return UsageError(
-        f"`$global_batch {whole}` is not {micro_batch} x {ranks} ranks x {_micro_steps(steps)} ="
-        f" {made}, and {by} says {steps}",
-        *((f"use `$micro_batch {part}`",) if fits else ()),
-        f"{'or ' if fits else ''}{drop}",
+        _(
+            "`$global_batch {whole}` is not {micro_batch} x {ranks} ranks x {micro_steps} "
+            "= {made}, and {by} says {steps}",
+            whole=whole,
+            micro_batch=micro_batch,
+            ranks=ranks,
+            micro_steps=_micro_steps(steps),
+            made=made,
+            by=by,
+            steps=steps,
+        ),
+        *((_("use `$micro_batch {part}`", part=part),) if fits else ()),
+        _("or {drop}", drop=drop) if fits else drop,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from zerowiz.app.ask.person import Person
+from zerowiz.app.reporter import Reporter
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
@@ -16,6 +17,8 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError
+from zerowiz.ui import remedies
+from zerowiz.words import _, listing
 
 
 def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answers]:
@@ -45,9 +48,14 @@ def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answe
 def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers, one of which the person has changed, or none."""
     while True:
-        key = person.ask(replace(_WHICH, choices=(*_listed(wizard, answers), _NOTHING)))
+        undoable = _taken(answers)
+        listed = (*_listed(wizard, answers), *undoable, _NOTHING)
+        key = person.ask(replace(_WHICH, choices=listed, default=listed[0].value))
         if isinstance(key, Back) or key == _NOTHING.value:
             return answers
+        taken = [each.value for each in undoable]
+        if key in taken:
+            return answers.without_taken(taken.index(key))
         question = next(each for each in QUESTIONS if each.key == key)
         changed = _change(person, wizard, question, answers)
         if changed is not None:
@@ -57,15 +65,40 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
 def can_change(wizard: Wizard, answers: Answers) -> bool:
     """Whether an answer could be another one; not where what is open cannot be read."""
     try:
-        return bool(_listed(wizard, answers))
+        return bool(_listed(wizard, answers) or answers.taken)
     except ZerowizError:
         return False
+
+
+def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
+    """Say which answers nobody was asked for."""
+    spared = wizard.spared(answers)
+    took = [f"{_NAMES[q.key]} ({_shown(q, spared)})" for q in QUESTIONS if q.key in spared]
+    if took:
+        reporter.note(
+            _(
+                "not asked: {took}; choose `change something` for another one",
+                took=listing(took),
+            )
+        )
 
 
 def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers with a script that the person names now; as they were where they go back."""
     question = next(each for each in QUESTIONS if each.key == "script")
     return _change(person, wizard, question, answers) or answers
+
+
+def _taken(answers: Answers) -> list[Choice]:
+    """The remedies that were taken, as a menu."""
+    return [
+        Choice(
+            value=f"remedy {index}",
+            title=remedies.options(change),
+            detail=_("you chose this change; Enter undoes it"),
+        )
+        for index, change in enumerate(answers.taken)
+    ]
 
 
 def _listed(wizard: Wizard, answers: Answers) -> list[Choice]:
@@ -79,17 +112,17 @@ def _listed(wizard: Wizard, answers: Answers) -> list[Choice]:
 
 
 _NAMES = {
-    "machine": "machine",
-    "script": "script",
-    "model": "model",
-    "method": "trained parameters",
-    "goal": "goal",
-    "micro_batch": "micro-batch",
-    "sequence_tokens": "tokens per sequence",
-    "gradient_checkpointing": "gradient checkpointing",
+    "machine": _("machine"),
+    "script": _("script"),
+    "model": _("model"),
+    "method": _("trained parameters"),
+    "goal": _("goal"),
+    "micro_batch": _("micro-batch"),
+    "sequence_tokens": _("tokens per sequence"),
+    "gradient_checkpointing": _("gradient checkpointing"),
 }
-_WHICH = Question(key="change", flag="$yes", text="Change which answer?", kind=AnswerKind.CHOICE)
-_NOTHING = Choice(value="nothing", title="nothing, go on")
+_WHICH = Question(key="change", flag="$yes", text=_("Change which answer?"), kind=AnswerKind.CHOICE)
+_NOTHING = Choice(value="nothing", title=_("nothing, go on"))
 
 
 def _shown(question: Question, known: Mapping[str, str | None]) -> str:

@@ -10,10 +10,10 @@ from zerowiz.app.reporter import SILENT, LaunchReporter
 from zerowiz.app.wizard.last_question import (
     Kept,
     LastAnswer,
+    Refusals,
     ask_folder,
     ask_last,
     ask_loss,
-    ask_refused,
 )
 from zerowiz.app.wizard.outcome import (
     InitOptions,
@@ -30,6 +30,7 @@ from zerowiz.emit.files import find_losses
 from zerowiz.errors import InterruptedByUserError, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.ui.wizard import lines
+from zerowiz.words import _
 
 _GOES_ON = frozenset({LastAnswer.LAUNCH, LastAnswer.WRITE})
 
@@ -46,6 +47,7 @@ class Finish:
         can_go_back: Whether there is a question before.
         reporter: Hears what may go wrong.
         person: Answers.
+        refusals: Asks after a refusal.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class Finish:
         can_go_back: bool,
         reporter: LaunchReporter,
         person: Person,
+        refusals: Refusals,
     ) -> None:
         self._command, self._wanted, self._wizard, self._answers = command, wanted, wizard, answers
         self._can_change, self._can_go_back = can_change, can_go_back
-        self._reporter, self._person = reporter, person
+        self._reporter, self._person, self._refusals = reporter, person, refusals
         self._let_go: set[str] = set()
 
     def run(self, planned: InitPlan) -> InitPlan | LastAnswer | Back:
@@ -90,10 +93,13 @@ class Finish:
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
     ) -> LastAnswer | Back:
+        where = lines.where(planned.plan.request.job.machine, is_here=can_launch)
+        if planned.axolotl is not None:
+            where = lines.where_axolotl(planned.axolotl)
         return ask_last(
             self._person,
             planned.config_path,
-            where=lines.where(planned.plan.request.job.machine, is_here=can_launch),
+            where=where,
             can_launch=can_launch,
             default=default,
             can_change=self._can_change,
@@ -108,15 +114,21 @@ class Finish:
         if planned.facts is None:
             return False
         try:
-            check_node(plan.options, plan.request.job.machine, find_node(plan.options))
+            node = find_node(plan.options)
+            check_node(plan.options, plan.request.job.machine, node)
         except UsageError:
             return False
         try:
             find_programs(os.environ)
         except PreflightError as error:
-            self._person.tell([f"it cannot be launched here yet: {error.message}", *error.hints])
+            self._person.tell(
+                [
+                    _("it cannot be launched here yet: {message}", message=error.message),
+                    *error.hints,
+                ]
+            )
             return False
-        return find_node(plan.options) is None
+        return node is None
 
     def _do(self, planned: InitPlan, *, launch: bool) -> InitPlan | LastAnswer | Back:
         """The plan once it is written, and its job can start."""
@@ -137,7 +149,12 @@ class Finish:
             try:
                 if self._was_edited(planned):
                     self._person.tell(
-                        [f"{planned.script} was edited meanwhile; it is planned again"]
+                        [
+                            _(
+                                "{script} was edited meanwhile; it is planned again",
+                                script=planned.script,
+                            )
+                        ]
                     )
                     return LastAnswer.RETRY
                 planned = with_start(self._command, planned, planned.facts, self._reporter)
@@ -155,8 +172,8 @@ class Finish:
         Raises:
             ZerowizError: It cannot be read any more.
         """
-        self._wizard.forget()
-        return self._wizard.facts(self._answers) != planned.facts
+        self._wizard.named.forget()
+        return self._wizard.named.facts(self._answers) != planned.facts
 
     def _refused(
         self, error: ZerowizError, *, writes: bool, config_path: str | None = None
@@ -168,7 +185,8 @@ class Finish:
         offers += [LastAnswer.WRITE] if config_path is not None else []
         offers += [LastAnswer.CHANGE] if self._can_change else []
         offers += [] if writes else [LastAnswer.SCRIPT]
-        return ask_refused(self._person, error, (*offers, LastAnswer.STOP), config_path=config_path)
+        offers += [LastAnswer.STOP]
+        return self._refusals.ask(error, offers, config_path=config_path)
 
     def _moved(self, planned: InitPlan) -> InitPlan:
         """The plan with its files in another folder, if the person names one that can be used."""
@@ -181,7 +199,7 @@ class Finish:
         try:
             planned = plan_written(self._command, script, facts, moved, self._wanted, SILENT)
         except ZerowizError as error:
-            self._person.tell([f"error: {error.message}", *(f"hint: {h}" for h in error.hints)])
+            self._reporter.error(error)
             return planned
-        self._wizard.write_to(Path(folder))
+        self._wizard.named.write_to(Path(folder))
         return planned

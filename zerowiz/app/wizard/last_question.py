@@ -1,13 +1,16 @@
 """The last question of the wizard, and the one after a refusal: what becomes of the answers."""
 
+from collections import Counter
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 
 from zerowiz.app.ask.person import Person
+from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
+from zerowiz.words import _
 
 
 class LastAnswer(StrEnum):
@@ -37,9 +40,9 @@ class Kept(StrEnum):
 
 
 _CHANGE = Choice(
-    value=LastAnswer.CHANGE, title="change something", detail="keeps the other answers"
+    value=LastAnswer.CHANGE, title=_("change something"), detail=_("keeps the other answers")
 )
-_STOP = Choice(value=LastAnswer.STOP, title="stop here", detail="writes nothing")
+_STOP = Choice(value=LastAnswer.STOP, title=_("stop here"), detail=_("writes nothing"))
 
 
 def ask_last(
@@ -67,15 +70,17 @@ def ask_last(
     choices = [
         Choice(
             value=LastAnswer.LAUNCH,
-            title="yes, launch it",
-            detail=f"writes {config_path} and starts deepspeed with it",
+            title=_("yes, launch it"),
+            detail=_("writes {config_path} and starts deepspeed with it", config_path=config_path),
         ),
         Choice(
             value=LastAnswer.WRITE,
-            title="no, only write the files" if can_launch else "yes, write the files",
-            detail=f"writes {config_path} and prints the command",
+            title=_("no, only write the files") if can_launch else _("yes, write the files"),
+            detail=_("writes {config_path} and prints the command", config_path=config_path),
         ),
-        Choice(value=LastAnswer.EXPLAIN, title="show every strategy", detail="then asks again"),
+        Choice(
+            value=LastAnswer.EXPLAIN, title=_("show every strategy"), detail=_("then asks again")
+        ),
         _CHANGE,
         _STOP,
     ]
@@ -84,7 +89,7 @@ def ask_last(
     question = Question(
         key="outcome",
         flag="$yes",
-        text="Launch now?" if can_launch else "Write the files?",
+        text=_("Launch now?") if can_launch else _("Write the files?"),
         why=where,
         kind=AnswerKind.CHOICE,
         default=chosen,
@@ -96,56 +101,78 @@ def ask_last(
 
 # What a menu may offer after a refusal.
 _OFFERS = (
-    Choice(value=LastAnswer.RETRY, title="try again", detail="reads the script as it is now"),
-    Choice(value=LastAnswer.AGAIN, title="try again", detail="writes the same files"),
-    Choice(value=LastAnswer.FOLDER, title="use another folder", detail="keeps all your answers"),
-    Choice(value=LastAnswer.WRITE, title="only write the files"),
+    Choice(value=LastAnswer.RETRY, title=_("try again"), detail=_("reads the script as it is now")),
+    Choice(value=LastAnswer.AGAIN, title=_("try again"), detail=_("writes the same files")),
+    Choice(
+        value=LastAnswer.FOLDER, title=_("use another folder"), detail=_("keeps all your answers")
+    ),
+    Choice(value=LastAnswer.WRITE, title=_("only write the files")),
     _CHANGE,
-    Choice(value=LastAnswer.SCRIPT, title="take another script", detail="keeps the other answers"),
+    Choice(
+        value=LastAnswer.SCRIPT, title=_("take another script"), detail=_("keeps the other answers")
+    ),
     _STOP,
 )
 
 
-def ask_refused(
-    person: Person,
-    error: ZerowizError,
-    offers: Collection[LastAnswer],
-    *,
-    config_path: str | None = None,
-    can_go_back: bool = True,
-) -> LastAnswer | Back:
-    """What the person wants after a refusal, which is shown with its hints.
+class Refusals:
+    """Asks after each refusal what the person wants.
+
+    Where Enter alone has led to the same refusal again, the next line of the menu is the default:
+    no number of Enters goes in a circle.
 
     Args:
         person: Answers.
-        error: The refusal.
-        offers: What can be done about it.
-        config_path: What `WRITE` writes.
-        can_go_back: Whether there is a question before.
+        reporter: Hears the refusals.
     """
-    person.tell([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
-    listed = [each for each in _OFFERS if each.value in offers]
-    # To try again would help no job that is too big.
-    changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers
-    question = Question(
-        key="refused",
-        flag="$yes",
-        text="What do you want to do?",
-        why="Your answers are kept; you can edit a file in another window, and try again.",
-        kind=AnswerKind.CHOICE,
-        default=LastAnswer.CHANGE if changes else listed[0].value,
-        choices=tuple(
-            replace(each, detail=f"writes {config_path}")
-            if each.value == LastAnswer.WRITE
-            else each
-            for each in listed
-        ),
-    )
-    answer = person.ask(question, can_go_back=can_go_back)
-    return answer if isinstance(answer, Back) else LastAnswer(answer)
+
+    def __init__(self, person: Person, reporter: Reporter) -> None:
+        self._person, self._reporter = person, reporter
+        self._defaults_taken: Counter[str] = Counter()
+
+    def ask(
+        self,
+        error: ZerowizError,
+        offers: Collection[LastAnswer],
+        *,
+        config_path: str | None = None,
+        can_go_back: bool = True,
+    ) -> LastAnswer | Back:
+        """What the person wants after a refusal, which is shown with its hints.
+
+        Args:
+            error: The refusal.
+            offers: What can be done about it; to stop is one of them.
+            config_path: What `WRITE` writes.
+            can_go_back: Whether there is a question before.
+        """
+        self._reporter.error(error)
+        listed = [each for each in _OFFERS if each.value in offers]
+        values = [each.value for each in listed]
+        # To try again would help no job that is too big.
+        changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers
+        first = values.index(LastAnswer.CHANGE) if changes else 0
+        default = values[min(first + self._defaults_taken[error.message], len(values) - 1)]
+        question = Question(
+            key="refused",
+            flag="$yes",
+            text=_("What do you want to do?"),
+            why=_("Your answers are kept; you can edit a file in another window, and try again."),
+            kind=AnswerKind.CHOICE,
+            default=default,
+            choices=tuple(
+                replace(each, detail=_("writes {config_path}", config_path=config_path))
+                if each.value == LastAnswer.WRITE
+                else each
+                for each in listed
+            ),
+        )
+        answer = self._person.ask(question, can_go_back=can_go_back)
+        self._defaults_taken[error.message] += answer == default
+        return answer if isinstance(answer, Back) else LastAnswer(answer)
 
 
-_LINES_LOST = "The lines above with a minus are in the file now, those with a plus would be."
+_LINES_LOST = _("Lines with a minus are in the file now. Lines with a plus would replace them.")
 
 
 def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept | Back:
@@ -157,22 +184,30 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
         is_shown: Whether the lines that would be lost stand above.
     """
     one = len(paths) == 1
-    exists, them = ("exists", "it") if one else ("exist", "them")
     question = Question(
         key="overwrite",
         flag="$force",
-        text=f"{' and '.join(paths)} {exists}, and not as zerowiz wrote {them}. Overwrite {them}?",
+        text=_("{path} was changed, or not written by zerowiz. Overwrite it?", path=paths[0])
+        if one
+        else _(
+            "{paths} were changed, or not written by zerowiz. Overwrite them?",
+            paths=_(" and ").join(paths),
+        ),
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,
         default=Kept.FOLDER,
         choices=(
             Choice(
                 value=Kept.FOLDER,
-                title="no, use another folder",
-                detail=f"keeps {them}, and asks where the new files go",
+                title=_("no, use another folder"),
+                detail=_("keeps it, and asks where the new files go")
+                if one
+                else _("keeps them, and asks where the new files go"),
             ),
             Choice(
-                value=Kept.OVERWRITE, title="yes, overwrite", detail=f"what is in {them} is lost"
+                value=Kept.OVERWRITE,
+                title=_("yes, overwrite"),
+                detail=_("what is in it is lost") if one else _("what is in them is lost"),
             ),
         ),
     )
@@ -188,12 +223,14 @@ def ask_folder(person: Person, before: Path | None) -> str | Back:
         before: The one that they would go into; None for the working folder.
     """
     names = ("zerowiz", *(f"zerowiz-{number}" for number in range(2, 100)))
-    free = (str((before or Path()) / name) for name in names)
+    # Beside the one before, which may not be a folder that can be written.
+    beside = Path() if before is None else before.parent
+    free = (str(beside / name) for name in names)
     question = Question(
         key="folder",
         flag="$output_dir",
-        text="Which folder?",
-        why="The config and its plan are written there; your script stays where it is.",
+        text=_("Which folder?"),
+        why=_("The config and its plan are written there; your script stays where it is."),
         default=next((name for name in free if not Path(name).exists()), None),
         kind=AnswerKind.PATH,
     )

@@ -1,11 +1,9 @@
 """What the wizard makes of a plan: its files, and the start of the job."""
 
-from pathlib import Path
-
 from msgspec import Struct
 
+from zerowiz.app.answers_file.write import plan_answers, write_answers
 from zerowiz.app.ask.command import Command
-from zerowiz.app.ask.init_record import encode_record
 from zerowiz.app.ask.kept import keep
 from zerowiz.app.decide.decision import Plan, note_emulation, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
@@ -13,11 +11,14 @@ from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files
 from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.axolotl import AxolotlFile
 from zerowiz.core.values import replace
-from zerowiz.emit.files import replace_file, write_files
-from zerowiz.probe.launch.init_record import record_path
+from zerowiz.emit.files import write_files
+from zerowiz.probe.answers_file import FILE_NAME
+from zerowiz.words import _
 
 
 class InitOptions(Struct, frozen=True, kw_only=True):
@@ -29,6 +30,8 @@ class InitOptions(Struct, frozen=True, kw_only=True):
     """Whether `Launch now?` is answered with yes."""
     no_script: bool = False
     """Whether a config is wanted alone, for a script that is not there yet."""
+    axolotl: AxolotlFile | None = None
+    """The file of axolotl that the config is for, instead of a script."""
 
 
 class InitPlan(Struct, frozen=True, kw_only=True):
@@ -45,11 +48,28 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     """None where nothing is launched."""
     may_overwrite: bool = False
     """Whether a person lets go of what zerowiz did not write."""
+    axolotl: AxolotlFile | None = None
+    """Where the job is axolotl's: its file."""
 
     @property
     def config_path(self) -> str:
         """What is written for the job; a config of the person's own is read where it lies."""
-        return self.files[-1].path if self.files else "no file"
+        return self.files[-1].path if self.files else _("no file")
+
+    def answers(self) -> PlannedFile | None:
+        """The answers file of the job, as it is to be now.
+
+        None without a script, and where TOML cannot hold an answer.
+
+        Raises:
+            ZerowizError: A person's own cannot be read.
+        """
+        if self.script is None or self.facts is None:
+            return None
+        try:
+            return plan_answers(self.script, self.script_args, self.plan.options)
+        except NotTextError:
+            return None
 
 
 def plan_written(
@@ -83,7 +103,22 @@ def plan_written(
     files = plan_files(plan, strategy, target, script_args)
     if wanted.slurm and facts is not None:
         files = (plan_job_file(plan, facts, script_args), *files)
-    return InitPlan(script=script, script_args=script_args, facts=facts, plan=plan, files=files)
+    planned = InitPlan(
+        script=script,
+        script_args=script_args,
+        facts=facts,
+        plan=plan,
+        files=files,
+        axolotl=wanted.axolotl,
+    )
+    if facts is not None and planned.answers() is None:
+        reporter.note(
+            _(
+                "{file_name} is not written: a path in it is not UTF-8, as TOML has to be",
+                file_name=FILE_NAME,
+            )
+        )
+    return planned
 
 
 def with_start(
@@ -111,18 +146,19 @@ def with_start(
 
 
 def write_init(init_plan: InitPlan) -> None:
-    """Write the files, then the record.
+    """Write the files, then the answers.
 
     Raises:
         ZerowizError: A file was changed by hand, or cannot be written.
     """
     files, options = init_plan.files, init_plan.plan.options
+    answers = init_plan.answers()
     with losses_shown(shown=not options.quiet):
         write_files(files, force=init_plan.may_overwrite or options.force)
     if init_plan.script is None or init_plan.facts is None:
         return
-    record = encode_record(init_plan.script, init_plan.script_args, options)
-    replace_file(record_path(options.output_dir or Path()), record)
+    if answers is not None:
+        write_answers(answers)
     keep(init_plan.facts, init_plan.script_args, options)
 
 

@@ -5,6 +5,7 @@ from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.new_files import add_files, refuse_other_files, remove_added
 from zerowiz.probe.templates import read_template
+from zerowiz.words import _
 
 
 def script_of(answer: str) -> str:
@@ -58,7 +59,14 @@ class CopiedTemplate:
         stays = remove_added(self._added)
         self._added, self._script = (), None
         if stays:
-            self._person.tell([f"{' and '.join(stays)} stays: it was edited since it was copied"])
+            self._person.tell(
+                [
+                    _(
+                        "{stays} stays: it was edited since it was copied",
+                        stays=_(" and ").join(stays),
+                    )
+                ]
+            )
 
     def keep(self) -> None:
         """The files belong to the person from now on."""

@@ -14,14 +14,15 @@ from zerowiz.core.machine.spec import read_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _AMOUNT = re.compile(
     r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)"
 )
 _HINTS = (
-    "write `$price 2.50/gpu-hour` or `$price 32/node-hour`",
-    "of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`",
-    'or a file, in TOML with `"H100-80GB" = "2.50/gpu-hour"`',
+    _("write `$price 2.50/gpu-hour` or `$price 32/node-hour`"),
+    _("of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`"),
+    _('or a file, in TOML with `"H100-80GB" = "2.50/gpu-hour"`'),
 )
 
 
@@ -113,8 +114,10 @@ def split_prices(text: str) -> dict[str, str]:
     for entry in text.split(","):
         name, equals, amount = entry.rpartition("=")
         if name.strip() in found:
-            whose = f" of `{name.strip()}`" if equals else ""
-            raise UsageError(f"`$price {text}` gives two prices{whose}", *_HINTS)
+            whose = _(" of `{name}`", name=name.strip()) if equals else ""
+            raise UsageError(
+                _("`$price {text}` gives two prices{whose}", text=text, whose=whose), *_HINTS
+            )
         found[name.strip()] = amount.strip()
     return found
 
@@ -141,8 +144,11 @@ def read_prices(
     prices = [_read(name, amount, table, instances, own_gpus) for name, amount in amounts.items()]
     currencies = sorted({price.currency for price in prices})
     if len(currencies) > 1:
-        shown = " and ".join(f"`{currency}`" if currency else "none" for currency in currencies)
-        raise UsageError(f"`$price` has more than one currency: {shown}", "write all in one")
+        shown = _(" and ").join(f"`{currency}`" if currency else "none" for currency in currencies)
+        raise UsageError(
+            _("`$price` has more than one currency: {shown}", shown=shown),
+            _("use one currency for all"),
+        )
     return PriceList(prices=tuple(sorted(prices, key=_generality)))
 
 
@@ -162,7 +168,7 @@ def _read(
     match = _AMOUNT.fullmatch(amount.strip())
     if match is None or (match[1] and match[3]):
         words = f"{name}={amount}" if name else amount
-        raise UsageError(f"`$price {words}` is not an hourly price", *_HINTS)
+        raise UsageError(_("`$price {words}` is not an hourly price", words=words), *_HINTS)
     price = Price(
         amount=float(match[2]),
         unit=PriceUnit(match[4]),
@@ -189,8 +195,15 @@ def _named(
     found = own[0] if own and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
     if price.unit is PriceUnit.NODE and count is None:
         raise UsageError(
-            f"`$price {name}=...`: how many of its GPUs a node has is not said",
-            f"write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
+            _(
+                "`$price {name}=...` is the price of a node, and does not say how many "
+                "GPUs a node has",
+                name=name,
+            ),
+            _(
+                "write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
+                name=name,
+            ),
         )
     return replace(price, gpu=found, gpus=count)
 

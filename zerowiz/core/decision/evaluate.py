@@ -11,7 +11,7 @@ from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.estimate import Estimate, estimate_fullest
+from zerowiz.core.memory.estimate import Estimate, estimate_full, estimate_fullest
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.host_phases import (
     HostNeed,
@@ -215,19 +215,56 @@ def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
     The fastest buffers that leave room are taken; where none do, the leanest.
     """
     *faster, leanest = job.buffers(strategy)
-    first = evaluate_with(job, strategy, faster[0]) if faster else None
-    if first is not None and first.verdict is Verdict.FITS:
+    first = _evaluate_where_it_fits(job, strategy, faster[0]) if faster else None
+    if first is not None:
         return first
     last = evaluate_with(job, strategy, leanest)
     if last.verdict is Verdict.FITS:
         for buffers in faster[1:]:
-            evaluated = evaluate_with(job, strategy, buffers)
-            if evaluated.verdict is Verdict.FITS:
+            evaluated = _evaluate_where_it_fits(job, strategy, buffers)
+            if evaluated is not None:
                 return evaluated
     return last
 
 
+def _evaluate_where_it_fits(
+    job: PlanInput, strategy: StrategyRow, buffers: Buffers
+) -> StrategyEstimate | None:
+    """The strategy with these buffers where it fits; what else it takes is not asked before."""
+    if not _has_room(job, strategy, buffers):
+        return None
+    evaluated = evaluate_with(job, strategy, buffers)
+    return evaluated if evaluated.verdict is Verdict.FITS else None
+
+
+def may_run(job: PlanInput, strategy: StrategyRow) -> bool:
+    """Whether `evaluate` may find that it runs, known in a fraction of the time.
+
+    Where this says no, it says that the strategy does not fit.
+    """
+    machine = job.machine
+    is_real = job.accounting is not Accounting.TEXTBOOK
+    if is_real and strategy.offload is not Offload.NONE and machine.host.available_bytes is None:
+        # As `_with_host` has it; ranks on CUDA hold some of the host always.
+        return machine.accelerator is not Accelerator.CUDA
+    return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
+
+
+def _has_room(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> bool:
+    """Whether the device has room for the tensors alone of one of the ranks that hold most."""
+    budget_bytes = job.gpu_budget_bytes
+    if budget_bytes is None or job.accounting is Accounting.TEXTBOOK:
+        return True
+    ranks, step = job.machine.world_size, job.counted_workload
+    job_sizes = (step, ranks, strategy, buffers)
+    one_bytes = _one_peak_bytes(job.model, *job_sizes, job.own_trace, job.machine.accelerator)
+    return one_bytes <= budget_bytes
+
+
 # A plan for many machines asks the same of many, a search of each some hundreds.
+_rank_sizes = lru_cache(maxsize=4096)(rank_sizes)
+
+
 @lru_cache(maxsize=4096)
 def _predict(
     model: Model,
@@ -239,8 +276,26 @@ def _predict(
     accelerator: Accelerator,
 ) -> tuple[RankSizes, Estimate]:
     """The first rank and what the fullest one holds: the same on any GPUs, if they are as many."""
-    rank = rank_sizes(model, step, ranks, strategy, buffers, traced)
+    rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
     return rank, estimate_fullest(model, rank, accelerator)
+
+
+@lru_cache(maxsize=4096)
+def _one_peak_bytes(
+    model: Model,
+    step: Workload,
+    ranks: int,
+    strategy: StrategyRow,
+    buffers: Buffers,
+    traced: Traced | None,
+    accelerator: Accelerator,
+) -> int:
+    """The peak of one of the ranks among which `_predict` finds the fullest."""
+    rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
+    if len(rank.cuts) > 1:
+        return estimate_full(model, rank, accelerator).peak_bytes
+    _, predicted = _predict(model, step, ranks, strategy, buffers, traced, accelerator)
+    return predicted.peak_bytes
 
 
 def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> StrategyEstimate:

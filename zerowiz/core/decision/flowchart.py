@@ -1,6 +1,6 @@
 """Follow the flowchart: choose a strategy, and keep every answer and every verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 
 class OffloadChoice(StrEnum):
@@ -114,7 +115,11 @@ class Decision(Struct, frozen=True, kw_only=True):
 def _stages_with(offload: Offload) -> str:
     """The stages that have a strategy with this offload."""
     *others, last = sorted({str(each.stage) for each in STRATEGIES if each.offload is offload})
-    return f"stages {', '.join(others)} and {last}" if others else f"stage {last} alone"
+    return (
+        _("stages {others} and {last}", others=listing(others), last=last)
+        if others
+        else _("stage {last} alone", last=last)
+    )
 
 
 def considered(constraints: Constraints) -> tuple[Strategy, ...]:
@@ -136,10 +141,17 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     )
     if not strategies:
         raise UsageError(
-            f"`$stage {constraints.stage}` cannot be combined with `$offload"
-            f" {constraints.offload}`",
-            f"DeepSpeed offloads the optimizer at {_stages_with(Offload.OPTIMIZER)}, the"
-            f" parameters at {_stages_with(Offload.ALL)}",
+            _(
+                "`$stage {stage}` cannot be combined with `$offload {offload}`",
+                stage=constraints.stage,
+                offload=constraints.offload,
+            ),
+            _(
+                "DeepSpeed offloads the optimizer at {optimizer_stages}, the parameters at "
+                "{parameter_stages}",
+                optimizer_stages=_stages_with(Offload.OPTIMIZER),
+                parameter_stages=_stages_with(Offload.ALL),
+            ),
         )
     return strategies
 
@@ -164,19 +176,27 @@ class _OnDemand(dict[str, StrategyEstimate]):
         return self[name]
 
 
+_Find = Callable[[str], StrategyEstimate | None]
+"""The verdict on a strategy, by its name; None where it is not worth a number: it does not fit."""
+
+
 class _Flowchart:
     """The answers so far: each question is asked once, in order, and recorded.
 
     An uncertain strategy counts as yes, or as no while one that surely runs is looked for.
     """
 
-    def __init__(self, by_name: Mapping[str, StrategyEstimate], *, surely: bool) -> None:
-        self.by_name = by_name
+    def __init__(self, find: _Find, *, surely: bool) -> None:
+        self.find = find
         self.surely = surely
         self.answers: list[Answer] = []
 
-    def fits(self, question: FlowchartQuestion, strategy: Strategy) -> bool:
-        evaluated = self.by_name[strategy.name]
+    def fitting(self, question: FlowchartQuestion, strategy: Strategy) -> StrategyEstimate | None:
+        """The strategy, if it fits."""
+        evaluated = self.find(strategy.name)
+        if evaluated is None:
+            self.answers.append(Answer(question=question, answer=False, strategy=strategy.name))
+            return None
         fits = evaluated.is_sure if self.surely else evaluated.runs
         room_bytes = evaluated.headroom_bytes
         on_host = not evaluated.runs and room_bytes is not None and room_bytes >= 0
@@ -191,18 +211,18 @@ class _Flowchart:
                 have_bytes=evaluated.host_budget_bytes if on_host else evaluated.budget_bytes,
             )
         )
-        return fits
+        return evaluated if fits else None
 
     @property
     def passed_over(self) -> bool:
         """Whether an uncertain strategy was asked of, and counted as no."""
-        asked = [self.by_name[a.strategy] for a in self.answers if a.strategy is not None]
-        return self.surely and any(each.verdict is Verdict.UNCERTAIN for each in asked)
+        asked = [self.find(a.strategy) for a in self.answers if a.strategy is not None]
+        return self.surely and any(e is not None and e.verdict is Verdict.UNCERTAIN for e in asked)
 
     def first_offload(self) -> StrategyEstimate | None:
         strategies = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
-        fitting = (s for s in strategies if self.fits(FlowchartQuestion.FITS_OFFLOAD, s))
-        return next((self.by_name[s.name] for s in fitting), None)
+        found = (self.fitting(FlowchartQuestion.FITS_OFFLOAD, s) for s in strategies)
+        return next(filter(None, found), None)
 
 
 _Choice = tuple[StrategyEstimate | None, Reason]
@@ -212,13 +232,12 @@ def _sharded(flowchart: _Flowchart, machine: Machine, constraints: Constraints) 
     """The part of the flowchart below "does it fit replicated": several GPUs."""
     fast = machine.is_fast
     # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (speed/communication.py).
-    if not fast and flowchart.fits(FlowchartQuestion.FITS_ZERO1, ZERO1):
-        return flowchart.by_name[ZERO1.name], Reason.SLOW_LINK_ZERO1
-    if flowchart.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
-        return flowchart.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    if not fast and (zero1 := flowchart.fitting(FlowchartQuestion.FITS_ZERO1, ZERO1)):
+        return zero1, Reason.SLOW_LINK_ZERO1
+    if zero2 := flowchart.fitting(FlowchartQuestion.FITS_ZERO2, ZERO2):
+        return zero2, Reason.MIDDLE_FITS
     flowchart.answers.append(Answer(question=FlowchartQuestion.FAST_INTERCONNECT, answer=fast))
-    zero3 = flowchart.by_name[ZERO3.name]
-    if flowchart.fits(FlowchartQuestion.FITS_ZERO3, ZERO3):
+    if zero3 := flowchart.fitting(FlowchartQuestion.FITS_ZERO3, ZERO3):
         if fast or constraints.allow_slow:
             return zero3, Reason.FAST_LINK_ZERO3 if fast else Reason.SLOW_ALLOWED
         if constraints.offload is OffloadChoice.AUTO and (strategy := flowchart.first_offload()):
@@ -233,15 +252,15 @@ def _offloaded(flowchart: _Flowchart, constraints: Constraints) -> _Choice:
 
 
 def _unpinned(flowchart: _Flowchart, job: PlanInput, constraints: Constraints) -> _Choice:
-    if flowchart.fits(FlowchartQuestion.FITS_ONE_GPU, DDP):
-        return flowchart.by_name[DDP.name], Reason.REPLICATED_FITS
+    if ddp := flowchart.fitting(FlowchartQuestion.FITS_ONE_GPU, DDP):
+        return ddp, Reason.REPLICATED_FITS
     if job.machine.world_size > 1:
         return _sharded(flowchart, job.machine, constraints)
     # One GPU: sharding divides nothing, so only offload is left, unless the states are asked for
     # in bf16, which DeepSpeed has at stages 1 to 3 alone.
     halved = job.state_dtype is StateDtype.BF16
-    if halved and flowchart.fits(FlowchartQuestion.FITS_ZERO2, ZERO2):
-        return flowchart.by_name[ZERO2.name], Reason.MIDDLE_FITS
+    if halved and (zero2 := flowchart.fitting(FlowchartQuestion.FITS_ZERO2, ZERO2)):
+        return zero2, Reason.MIDDLE_FITS
     return _offloaded(flowchart, constraints)
 
 
@@ -257,8 +276,8 @@ def _asked_for(flowchart: _Flowchart, strategies: Sequence[Strategy]) -> _Choice
     for strategy in strategies:
         plain = strategy.offload is Offload.NONE
         question = _QUESTION_OF_STAGE[strategy.stage] if plain else FlowchartQuestion.FITS_OFFLOAD
-        if flowchart.fits(question, strategy):
-            return flowchart.by_name[strategy.name], Reason.ASKED_FOR
+        if evaluated := flowchart.fitting(question, strategy):
+            return evaluated, Reason.ASKED_FOR
     return None, Reason.NOTHING_FITS
 
 
@@ -282,7 +301,7 @@ def _choose(
     else:
         chosen, reason = _unpinned(flowchart, job, constraints)
     if pinned and chosen is None and constraints.force and not flowchart.surely:
-        chosen, reason = flowchart.by_name[strategies[0].name], Reason.FORCED
+        chosen, reason = flowchart.find(strategies[0].name), Reason.FORCED
     reasons = [reason]
     if flowchart.passed_over:
         reasons.append(Reason.UNCERTAIN_PASSED_OVER)
@@ -292,13 +311,13 @@ def _choose(
 
 
 def _follow(
-    by_name: Mapping[str, StrategyEstimate], job: PlanInput, constraints: Constraints
+    find: _Find, job: PlanInput, constraints: Constraints
 ) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
     """Followed for what surely runs; where that finds none, for what is uncertain."""
-    flowchart = _Flowchart(by_name, surely=True)
+    flowchart = _Flowchart(find, surely=True)
     chosen, reasons = _choose(flowchart, job, constraints)
     if chosen is None:
-        flowchart = _Flowchart(by_name, surely=False)
+        flowchart = _Flowchart(find, surely=False)
         chosen, reasons = _choose(flowchart, job, constraints)
     return flowchart, chosen, reasons
 
@@ -308,10 +327,11 @@ def follow_flowchart(
 ) -> Decision:
     """Decide from verdicts that exist already.
 
-    Followed once for what surely runs; an uncertain strategy is taken only where that finds none.
+    Followed once for what surely runs; an uncertain strategy is taken only where that finds none. A
+    strategy without a verdict does not fit.
     """
     by_name = {each.strategy.name: each for each in evaluated}
-    flowchart, chosen, reasons = _follow(by_name, job, constraints)
+    flowchart, chosen, reasons = _follow(by_name.get, job, constraints)
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(
@@ -335,5 +355,5 @@ def find_way(job: PlanInput, constraints: Constraints) -> tuple[StrategyEstimate
     Raises:
         UsageError: No strategy has what the constraints ask for.
     """
-    _, chosen, reasons = _follow(_OnDemand(job), job, constraints)
+    _, chosen, reasons = _follow(_OnDemand(job).__getitem__, job, constraints)
     return chosen, reasons[0]

@@ -6,6 +6,7 @@ both in one run, what they do to each other is unknown: such a job stands in a h
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from itertools import combinations
 
 from msgspec import Struct
@@ -75,10 +76,14 @@ def point_of(family: str, strategy: Strategy, workload: Workload, gpus: int) -> 
     }
 
 
+def _values(point: Point) -> tuple[tuple[PairedSetting, str], ...]:
+    """The values that are known, in the order in which they are named."""
+    return tuple((name, point[name]) for name in PairedSetting if name in point)
+
+
 def pairs_of(point: Point) -> list[Pair]:
     """All pairs of its values."""
-    known = [(name, point[name]) for name in PairedSetting if name in point]
-    return list(combinations(known, 2))
+    return list(combinations(_values(point), 2))
 
 
 def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, ...]:
@@ -88,7 +93,15 @@ def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, 
         point: The values of a job.
         measured: Every pair that some run had.
     """
-    missing = [pair for pair in pairs_of(point) if pair not in measured]
+    return _missing(_values(point), measured)
+
+
+# A search asks the same of each micro-batch.
+@lru_cache(maxsize=256)
+def _missing(
+    values: tuple[tuple[PairedSetting, str], ...], measured: frozenset[Pair]
+) -> tuple[Pair, ...]:
+    missing = [pair for pair in combinations(values, 2) if pair not in measured]
     if not missing:
         return ()
     known = {value for pair in measured for value in pair}

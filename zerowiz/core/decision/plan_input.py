@@ -21,6 +21,7 @@ from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 
 class Uncounted(StrEnum):
@@ -82,19 +83,15 @@ class PlanInput(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what the model or the accounting cannot do."""
-        a, tokens = self.model.architecture, self.workload.sequence_tokens
-        known = FAMILIES.get(a.family)
-        if known is not None and known.learned_positions and tokens > a.positions:
-            raise UsageError(
-                f"`$sequence_tokens {tokens}`: `{self.model.name}` has only {a.positions} learned"
-                " positions",
-                f"use at most `$sequence_tokens {a.positions}`",
-            )
+        refuse_length(self.model, self.workload.sequence_tokens)
         by_rule = self.accounting is Accounting.TEXTBOOK
         if by_rule and self.workload.method is not Method.FULL:
             raise UsageError(
-                f"`$accounting textbook` has no rule for `$method {self.workload.method}`",
-                "remove `$accounting textbook` to count what DeepSpeed allocates",
+                _(
+                    "`$accounting textbook` has no rule for `$method {method}`",
+                    method=self.workload.method,
+                ),
+                _("remove `$accounting textbook` to count what DeepSpeed allocates"),
             )
         self._refuse_uncounted_step()
 
@@ -112,8 +109,13 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         for words, (said, known) in asked.items():
             if said and not known:
                 raise UsageError(
-                    f"`{words}` cannot be predicted for `{self.model.name}` ({a.family})",
-                    f"remove `{words}` to get an upper bound",
+                    _(
+                        "`{words}` cannot be predicted for `{model}` ({family})",
+                        words=words,
+                        model=self.model.name,
+                        family=a.family,
+                    ),
+                    _("remove `{words}` to get an upper bound", words=words),
                 )
 
     @property
@@ -177,3 +179,29 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         if self.budget_bytes is None or free_bytes is None:
             return free_bytes if self.budget_bytes is None else self.budget_bytes
         return min(self.budget_bytes, free_bytes)
+
+
+def longest_tokens(model: Model) -> int | None:
+    """The longest sequence that the model has learned positions for; None where any will do."""
+    family = FAMILIES.get(model.architecture.family)
+    is_bound = family is not None and family.learned_positions
+    return model.architecture.positions if is_bound else None
+
+
+def refuse_length(model: Model, tokens: int) -> None:
+    """See that the model has positions for a sequence.
+
+    Raises:
+        UsageError: It has fewer.
+    """
+    positions = longest_tokens(model)
+    if positions is not None and tokens > positions:
+        raise UsageError(
+            _(
+                "`$sequence_tokens {tokens}`: `{model}` has only {positions} learned positions",
+                tokens=tokens,
+                model=model.name,
+                positions=positions,
+            ),
+            _("use at most `$sequence_tokens {positions}`", positions=positions),
+        )

@@ -2,8 +2,9 @@
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.workload import Precision, Workload
+from zerowiz.words import _
 
-BF16_IS_EMULATED = "this CPU has no bf16 instructions: torch emulates bf16, many times slower"
+BF16_IS_EMULATED = _("this CPU has no bf16 instructions: torch emulates bf16, many times slower")
 """What becomes of a bf16 that was asked for on such a CPU."""
 
 
@@ -27,7 +28,7 @@ def why_no_bf16(machine: Machine, workload: Workload) -> str:
     """What to add to a default precision that is fp32 because of the CPU; else nothing."""
     lacks = machine.accelerator is Accelerator.CPU and not machine.takes_bf16
     chosen = workload.precision is Precision.FP32 and workload.torch_autocast is None
-    return ", as this CPU has no bf16 instructions" if lacks and chosen else ""
+    return _(", as this CPU has no bf16 instructions") if lacks and chosen else ""
 
 
 def emulates_bf16(machine: Machine, workload: Workload) -> bool:

@@ -1,11 +1,13 @@
 """The wizard's questions, as data: each has a flag, and what is known is not asked."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.templates import TEMPLATES
 from zerowiz.errors import AnswerNeededError
+from zerowiz.words import N_, _, listing
 
 
 class AnswerKind(StrEnum):
@@ -63,13 +65,13 @@ class Question(Struct, frozen=True, kw_only=True):
         values = [choice.value for choice in self.choices]
         match self.kind:
             case AnswerKind.COUNT if not answer.isdecimal() or int(answer) < 1:
-                return "a whole number from 1 on"
+                return _("a whole number from 1 on")
             case AnswerKind.CHOICE if answer not in values:
-                return f"one of {', '.join(values)}"
+                return _("one of {values}", values=listing(values))
             case AnswerKind.CONFIRM if answer not in {"yes", "no"}:
-                return "yes or no"
+                return _("yes or no")
             case _:
-                return None if answer.strip() else "an answer is needed"
+                return None if answer.strip() else _("an answer is needed")
 
 
 def confirmation(key: str, text: str, *, default: bool = True) -> Question:
@@ -81,7 +83,7 @@ def confirmation(key: str, text: str, *, default: bool = True) -> Question:
 
 OWN_MICRO_BATCH = "own"
 """The goal of who says the micro-batch."""
-NO_SCRIPT = "no script"
+NO_SCRIPT = N_("no script")
 """The script of who wants a config alone."""
 TEMPLATE = "template: "
 """What stands before the name of a script that is to be copied here, as an answer."""
@@ -91,93 +93,107 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="machine",
         flag="$machine",
-        text="Plan for which machine?",
-        why="No GPU is visible here: choose the machine that the job will run on, or name it.",
-        more="Write COUNTxNAME (8xH100-80GB-SXM), the name of a cloud instance (2xp5.48xlarge), a"
-        " file that `zerowiz machine --save` wrote on the other machine, or cpu for this one.",
+        text=_("Plan for which machine?"),
+        why=_("No GPU is visible here: choose the machine that the job will run on, or name it."),
+        more=_(
+            "Write COUNTxNAME (8xH100-80GB-SXM), the name of a cloud instance (2xp5.48xlarge), a"
+            " file that `zerowiz machine --save` wrote on the other machine, or cpu for this one."
+        ),
     ),
     Question(
         key="script",
         flag="SCRIPT",
-        text="Which training script?",
-        why="It is read, never run: how it takes a config, its batch, its precision.",
-        more="Your script stays as it is. The menu has the scripts here that train with the"
-        " Trainer, with DeepSpeed or with Accelerate; you can type the path of any other. A"
-        " template is copied into this folder, with a small model and a text, and trains as it is;"
-        " no file of yours is overwritten.",
+        text=_("Which training script?"),
+        why=_(
+            "zerowiz reads its batch, its precision and how it gets a config. It never "
+            "runs the script."
+        ),
+        more=_(
+            "Your script stays as it is. The menu has the scripts here that train with the"
+            " Trainer, with DeepSpeed or with Accelerate; you can type the path of any other. A"
+            " template is copied into this folder, with a small model and a text, and trains"
+            " as it is;"
+            " no file of yours is overwritten."
+        ),
         default="train.py",
         kind=AnswerKind.PATH,
         choices=(
-            Choice(
-                value=f"{TEMPLATE}train_hf.py",
-                title="a template for the Trainer",
-                detail="copies train_hf.py into this folder, ready to run",
+            *(
+                Choice(
+                    value=f"{TEMPLATE}{each.script}",
+                    title=each.title,
+                    detail=_("copies {script} into this folder, ready to run", script=each.script),
+                )
+                for each in TEMPLATES
             ),
             Choice(
-                value=f"{TEMPLATE}train_deepspeed.py",
-                title="a template without the Trainer",
-                detail="copies train_deepspeed.py into this folder, ready to run",
+                value=NO_SCRIPT, title=_(NO_SCRIPT), detail=_("only writes a config, for later")
             ),
-            Choice(value=NO_SCRIPT, title=NO_SCRIPT, detail="only writes a config, for later"),
         ),
     ),
     Question(
         key="model",
         flag="$model",
-        text="Which model? (a folder, a hub id, or a size like 7b)",
-        why="Its shape decides how much memory the job needs; weights are not downloaded.",
-        more="A folder has a config.json. Of a hub id, config.json is fetched if it is not in the"
-        " cache of Hugging Face, and zerowiz knows the models of the menu offline. A size is"
-        " enough to plan.",
+        text=_("Which model? (a folder, a hub id, or a size like 7b)"),
+        why=_("zerowiz reads the shape of the model. It does not download the weights."),
+        more=_(
+            "A folder has a config.json. Of a hub id, config.json is fetched if it is not in the"
+            " cache of Hugging Face, and zerowiz knows the models of the menu offline. A size is"
+            " enough to plan."
+        ),
         kind=AnswerKind.PATH,
     ),
     Question(
         key="method",
         flag="$method",
-        text="Which parameters does it train?",
-        why="The script leaves it open; adapters take a fraction of the memory.",
-        more="LoRA trains small matrices beside frozen weights. QLoRA keeps those weights in 4"
-        " bits: least memory, slower steps.",
+        text=_("Which parameters does it train?"),
+        why=_("Your script does not decide this. Adapters need much less memory."),
+        more=_(
+            "LoRA trains small matrices beside frozen weights. QLoRA keeps those weights in 4"
+            " bits: least memory, slower steps."
+        ),
         default="full",
         kind=AnswerKind.CHOICE,
         choices=(
-            Choice(value="full", title="all of them", detail="full fine-tuning"),
-            Choice(value="lora", title="LoRA", detail="adapters beside frozen 16-bit weights"),
-            Choice(value="qlora", title="QLoRA", detail="adapters beside frozen 4-bit weights"),
+            Choice(value="full", title=_("all of them"), detail=_("full fine-tuning")),
+            Choice(value="lora", title="LoRA", detail=_("adapters beside frozen 16-bit weights")),
+            Choice(value="qlora", title="QLoRA", detail=_("adapters beside frozen 4-bit weights")),
         ),
     ),
     Question(
         key="goal",
         flag="$objective",
-        text="What is your goal?",
-        why="Your script leaves open how many sequences a rank takes at a time.",
-        more="The first two keep your global batch, so the job learns the same. The global batch is"
-        " micro-batch times accumulation steps times ranks.",
+        text=_("What is your goal?"),
+        why=_("Your script does not set how many sequences a rank trains at a time."),
+        more=_(
+            "The first two keep your global batch, so the job learns the same. The global batch is"
+            " micro-batch times accumulation steps times ranks."
+        ),
         default="flowchart",
         kind=AnswerKind.CHOICE,
         choices=(
             Choice(
                 value="flowchart",
                 title="recommended",
-                detail="the ZeRO stage of the flowchart with its fastest micro-batch",
+                detail=_("the ZeRO stage of the flowchart with its fastest micro-batch"),
             ),
             Choice(
                 value="fastest",
                 title="fastest",
-                detail="the stage and the micro-batch with the shortest step",
+                detail=_("the stage and the micro-batch with the shortest step"),
             ),
             Choice(
                 value=OWN_MICRO_BATCH,
-                title="my own micro-batch",
-                detail="you set it in the next question",
+                title=_("my own micro-batch"),
+                detail=_("you set it in the next question"),
             ),
         ),
     ),
     Question(
         key="micro_batch",
         flag="$micro_batch",
-        text="How many sequences per rank at a time?",
-        why="Activations grow with it; gradient accumulation makes up for a small one.",
+        text=_("How many sequences per rank at a time?"),
+        why=_("A larger micro-batch needs more memory. Gradient accumulation can replace it."),
         default="1",
         kind=AnswerKind.COUNT,
         only_if=("goal", OWN_MICRO_BATCH),
@@ -185,16 +201,16 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="sequence_tokens",
         flag="$sequence_tokens",
-        text="How many tokens per sequence?",
-        why="The longest sequence that the script feeds; activations grow with it.",
+        text=_("How many tokens per sequence?"),
+        why=_("The longest sequence in your data. Longer sequences need more memory."),
         default="2048",
         kind=AnswerKind.COUNT,
     ),
     Question(
         key="gradient_checkpointing",
         flag="$gradient_checkpointing",
-        text="Does the script use gradient checkpointing?",
-        why="It recomputes activations instead of keeping them.",
+        text=_("Does the script use gradient checkpointing?"),
+        why=_("It recomputes activations instead of keeping them."),
         default="no",
         kind=AnswerKind.CHOICE,
         choices=(Choice(value="no", title="no"), Choice(value="yes", title="yes")),
@@ -222,6 +238,42 @@ def next_question(answers: Mapping[str, str | None]) -> Question | None:
     return next((q for q in QUESTIONS if is_relevant(q, answers) and answers[q.key] is None), None)
 
 
+# `Launch now?` and what follows it is one of them.
+_MOST_QUESTIONS = 5
+# What has a default that is right for most, the one that is missed least first.
+_SPARED = ("goal", "method")
+
+
+def spare(
+    known: Mapping[str, str | None], given: Collection[str], defaults: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The answers, with defaults for what would make a conversation too long.
+
+    They can be changed at its end.
+
+    Args:
+        known: By key, as of `next_question`.
+        given: The keys that the person has answered.
+        defaults: By key, where it is not that of the question.
+
+    Example:
+        >>> known = dict.fromkeys(("machine", "script", "model", "goal", "sequence_tokens"))
+        >>> spare(known, (), {})["goal"]
+        'flowchart'
+        >>> spare(known | {"machine": "8xH100"}, (), {})["goal"] is None
+        True
+    """
+    spared = dict(known)
+    for question in (q for key in _SPARED for q in QUESTIONS if q.key == key):
+        asked = {
+            q.key for q in QUESTIONS if is_relevant(q, spared) and spared[q.key] is None
+        } | set(given)
+        is_asked = question.key in asked and question.key not in given
+        if is_asked and len(asked) + 1 > _MOST_QUESTIONS:
+            spared[question.key] = defaults.get(question.key, question.default)
+    return spared
+
+
 def answer_or_default(question: Question) -> str:
     """The answer when nobody can be asked.
 
@@ -231,7 +283,7 @@ def answer_or_default(question: Question) -> str:
     if question.default is None:
         flag = question.flag
         raise AnswerNeededError(
-            f"an answer is missing, and zerowiz cannot ask here: {question.text}",
-            f"set it with `{flag}`",
+            _("an answer is missing, and zerowiz cannot ask here: {text}", text=question.text),
+            _("set it with `{flag}`", flag=flag),
         )
     return question.default

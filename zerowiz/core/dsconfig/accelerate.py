@@ -18,6 +18,7 @@ from zerowiz.core.dsconfig.hjson import Member, Node, Object, plain
 from zerowiz.core.dsconfig.hjson_tokens import KeyToken, Scalar, Span
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _Value = str | float | bool | None
 _Path = tuple[str, ...]
@@ -51,7 +52,7 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     gpu_ids: str | None
     refused: tuple[str, ...]
     """Its keys that Accelerate refuses beside a file that is named."""
-    ignored: tuple[str, ...]
+    ignored: tuple[KeyToken, ...]
     """Keys of `deepspeed_config` that Accelerate does not have."""
     splits_sequences: bool
     """Whether several ranks share one sequence or one tensor, which is not planned."""
@@ -125,7 +126,9 @@ _OF_THE_LAUNCHER = frozenset(
     f"deepspeed_{name}"
     for name in ("hostfile", "multinode_launcher", "exclusion_filter", "inclusion_filter")
 )
-_KNOWN = frozenset({_FILE, *_KEYS, *_ENV, *_OF_THE_LAUNCHER})
+KNOWN = frozenset({_FILE, *_KEYS, *_ENV, *_OF_THE_LAUNCHER})
+"""The keys of `deepspeed_config` that Accelerate has."""
+
 # utils/dataclasses.py, ParallelismConfig; what replicates or shards data is DeepSpeed's own matter.
 _SPLITS = tuple(f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
 
@@ -153,8 +156,12 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     if kind not in {None, _DEEPSPEED}:
         # PyYAML reads a `NO` without quotes as false.
         raise UsageError(
-            f"`{path}` is an Accelerate config for {kind or 'NO'}, not for DeepSpeed",
-            f"leave out `{path}` to let zerowiz write the DeepSpeed config",
+            _(
+                "`{path}` is an Accelerate config for {kind}, not for DeepSpeed",
+                path=path,
+                kind=kind or "NO",
+            ),
+            _("leave out `{path}` to let zerowiz write the DeepSpeed config", path=path),
         )
     section = values.get(_SECTION)
     section = section if isinstance(section, Object) else Object(place=root.place, members=())
@@ -177,7 +184,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         nodes=_count(values, "num_machines") or 1,
         gpu_ids=None if ids in {None, "all"} else str(ids),
         refused=tuple(refused) if named is not None else (),
-        ignored=tuple(name for name in plugin if name not in _KNOWN),
+        ignored=tuple(each.key for each in section.members if each.key.name not in KNOWN),
         splits_sequences=_splits(values.get("parallelism_config")),
     )
 

@@ -15,6 +15,7 @@ from zerowiz.core.dsconfig.hjson_tokens import (
     Span,
     TokenReader,
 )
+from zerowiz.words import _
 
 # Theory. The JSON dialect accepts what json itself accepts. Such a text is then read by the same
 # code as hjson's, because the two differ only in its numbers.
@@ -91,14 +92,14 @@ DEEPEST_LEVEL = 100
 
 # What people write that json refuses, by what stands where it stops.
 _REFUSED_BY_JSON = (
-    (re.compile(r"#|//|/\*"), "JSON allows no comments"),
-    (re.compile(r"'"), "JSON allows no single quotes"),
-    (re.compile(r",[ \t\r\n]*[}\]]"), "JSON allows no comma after the last value"),
+    (re.compile(r"#|//|/\*"), _("JSON allows no comments")),
+    (re.compile(r"'"), _("JSON allows no single quotes")),
+    (re.compile(r",[ \t\r\n]*[}\]]"), _("JSON allows no comma after the last value")),
     (
         re.compile(r"True|False|None"),
-        "JSON has `true`, `false` and `null`, not `True`, `False` and `None`",
+        _("JSON has `true`, `false` and `null`, not `True`, `False` and `None`"),
     ),
-    (re.compile("\ufeff"), "JSON allows no byte order mark"),
+    (re.compile("\ufeff"), _("JSON allows no byte order mark")),
 )
 
 
@@ -134,7 +135,7 @@ class _TreeReader(TokenReader):
             for cause, reason in _REFUSED_BY_JSON:
                 if cause.match(text, start):
                     return self.fault(reason, start)
-        return self.fault(f"syntax error: {error.msg}", at)
+        return self.fault(_("syntax error: {msg}", msg=error.msg), at)
 
     def document(self) -> Node:
         """The root: an object with or without braces, an array, or one lone scalar."""
@@ -150,7 +151,7 @@ class _TreeReader(TokenReader):
 
     def end(self) -> None:
         if self.blank():
-            raise self.fault("the config ends before this", self.at)
+            raise self.fault(_("the config ends before this"), self.at)
 
     def root_without_braces(self) -> Node:
         start = self.at
@@ -190,11 +191,13 @@ class _TreeReader(TokenReader):
     def unclosed(self, opener: int) -> JsonTextError:
         found = self.text[opener : opener + 1]
         if found not in ("{", "["):
-            return self.fault("the text ends too early", self.at)
-        reason = f"this `{found}` is never closed"
+            return self.fault(_("the text ends too early"), self.at)
+        reason = _("this `{found}` is never closed", found=found)
         if self.greedy is not None:
             line = self.place(self.greedy, self.greedy).line
-            reason += f"; the unquoted text on line {line} runs to the end of that line"
+            reason += _(
+                "; the unquoted text on line {line} runs to the end of that line", line=line
+            )
         return self.fault(reason, opener)
 
     def deeper(self) -> int:
@@ -202,7 +205,11 @@ class _TreeReader(TokenReader):
         opener = self.at
         self.level += 1
         if self.level > DEEPEST_LEVEL:
-            raise self.fault(f"more than {DEEPEST_LEVEL} levels", opener, CrashError)
+            raise self.fault(
+                _("more than {deepest_level} levels", deepest_level=DEEPEST_LEVEL),
+                opener,
+                CrashError,
+            )
         self.at += 1
         return opener
 
@@ -241,7 +248,7 @@ class _TreeReader(TokenReader):
         found = self.text[self.at : self.at + 1]
         if not found:
             return self.unclosed(opener)
-        return self.fault(f"`{found}` is not a key", self.at)
+        return self.fault(_("`{found}` is not a key", found=found), self.at)
 
 
 _READ_BY_FIRST: dict[str, Callable[[_TreeReader], Node]] = {

@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 # Theory. DeepSpeed reads a config with hjson, which takes nearly every JSON text and much more:
 # comments, single quotes, ''' blocks, text without quotes, a root without braces, no commas.
@@ -63,7 +64,9 @@ class JsonTextError(UsageError):
     """
 
     def __init__(self, reason: str, line: int, column: int) -> None:
-        super().__init__(f"line {line}, column {column}: {reason}")
+        super().__init__(
+            _("line {line}, column {column}: {reason}", line=line, column=column, reason=reason)
+        )
         self.reason = reason
         self.line = line
         self.column = column
@@ -176,7 +179,7 @@ class TokenReader:
         self.at += len(_matched(_BLANK, text, self.at))
         found = text[self.at : self.at + 1]
         if found == "/" and text.startswith("/*", self.at):
-            raise self.fault("this comment is never closed", self.at, CrashError)
+            raise self.fault(_("this comment is never closed"), self.at, CrashError)
         return found
 
     def comma(self) -> str:
@@ -197,7 +200,9 @@ class TokenReader:
         name = self._string()
         key = KeyToken(place=self.place(start, self.at), name=name, quote=self.text[start])
         if self.blank() != ":":
-            raise self.fault(f"there is there is no `:` after the key `{_shown(name)}`", self.at)
+            raise self.fault(
+                _("there is no `:` after the key `{name}`", name=_shown(name)), self.at
+            )
         return key
 
     def _bare_key(self) -> KeyToken | None:
@@ -207,7 +212,7 @@ class TokenReader:
             return None
         word, gap, colon = found.groups()
         if not colon:
-            raise self.fault(f"there is there is no `:` after the key `{_shown(word)}`", start)
+            raise self.fault(_("there is no `:` after the key `{name}`", name=_shown(word)), start)
         self.at = found.end() - 1
         name = word.rstrip() if gap else word
         return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
@@ -236,9 +241,9 @@ class TokenReader:
             parts.append(part)
         found = text[end : end + 1]
         if found in ("", "\r", "\n"):
-            raise self.fault("this string is not closed on its line", start)
+            raise self.fault(_("this string is not closed on its line"), start)
         if found != quote:
-            raise self.fault(f"`{_shown(found)}` in a string must be escaped", end)
+            raise self.fault(_("`{found}` in a string must be escaped", found=_shown(found)), end)
         self.at = end + 1
         return "".join(parts)
 
@@ -247,7 +252,7 @@ class TokenReader:
         letter = self.text[at + 1 : at + 2]
         if letter != "u":
             if letter not in _ESCAPES:
-                raise self.fault(f"`\\{_shown(letter)}` is not an escape", at)
+                raise self.fault(_("`\\{letter}` is not an escape", letter=_shown(letter)), at)
             return _ESCAPES[letter], at + 2
         high = self._code_unit(at)
         if high in _HIGH and self.text.startswith("\\u", at + 6):
@@ -262,9 +267,9 @@ class TokenReader:
         try:
             unit = int(_matched(_CODE_UNIT, self.text, at + 2), 16)
         except ValueError:
-            raise self.fault(f"`{sequence}` is not an escape", at) from None
+            raise self.fault(_("`{sequence}` is not an escape", sequence=sequence), at) from None
         if unit < 0:
-            raise self.fault(f"`{sequence}` is not an escape", at, CrashError)
+            raise self.fault(_("`{sequence}` is not an escape", sequence=sequence), at, CrashError)
         return unit
 
     def _block(self) -> Scalar:
@@ -275,10 +280,10 @@ class TokenReader:
         while text[body : body + 1] in (" ", "\t", "\r"):
             body += 1
         if body == len(text):
-            raise self.fault("this ''' is never closed", start, CrashError)
+            raise self.fault(_("this ''' is never closed"), start, CrashError)
         end = text.find(_BLOCK, body)
         if end < 0:
-            raise self.fault("this ''' is never closed", start)
+            raise self.fault(_("this ''' is never closed"), start)
         first, *others = text[body:end].split("\n")
         lines = [_dedent(line, indent) for line in others]
         value = "\n".join(lines if others and not first else [first, *lines]).replace("\r", "")
@@ -295,7 +300,7 @@ class TokenReader:
         last = self.text.rfind("\n")
         if last < 0:
             raise self.fault(
-                "hjson fails on a ''' in a text without a line break", self.at, CrashError
+                _("hjson fails on a ''' in a text without a line break"), self.at, CrashError
             )
         return self.at - 1 - last + len(self.text)
 
@@ -303,7 +308,7 @@ class TokenReader:
         """A number, a literal, or else text without quotes, which takes its whole line."""
         text, start = self.text, self.at
         if text[start] in _PUNCTUATION:
-            raise self.fault(f"`{text[start]}` is not a value", start)
+            raise self.fault(_("`{text}` is not a value", text=text[start]), start)
         token = _matched(_TOKEN, text, start)
         word = token.rstrip()
         if word in self.words:
@@ -329,9 +334,11 @@ class TokenReader:
         try:
             return self.number(integer, fraction + exponent)
         except OverflowError:
-            raise self.fault(f"`{_shown(number[0])}` is too large", self.at, CrashError) from None
+            raise self.fault(
+                _("`{number}` is too large", number=_shown(number[0])), self.at, CrashError
+            ) from None
         except ValueError:
-            raise self.fault("this number has too many digits", self.at, CrashError) from None
+            raise self.fault(_("this number has too many digits"), self.at, CrashError) from None
 
 
 def _matched(pattern: re.Pattern[str], text: str, at: int) -> str:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from zerowiz.core.codec import decode
+from zerowiz.core.dsconfig.classes import BuiltClass, Classes, classes_of
 from zerowiz.core.dsconfig.user_config import TRUTHS
 from zerowiz.core.values import Count
 
@@ -191,6 +192,7 @@ class Schema(Struct, frozen=True, kw_only=True):
     version: str
     keys: Mapping[str, SchemaKey]
     """By their paths."""
+    classes: Classes = Classes(rows={})
 
     def find(self, path: str) -> SchemaKey | None:
         """The key of this path, whichever of its names the path uses."""
@@ -225,6 +227,7 @@ class _Step(Struct, frozen=True, kw_only=True):
 
     version: str
     keys: tuple[SchemaKey, ...]
+    classes: tuple[BuiltClass, ...] = ()
     dropped: tuple[str, ...] = ()
 
 
@@ -236,10 +239,15 @@ def decode_schemas(value: object) -> tuple[Schema, ...]:
     """The schemas of `zerowiz/data/ds_schema.json`, the newest first."""
     schemas: list[Schema] = []
     keys: dict[str, SchemaKey] = {}
+    classes: dict[str, BuiltClass] = {}
     for step in decode(_File, value, "ds_schema").versions:
         kept = {path: key for path, key in keys.items() if path not in step.dropped}
         keys = dict(sorted((kept | {key.path: key for key in step.keys}).items()))
-        schemas.append(Schema(version=step.version, keys=keys))
+        left = {path: each for path, each in classes.items() if path not in step.dropped}
+        classes = left | {each.path: each for each in step.classes}
+        schemas.append(
+            Schema(version=step.version, keys=keys, classes=classes_of(classes.values()))
+        )
     return tuple(schemas)
 
 
@@ -247,7 +255,7 @@ def choose_schema(schemas: Sequence[Schema], version: str | None) -> Schema:
     """The schema to hold a config of this version against.
 
     The version's own; else the newest that is not newer; else the oldest. Without a version, the
-    newest.
+    newest. A version without a patch is the last of its patches: `0.19` is 0.19.8.
 
     Args:
         schemas: The newest first.
@@ -256,7 +264,8 @@ def choose_schema(schemas: Sequence[Schema], version: str | None) -> Schema:
     if version is None:
         return schemas[0]
     wanted = release(version)
-    return next((s for s in schemas if release(s.version) <= wanted), schemas[-1])
+    size = len(wanted)
+    return next((s for s in schemas if release(s.version)[:size] <= wanted), schemas[-1])
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 # pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
 TRUTHS: Mapping[str, bool] = {
@@ -63,8 +64,14 @@ class UserConfig(Struct, frozen=True, kw_only=True):
             steps = whole // (ranks * max(1, micro))
         if micro * steps * ranks != whole:
             raise UsageError(
-                f"`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
-                "remove `train_batch_size`: DeepSpeed computes it from the other two",
+                _(
+                    "`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
+                    whole=whole,
+                    micro=micro,
+                    steps=steps,
+                    ranks=ranks,
+                ),
+                _("remove `train_batch_size`: DeepSpeed computes it from the other two"),
             )
         return micro, steps
 
@@ -133,22 +140,13 @@ def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
     return OffloadChoice.OPTIMIZER if leaves("offload_optimizer") else OffloadChoice.NONE
 
 
-# Sections and keys that move, split or change tensors; the ledger counts a job without them.
-_UNCOUNTED_SECTIONS = ("tensor_parallel", "hybrid_engine", "compression_training")
-_UNCOUNTED_ZERO_KEYS = (
-    "zero_quantized_gradients",
-    "mics_shard_size",
-    "zenflow",
-)
 _COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
 
 
 def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
-    """The keys of this config that no line of the ledger counts."""
+    """The keys that the ledger counts, with a value for which it has no line."""
     optimizer = _section(values, "optimizer").get("type", "adamw")
-    keys = [key for key in _UNCOUNTED_SECTIONS if key in values]
-    keys += [f"zero_optimization.{key}" for key in _UNCOUNTED_ZERO_KEYS if key in zero]
-    keys += [
+    keys = [
         f"zero_optimization.{key}.device"
         for key in ("offload_optimizer", "offload_param")
         if _section(zero, key).get("device") == "nvme"
@@ -197,7 +195,10 @@ def read_own_config(values: Mapping[str, object]) -> UserConfig:
     written = zero.get("stage", int(values.get("zero_optimization") is True))
     stage = _whole(written)
     if stage not in {0, 1, 2, 3}:
-        raise UsageError(f"`zero_optimization.stage` is `{written}`, not a ZeRO stage")
+        raise UsageError(
+            _("`zero_optimization.stage` is `{written}`, not a ZeRO stage", written=written),
+            _("write 0, 1, 2 or 3"),
+        )
     half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
     return UserConfig(
         stage=stage,

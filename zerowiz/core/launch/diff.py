@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterator
 from enum import StrEnum
 
+from zerowiz.words import _
+
 # A plan of eight GPUs takes 45 kB in 1,700 lines. difflib is slowest for texts with few different
 # lines: it takes 14 s for 125,000 lines against 190, and 1 s for as many lines as this limit.
 _LARGEST_BYTES = 250_000
@@ -31,7 +33,7 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     Returns:
         Lines without their ends and without control characters.
     """
-    if any(map(_is_large, (there, wanted.encode()))):
+    if any(map(_is_large, (there, wanted.encode("utf-8", "surrogateescape")))):
         return Incomparable.TOO_LARGE
     try:
         text = there.decode()
@@ -42,7 +44,9 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     before, after = _lines(text), _lines(wanted)
     if before == after:
         return Incomparable.LINE_ENDS
-    found = difflib.unified_diff(before, after, path, f"{path} (by zerowiz)", lineterm="")
+    found = difflib.unified_diff(
+        before, after, path, _("{path} (by zerowiz)", path=path), lineterm=""
+    )
     return tuple(_plain(part) for line in found for part in line.split("\n"))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from zerowiz.core.values import replace
+from zerowiz.words import _
 
 # Variables of the caller's environment that are sent: settings of the libraries that train.
 _FAMILIES = (
@@ -101,7 +102,14 @@ def merge_env(
                 continue
             why = _why_not(read, planned)
             if why is not None:
-                notes.append(f"`{file.name}` line {number} is ignored: {why}")
+                notes.append(
+                    _(
+                        "`{file}` line {number} is ignored: {why}",
+                        file=file.name,
+                        number=number,
+                        why=why,
+                    )
+                )
                 continue
             values.pop(read.name, None)
             user_lines.pop(read.name, None)
@@ -118,8 +126,11 @@ def merge_env(
 def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
     """The variables without these, which a command line would show; a note names each."""
     notes = (
-        f"`{name}` is not sent to the nodes, where every user could see it in the process list;"
-        " to send it, add it to `.deepspeed_env`"
+        _(
+            "`{name}` is not sent to the nodes, where every user could see it in the "
+            "process list; to send it, add it to `.deepspeed_env`",
+            name=name,
+        )
         for name in names
     )
     values = {name: value for name, value in env.values.items() if name not in names}
@@ -135,8 +146,11 @@ def for_pdsh(env: RankEnv) -> RankEnv:
     for name, value in env.values.items():
         if any(character in value for character in "\n\r\0"):
             notes.append(
-                f"`{name}` is not sent to the nodes: DeepSpeed cannot send a value with a line"
-                " break"
+                _(
+                    "`{name}` is not sent to the nodes: DeepSpeed cannot send a value with "
+                    "a line break",
+                    name=name,
+                )
             )
         else:
             values[name] = value
@@ -195,9 +209,9 @@ def _read_line(line: str) -> _Line | None:
 
 def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
     if _NAME.fullmatch(line.name) is None:
-        return "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
+        return _("it is not `NAME=VALUE`, and DeepSpeed would fail on it")
     if line.name in planned and line.name.startswith(_OURS):
-        return f"this job sets `{line.name}` itself"
+        return _("this job sets `{line}` itself", line=line.name)
     if not line.is_literal and line.value.count("`") % 2:
-        return "its backtick is not closed"
+        return _("its backtick is not closed")
     return None

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from zerowiz.core.launch.plan import Launcher
+from zerowiz.words import _
 
 Values: TypeAlias = Mapping[str, object]
 """By the names of zerowiz's settings, and of the keys below."""
@@ -67,7 +68,7 @@ def _option(meaning: Fate | Reader, *, takes_word: bool) -> LauncherOption:
 def _count(setting: str) -> Reader:
     def read(word: str) -> Values:
         if not word.isdecimal() or int(word) < 1:
-            raise ValueError("it must be a whole number of at least 1")
+            raise ValueError(_("it must be a whole number of at least 1"))
         return {setting: int(word)}
 
     return read
@@ -84,7 +85,7 @@ def _on(setting: str) -> Reader:
 def _chosen(setting: str, names: Mapping[str, object]) -> Reader:
     def read(word: str) -> Values:
         if word not in names:
-            raise ValueError(f"use one of {', '.join(names)}")
+            raise ValueError(_("use one of {names}", names=", ".join(names)))
         value = names[word]
         return {} if value is None else {setting: value}
 
@@ -96,15 +97,15 @@ def _ranks(word: str) -> Values:
     if word in {"gpu", "auto"}:
         return {}
     if word == "cpu":
-        raise ValueError("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`")
+        raise ValueError(_("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`"))
     return _count("gpus_per_node")(word)
 
 
 def _torch_nodes(word: str) -> Values:
     """Torchrun's number of nodes, or a range of it."""
-    fewest, _, most = word.partition(":")
+    fewest, _colon, most = word.partition(":")
     if most and most != fewest:
-        raise ValueError("set a fixed number of nodes: `$nodes 2`")
+        raise ValueError(_("set a fixed number of nodes: `$nodes 2`"))
     return _count("nodes")(fewest)
 
 
@@ -114,15 +115,19 @@ def _gpu_ids(word: str) -> Values:
 
 def _include(word: str) -> Values:
     """DeepSpeed's `localhost:0,1`."""
-    host, _, slots = word.partition(":")
+    host, _colon, slots = word.partition(":")
     if host not in {"localhost", "127.0.0.1"} or "@" in word:
-        raise ValueError("zerowiz uses every slot of `$hostfile`: write one with these slots only")
+        raise ValueError(
+            _("zerowiz uses every slot of `$hostfile`: write one with these slots only")
+        )
     return {"gpus": slots} if slots else {}
 
 
 def _exclude(word: str) -> Values:
     if word:
-        raise ValueError("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
+        raise ValueError(
+            _("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
+        )
     return {}
 
 
@@ -239,15 +244,15 @@ class OtherLauncher(Struct, frozen=True, kw_only=True):
     options: Mapping[str, LauncherOption]
     """By their names with underscores."""
     refused_families: tuple[str, ...] = ()
-    abbreviates: bool = True
-    """Whether a unique beginning of a long option stands for it, as in argparse."""
+    uses_argparse: bool = True
+    """Whether a unique beginning of a long option stands for it, and `-H=hosts` is `-H hosts`."""
 
     def find(self, word: str) -> tuple[str, ...]:
         """The names of the options that a word may mean."""
         name = "--" + word[2:].replace("-", "_") if word.startswith("--") else word
         if name in self.options:
             return (name,)
-        if not self.abbreviates or not name.startswith("--"):
+        if not self.uses_argparse or not name.startswith("--"):
             return ()
         return tuple(each for each in self.options if each.startswith(name))
 
@@ -260,7 +265,7 @@ class OtherLauncher(Struct, frozen=True, kw_only=True):
 _TORCH = OtherLauncher(options=_TORCHRUN)
 _ACCELERATE_LAUNCH = OtherLauncher(options=_ACCELERATE, refused_families=_ACCELERATE_FAMILIES)
 _DEEPSPEED_RUNNER = OtherLauncher(options=_DEEPSPEED)
-PYTHON = OtherLauncher(options=_PYTHON, abbreviates=False)
+PYTHON = OtherLauncher(options=_PYTHON, uses_argparse=False)
 
 LAUNCHERS: Mapping[tuple[str, ...], OtherLauncher] = {
     ("torchrun",): _TORCH,

@@ -8,6 +8,7 @@ from msgspec import Struct
 from zerowiz.core.launch.plan import refuse_slices
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 OTHER_LAUNCHERS_VARIABLES = (
     # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: the
@@ -60,9 +61,14 @@ class NodeRank(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
             raise UsageError(
-                f"this process is node {self.node_rank} of {self.nodes}, but the job's hosts are"
-                f" `{','.join(self.hosts)}`",
-                "the launcher that started this process set conflicting variables",
+                _(
+                    "this process is node {node_rank} of {nodes}, but the job's hosts are "
+                    "`{hosts}`",
+                    node_rank=self.node_rank,
+                    nodes=self.nodes,
+                    hosts=",".join(self.hosts),
+                ),
+                _("the launcher that started this process set conflicting variables"),
             )
 
 
@@ -110,7 +116,7 @@ def _count(ranges: str, text: str) -> Iterator[str]:
 
 
 def _no_list(text: str) -> UsageError:
-    return UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
+    return UsageError(_("`{text:.60}` is not a list of hosts as SLURM writes it", text=text))
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:

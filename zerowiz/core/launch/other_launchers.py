@@ -25,6 +25,7 @@ from zerowiz.core.launch.launcher_options import (
 )
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?t?)?")
 
@@ -143,13 +144,14 @@ class _Typed:
         try:
             values = option.read(value)
         except ValueError as error:
-            raise UsageError(f"`{said}`: {error}") from None
+            raise UsageError(f"`{said}`: " + error.args[0]) from None
         self.settings |= values
         self._said_by |= dict.fromkeys(values, said)
 
     def _find_option(self, launcher: OtherLauncher, word: str) -> tuple[str, LauncherOption]:
         """The option that a word means, with its flag as it is written."""
-        flag = word.partition("=")[0] if word.startswith("--") else word
+        takes_sign = word.startswith("--") or launcher.uses_argparse
+        flag = word.partition("=")[0] if takes_sign else word
         if launcher.of_family(flag):
             raise _refused(self._read, flag)
         found = launcher.find(flag)
@@ -160,13 +162,23 @@ class _Typed:
             return flag, launcher.options[found[0]]
         if found:
             raise UsageError(
-                f"`{self._read} {flag}`: `{flag}` could mean"
-                f" {' or '.join(f'`{n}`' for n in found[:4])}"
+                _(
+                    "`{read} {flag}`: `{flag}` could mean {options}",
+                    read=self._read,
+                    flag=flag,
+                    options=_(" or ").join(f"`{n}`" for n in found[:4]),
+                )
             )
         raise UsageError(
-            f"`{self._read} {flag}`: `{flag}` is not an option that zerowiz knows",
-            "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
-            " SCRIPT",
+            _(
+                "`{read} {flag}`: `{flag}` is not an option that zerowiz knows",
+                read=self._read,
+                flag=flag,
+            ),
+            _(
+                "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
+                " SCRIPT"
+            ),
         )
 
     def _take_value(self, flag: str, *, takes_word: bool) -> tuple[str, str]:
@@ -178,7 +190,7 @@ class _Typed:
         if word != flag:
             return word.partition("=")[2], word
         if self._at == len(self._words):
-            raise UsageError(f"`{self._read}`: `{flag}` needs a value")
+            raise UsageError(_("`{read}`: `{flag}` needs a value", read=self._read, flag=flag))
         self._at += 1
         return self._words[self._at - 1], f"{flag} {self._words[self._at - 1]}"
 
@@ -197,7 +209,8 @@ class _Typed:
         """
         if self._at >= len(self._words):
             raise UsageError(
-                f"`{self._read}` has no script", f"`zerowiz launch {self._read} train.py`"
+                _("`{read}` has no script", read=self._read),
+                f"`zerowiz launch {self._read} train.py`",
             )
         settings, said_by = self.settings, self._said_by
         is_module = bool(settings.pop(IS_MODULE, False))
@@ -221,8 +234,12 @@ class _Typed:
 
 def _refused(launcher: str, said: str) -> UsageError:
     return UsageError(
-        f"`{launcher} {said}`: zerowiz starts DeepSpeed jobs, which have no `{said}`",
-        "remove it, or start this job without zerowiz",
+        _(
+            "`{launcher} {said}`: zerowiz starts DeepSpeed jobs, which have no `{said}`",
+            launcher=launcher,
+            said=said,
+        ),
+        _("remove it, or start this job without zerowiz"),
     )
 
 
@@ -234,8 +251,12 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
         each, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
         if rest or not each:
             raise UsageError(
-                f"`{said_by[ALL_RANKS]}`: {total} ranks cannot be divided equally over {nodes}"
-                " nodes"
+                _(
+                    "`{said_by}`: {total} ranks cannot be divided equally over {nodes} nodes",
+                    said_by=said_by[ALL_RANKS],
+                    total=total,
+                    nodes=nodes,
+                )
             )
         settings["gpus_per_node"] = each
         said_by["gpus_per_node"] = said_by[ALL_RANKS]
@@ -243,7 +264,14 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
     if gpus is None or count is None:
         return
     if len(str(gpus).split(",")) != count:
-        raise UsageError(f"`{said_by['gpus']}` conflicts with `{said_by['gpus_per_node']}`")
+        raise UsageError(
+            _(
+                "`{gpus}` conflicts with `{gpus_per_node}`",
+                gpus=said_by["gpus"],
+                gpus_per_node=said_by["gpus_per_node"],
+            ),
+            _("remove one of them"),
+        )
     del settings["gpus_per_node"]
 
 
@@ -256,8 +284,11 @@ def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> Non
     optimizer, parameters = (device == "cpu" for device in devices)
     if parameters and not optimizer:
         raise UsageError(
-            f"`{' '.join(said)}`: zerowiz offloads parameters only together with the optimizer",
-            "offload both with `$offload all`",
+            _(
+                "`{said}`: zerowiz offloads parameters only together with the optimizer",
+                said=" ".join(said),
+            ),
+            _("offload both with `$offload all`"),
         )
     settings["offload"] = "all" if parameters else "optimizer" if optimizer else "none"
     said_by["offload"] = " ".join(said)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import ALLOCATOR
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 
 class Launcher(StrEnum):
@@ -30,9 +31,14 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     shown: str | None = None
     """What a person is shown of it, where that is not its text."""
 
+    @property
+    def content(self) -> bytes:
+        """The bytes of the text; it may name a path that is no UTF-8."""
+        return self.text.encode("utf-8", "surrogateescape")
+
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):
-    """What `emit.execute` does and `--dry-run` prints; there is no second path."""
+    """What `emit.run.execute` does and `--dry-run` prints; there is no second path."""
 
     files: tuple[PlannedFile, ...]
     argv: tuple[str, ...]
@@ -97,8 +103,14 @@ class CoreBinding(Struct, frozen=True, kw_only=True):
         if self.why_not is None:
             return ()
         # DeepSpeed's own measurement of its `--bind_cores_to_rank`.
-        gain = "DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores"
-        return (f"the ranks are not bound to cores, as {self.why_not}; {gain}",)
+        gain = _("DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores")
+        return (
+            _(
+                "the ranks are not bound to cores, as {why_not}; {gain}",
+                why_not=self.why_not,
+                gain=gain,
+            ),
+        )
 
 
 def launcher_options(machine: Machine, bound_cores: str | None = None) -> tuple[str, ...]:
@@ -130,10 +142,15 @@ def refuse_slices(machine: Machine) -> None:
     slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
     if slices:
         raise UsageError(
-            f"GPU {', '.join(slices)}: DeepSpeed's launcher cannot name a MIG slice",
-            "write the config with `zerowiz init`, then start the job with"
-            " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`",
-            "or use whole GPUs: `$gpus 0,1`",
+            _(
+                "GPU {slices}: DeepSpeed's launcher cannot name a MIG slice",
+                slices=listing(slices),
+            ),
+            _(
+                "write the config with `zerowiz init`, then start the job with"
+                " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`"
+            ),
+            _("or use whole GPUs: `$gpus 0,1`"),
         )
 
 

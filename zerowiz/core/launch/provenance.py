@@ -1,13 +1,13 @@
 """The plan file of a config: why the config is as it is, and the command that makes it again."""
 
-import hashlib
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from zerowiz.core import shell
+from zerowiz.core.codec import parse_json
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.values import replace
@@ -22,11 +22,15 @@ LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
 _SECRET_OPTION = re.compile(
     r"--?(?:.*\.)?token"
     r"|--?(?:.*[-_.])?(?:(?:hub|hf|auth|access|api|wandb|github)[-_]?token"
-    r"|(?:api|access|secret|private)[-_]?key|secret|passw(?:or)?d)",
+    r"|(?:api|access|secret|private|auth|account|wandb|comet|neptune|openai|hf|hub|aws|azure)[-_]?key"
+    r"|secret|passw(?:or)?d)",
     re.IGNORECASE,
 )
-# huggingface.co/docs/hub/security-tokens: user access tokens.
-_SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{20,}")
+# huggingface.co/docs/hub/security-tokens: user access tokens; RFC 3986, 3.2.1: user and password.
+# Who is named alone in an address of the web is a token, as git hosts take it.
+_SECRET_VALUE = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
+)
 _HIDDEN = "***"
 
 
@@ -45,6 +49,34 @@ def plan_path(config_path: str) -> str:
     return config_path.removesuffix(_CONFIG_SUFFIX) + _PLAN_SUFFIX
 
 
+_PLAN_SHA256 = re.compile(rb'"plan_sha256": "([0-9a-f]{64})"')
+
+
+def is_unchanged_plan(plan: bytes) -> bool:
+    """Whether the content of a plan file is as `render_plan` made it, by the hash inside."""
+    found = _PLAN_SHA256.search(plan)
+    if found is None:
+        return False
+    blank = plan[: found.start(1)] + plan[found.end(1) :]
+    return _sha256(blank).encode() == found[1]
+
+
+def is_config_of_plan(name: str, config: bytes, plan: bytes) -> bool:
+    """Whether a plan file says that zerowiz wrote this config.
+
+    Args:
+        name: The config's, without its folder.
+        config: Its content.
+        plan: The content of its plan file.
+    """
+    try:
+        content = parse_json(plan)
+    except ValueError:
+        return False
+    noted = content.get("config") if isinstance(content, dict) else None
+    return noted == {"name": name, "sha256": _sha256(config)}
+
+
 def is_plan_path(path: str) -> bool:
     """Whether a file of this name is the plan of a config; no program reads plans."""
     return path.endswith(_PLAN_SUFFIX)
@@ -53,6 +85,22 @@ def is_plan_path(path: str) -> bool:
 def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
     """A script's arguments with secrets replaced: other people may read a plan file."""
     return tuple(_SECRET_VALUE.sub(_HIDDEN, word) for word in _hide_values(words))
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A script's arguments without secrets, and without the options whose values they are.
+
+    Example:
+        >>> without_secrets(("--lr", "1e-4", "--hub_token", "mine", "--api-key=mine"))
+        ('--lr', '1e-4')
+    """
+    kept: list[str] = []
+    for word, shown in zip(words, hide_secrets(words), strict=True):
+        if word == shown:
+            kept.append(word)
+        elif not word.startswith("-") and kept and kept[-1].startswith("-"):
+            kept.pop()
+    return tuple(kept)
 
 
 def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -98,7 +146,7 @@ def without_identities(
 
 def _without_identity(gpu: Gpu, rename: Callable[[str], str]) -> Gpu:
     # A clique contains the UUID of its cluster in hex; it is only compared with others.
-    clique = gpu.clique and hashlib.sha256(gpu.clique.encode()).hexdigest()[:16]
+    clique = gpu.clique and _sha256(gpu.clique.encode())[:16]
     return replace(gpu, uuid=gpu.uuid and rename(gpu.uuid), clique=clique, processes=())
 
 
@@ -118,11 +166,20 @@ def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
         "zerowiz_version": plan["zerowiz_version"],
         "config": {
             "name": config.path.rpartition("/")[2],
-            "sha256": hashlib.sha256(config.text.encode()).hexdigest(),
+            "sha256": _sha256(config.content),
         },
+        "plan_sha256": "",
         "chosen": plan["chosen"],
         "reasons": plan["reasons"],
-        "reproduce": {"shell": shlex.join(provenance.argv), "argv": list(provenance.argv)},
+        "reproduce": {"shell": shell.join(provenance.argv), "argv": list(provenance.argv)},
         "versions": dict(provenance.versions),
     }
-    return json.dumps({**first, **plan}, indent=2) + "\n"
+    text = json.dumps({**first, **plan}, indent=2) + "\n"
+    digest = _sha256(text.encode())
+    return text.replace('"plan_sha256": ""', f'"plan_sha256": "{digest}"', 1)
+
+
+def _sha256(content: bytes) -> str:
+    from hashlib import sha256  # noqa: PLC0415 - 4 ms that `plan` seldom needs
+
+    return sha256(content).hexdigest()

@@ -13,6 +13,7 @@ from msgspec import Struct
 from zerowiz.core.launch.env import RankEnv, for_pdsh, is_secret, render_env, without_shown
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 # ssh_config(5): `ssh` gives up a node that does not answer after so many messages with this
 # interval. Without the options it waits until the kernel gives up, after two hours. The first value
@@ -181,6 +182,12 @@ def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
     for what, path in paths.items():
         if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
             raise UsageError(
-                f"{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these characters",
-                "move it to a path with letters, digits and `._-/` only",
+                _(
+                    "{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these "
+                    "characters",
+                    what=what,
+                    path=path,
+                    launcher=launcher,
+                ),
+                _("move it to a path with letters, digits and `._-/` only"),
             )

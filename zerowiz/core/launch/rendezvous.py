@@ -21,12 +21,13 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from zerowiz.core.codec import decode, encode
+from zerowiz.core.codec import decode, encode, parse_json
 from zerowiz.core.launch.node import slots_of
 from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import Count
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.words import _
 
 SCHEMA_VERSION = 1
 
@@ -121,11 +122,14 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
         UsageError: Another version of zerowiz wrote it, or it holds no such value.
     """
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError(f"`{name}` was written by another version of zerowiz")
+        raise UsageError(
+            _("`{name}` was written by another version of zerowiz", name=name),
+            _("install the same version on every node"),
+        )
     return decode(kind, content.get("value"), name)
 
 
@@ -143,19 +147,36 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
     for other in joins[1:]:
         if other.zerowiz_version != first.zerowiz_version:
             raise ZerowizError(
-                f"zerowiz is {first.zerowiz_version} on `{first.host}`,"
-                f" {other.zerowiz_version} on `{other.host}`",
-                "install the same version on every node",
+                _(
+                    "zerowiz is {zerowiz_version} on `{host}`, {other_zerowiz_version} on "
+                    "`{other_host}`",
+                    zerowiz_version=first.zerowiz_version,
+                    host=first.host,
+                    other_zerowiz_version=other.zerowiz_version,
+                    other_host=other.host,
+                ),
+                _("install the same version on every node"),
             )
         if other.machine.accelerator is not first.machine.accelerator:
             raise ZerowizError(
-                f"`{first.host}` trains on {first.machine.accelerator},"
-                f" `{other.host}` on {other.machine.accelerator}",
-                "choose one with `$accelerator cpu` or `$accelerator cuda`",
+                _(
+                    "`{host}` trains on {accelerator}, `{other_host}` on {machine_accelerator}",
+                    host=first.host,
+                    accelerator=first.machine.accelerator,
+                    other_host=other.host,
+                    machine_accelerator=other.machine.accelerator,
+                ),
+                _("choose one with `$accelerator cpu` or `$accelerator cuda`"),
             )
         own, others = len(slots_of(first.machine)), len(slots_of(other.machine))
         if own != others:
             raise ZerowizError(
-                f"`{first.host}` has {own} devices for the job, `{other.host}` has {others}",
-                "use the same number on every node: select fewer with `$gpus 0,1`",
+                _(
+                    "`{host}` has {own} devices for the job, `{other_host}` has {others}",
+                    host=first.host,
+                    own=own,
+                    other_host=other.host,
+                    others=others,
+                ),
+                _("use the same number on every node: select fewer with `$gpus 0,1`"),
             )

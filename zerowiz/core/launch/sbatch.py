@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from zerowiz.core import shell
+
 _GIB = 2**30
 _WIDTH = 96
 # A job without a time limit gets its partition's, and a backfilling scheduler cannot fit it in.
@@ -60,8 +62,8 @@ def _title(job: JobScript) -> Sequence[str]:
     nodes = f"{job.nodes} nodes with {each} each" if job.nodes > 1 else f"a node with {each}"
     return (
         "#!/bin/bash",
-        f"# Trains {job.script} on {nodes}. Edit the lines marked FILL IN, then:",
-        f"#   sbatch {shlex.quote(job.path)}",
+        f"# Trains {shell.quote(job.script)} on {nodes}. Edit the lines marked FILL IN, then:",
+        f"#   sbatch {shell.quote(job.path)}",
     )
 
 
@@ -83,7 +85,7 @@ def _directives(job: JobScript) -> Iterator[str]:
     yield "# All output, in the folder of `sbatch`; a restart appends to it"
     yield "#SBATCH --output=%x-%j.out"
     yield "#SBATCH --open-mode=append"
-    yield "# Start again after a node failure or a preemption; the script continues"
+    yield "# Start again after a node failure or preemption; it starts over if it cannot resume"
     yield "#SBATCH --requeue"
     yield f"# Signal the ranks {_WARNING_S} s before the time is up, so that they can save"
     yield f"#SBATCH --signal=TERM@{_WARNING_S}"

@@ -60,11 +60,15 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
     begun, number = "", 0
     for at, line in enumerate(text.splitlines(), start=1):
         number = number if begun else at
-        if line.rstrip().endswith("\\"):
+        # A backslash at the end of a comment is a part of it.
+        is_comment = not begun and line.lstrip().startswith("#")
+        if line.rstrip().endswith("\\") and not is_comment:
             begun += f"{line.rstrip()[:-1]} "
             continue
         yield number, begun + line
         begun = ""
+    if begun:
+        yield number, begun
 
 
 def _starts_training(words: Sequence[str]) -> bool:

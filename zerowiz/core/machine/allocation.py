@@ -11,6 +11,7 @@ class JobAllocation(Struct, frozen=True, kw_only=True):
     scheduler: str
     """`SLURM`, `Kubernetes`, `torchrun`, `Open MPI`, `PBS`, `LSF`."""
     nodes: Count | None = None
+    """The nodes of the job."""
     gpus_per_node: Count | None = None
     """Of the job on each node; a task of it may be bound to fewer."""
     memory_bytes: Count | None = None

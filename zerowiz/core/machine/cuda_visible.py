@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from zerowiz.core.machine.types import Gpu
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -111,9 +112,9 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
     if text.strip() in ("", "-1", "NoDevFiles") or sliced or len(chosen) == len(entries):
         return None
     if not chosen and visible_gpus(entries[0], gpus):
-        return "CUDA uses no GPU if one is listed twice"
+        return _("CUDA uses no GPU if one is listed twice")
     bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
-    return f"CUDA stops at `{bad}`, which is not a GPU here"
+    return _("CUDA stops at `{bad}`, which is not a GPU here", bad=bad)
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -126,13 +127,14 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
     if bad:
         raise UsageError(
-            f"`$gpus {text}`: `{bad[0]}` is not a GPU index",
-            "use the indices of `nvidia-smi`, such as `$gpus 0,2,3`",
+            _("`$gpus {text}`: `{bad}` is not a GPU index", text=text, bad=bad[0]),
+            _("use the indices of `nvidia-smi`, such as `$gpus 0,2,3`"),
+            _("to plan for another machine: `$machine 8xH100-80GB`"),
         )
     labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)
     twice = [label for position, label in enumerate(labels) if label in labels[:position]]
     if twice:
-        raise UsageError(f"`$gpus {text}` names GPU {twice[0]} twice")
+        raise UsageError(_("`$gpus {text}` names GPU {twice} twice", text=text, twice=twice[0]))
     return labels
 
 
@@ -157,13 +159,19 @@ def choose_gpus(
     absent = [label for label in labels if label not in by_label]
     if absent:
         raise UsageError(
-            f"`$gpus {asked}`: there is no usable GPU {absent[0]}",
-            f"use one of {', '.join(by_label)}",
+            _("`$gpus {asked}`: there is no usable GPU {absent}", asked=asked, absent=absent[0]),
+            _("use one of {gpus}", gpus=listing(by_label)),
         )
     hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
     if hidden:
         raise UsageError(
-            f"`$gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
+            _(
+                "`$gpus {asked}` names GPU {hidden}, which `{variable}={visible}` hides",
+                asked=asked,
+                hidden=hidden[0],
+                variable=VARIABLE,
+                visible=visible,
+            ),
             f"unset `{VARIABLE}`, or choose from its GPUs",
         )
     return tuple(by_label[label] for label in labels)

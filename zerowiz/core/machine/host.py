@@ -30,6 +30,7 @@ class Disk(Struct, frozen=True, kw_only=True):
     """The file system that holds a folder."""
 
     total_bytes: Count
+    """Its size."""
     free_bytes: Count
     """For a process that is not root."""
     is_nvme: bool | None = None
@@ -40,6 +41,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """One node's memory, cores and limits; `None` where a value is not known."""
 
     total_bytes: Count | None = None
+    """The memory of the node."""
     available_bytes: Count | None = None
     """What a job could still take: the smallest of all limits."""
     available_by: str | None = None

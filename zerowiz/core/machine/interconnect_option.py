@@ -11,6 +11,7 @@ from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 FLAG = "$interconnect"
 
@@ -32,8 +33,12 @@ _BETWEEN: Mapping[str, NetworkKind] = {
 _BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
 
 _HINTS = (
-    f"inside a node: {' or '.join(_INSIDE)}; between nodes: {', '.join(_BETWEEN)}",
-    f"add the rate one way if you know it: `{FLAG} nvlink,infiniband:400Gb/s`",
+    _(
+        "inside a node: {inside}; between nodes: {between}",
+        inside=_(" or ").join(_INSIDE),
+        between=listing(_BETWEEN),
+    ),
+    _("add the rate one way if you know it: `{flag} nvlink,infiniband:400Gb/s`", flag=FLAG),
 )
 
 
@@ -74,7 +79,9 @@ def interconnect_sources(text: str) -> dict[str, str]:
 def _parse(text: str) -> tuple[_StatedLink, ...]:
     links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
     if len({link.word in _INSIDE for link in links}) != len(links):
-        raise UsageError(f"`{FLAG} {text}` gives two links for the same place", *_HINTS)
+        raise UsageError(
+            _("`{flag} {text}` gives two links for the same place", flag=FLAG, text=text), *_HINTS
+        )
     return links
 
 
@@ -84,7 +91,10 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
     match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
     if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
-        raise UsageError(f"`{FLAG} {text}`: `{entry}` is not a link", *_HINTS)
+        raise UsageError(
+            _("`{flag} {text}`: `{entry}` is not a link", flag=FLAG, text=text, entry=entry),
+            *_HINTS,
+        )
     return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
 
 
@@ -108,9 +118,19 @@ def _join_between(machine: Machine, link: _StatedLink) -> Machine:
 
 def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
     if machine.accelerator is Accelerator.CPU:
-        raise UsageError(f"`{FLAG} {link.word}`: CPU ranks on one node have no link")
+        raise UsageError(
+            _("`{flag} {word}`: CPU ranks on one node have no link", flag=FLAG, word=link.word),
+            _("remove it"),
+        )
     if len(machine.gpus) == 1:
-        raise UsageError(f"`{FLAG} {link.word}`: a single GPU has no link inside its node", *_HINTS)
+        raise UsageError(
+            _(
+                "`{flag} {word}`: a single GPU has no link inside its node",
+                flag=FLAG,
+                word=link.word,
+            ),
+            *_HINTS,
+        )
     known, link_class = machine.interconnect, _INSIDE[link.word]
     if known.link_class in _AGREES[link.word] and link.bytes_per_s in (None, known.bytes_per_s):
         return machine

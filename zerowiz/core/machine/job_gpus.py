@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from zerowiz.core.machine.cuda_visible import VARIABLE, choose_gpus, why_fewer
 from zerowiz.core.machine.types import Gpu, Machine, pick_gpus
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.words import _, listing
 
 ORDER = "CUDA_DEVICE_ORDER"
 BUS_ORDER = "PCI_BUS_ID"
@@ -31,7 +32,12 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
     ended = None if visible is None else why_fewer(visible, machine.gpus)
     if not chosen:
         raise PreflightError(
-            f"`{VARIABLE}={_shown(visible)}` hides all {len(machine.gpus)} usable GPUs",
+            _(
+                "`{variable}={visible}` hides all {gpus} usable GPUs",
+                variable=VARIABLE,
+                visible=_shown(visible),
+                gpus=len(machine.gpus),
+            ),
             *([] if ended is None else [f"{ended}"]),
             f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
         )
@@ -52,8 +58,11 @@ def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
     slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
     if slices and len(slices) < len(chosen):
         raise UsageError(
-            f"GPU {', '.join(slices)}: CUDA cannot use a MIG slice and a whole GPU in one process",
-            "choose whole GPUs, or a single slice",
+            _(
+                "GPU {slices}: CUDA cannot use a MIG slice and a whole GPU in one process",
+                slices=listing(slices),
+            ),
+            _("choose whole GPUs, or a single slice"),
         )
 
 
@@ -63,10 +72,14 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
     left_out = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
     if not left_out:
         return picked
-    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
+    indices = listing(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
     return picked.with_notes(
-        f"GPU {indices} is split into MIG slices and not used; to plan for a slice: `$gpus"
-        f" {left_out[0].label}`"
+        _(
+            "GPU {indices} is split into MIG slices and not used; to plan for a slice: "
+            "`$gpus {label}`",
+            indices=indices,
+            label=left_out[0].label,
+        )
     )
 
 
@@ -84,8 +97,16 @@ def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None
     if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
         return
     raise UsageError(
-        f"`{ORDER}={order}` numbers different GPUs in an order that zerowiz cannot know",
-        f"to number them as `nvidia-smi` does: `export {ORDER}={BUS_ORDER}`",
+        _(
+            "`{variable}={order}` numbers different GPUs in an order that zerowiz cannot know",
+            variable=ORDER,
+            order=order,
+        ),
+        _(
+            "to number them as `nvidia-smi` does: `export {order}={bus_order}`",
+            order=ORDER,
+            bus_order=BUS_ORDER,
+        ),
     )
 
 
@@ -94,5 +115,16 @@ def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
     visible = environ.get(VARIABLE, "")
     if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
         return machine
-    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which `zerowiz launch` sets"
-    return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")
+    remedy = _(
+        "CUDA does so only with `{order}={bus_order}`, which `zerowiz launch` sets",
+        order=ORDER,
+        bus_order=BUS_ORDER,
+    )
+    return machine.with_notes(
+        _(
+            "`{variable}={visible}` is read in PCI bus order; {remedy}",
+            variable=VARIABLE,
+            visible=visible,
+            remedy=remedy,
+        )
+    )

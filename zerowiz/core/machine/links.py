@@ -96,6 +96,7 @@ class Interconnect(Struct, frozen=True, kw_only=True):
     """The link that a collective over all chosen GPUs of a node must cross."""
 
     link_class: LinkClass = field(default=LinkClass.UNKNOWN, name="class")
+    """The kind of link."""
     bytes_per_s: Count | None = None
     """Nominal, in one direction, per GPU, over all rings."""
     weakest_pair: tuple[Count, Count] | None = None

@@ -36,6 +36,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.words import _
 
 _Value = TypeVar("_Value")
 
@@ -96,7 +97,7 @@ def merge_nodes(
     nodes = {answer.host: answer.machine for answer in ranked if isinstance(answer, NodeAnswer)}
     if not nodes:
         raise PreflightError(
-            f"none of {len(failures)} nodes answered",
+            _("none of {failures} nodes answered", failures=len(failures)),
             *(f"`{failure.host}`: {failure.why}" for failure in failures[:_MOST_REASONS]),
         )
     _refuse_two_accelerators(nodes)
@@ -144,8 +145,12 @@ def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
     hosts = {machine.accelerator: host for host, machine in nodes.items()}
     if len(hosts) > 1:
         raise UsageError(
-            f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
-            "choose one with `$accelerator`, or remove the other node from the hostfile",
+            _(
+                "`{cpu_host}` runs on the CPU, `{gpu_host}` on GPUs",
+                cpu_host=hosts[Accelerator.CPU],
+                gpu_host=hosts[Accelerator.CUDA],
+            ),
+            _("choose one with `$accelerator`, or remove the other node from the hostfile"),
         )
 
 

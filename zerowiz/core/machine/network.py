@@ -36,17 +36,20 @@ class Nic(Struct, frozen=True, kw_only=True):
     name: str
     """The kernel's, without an address in it: `mlx5_0`, `rdmap16s27`, `eth0`, `enx...`."""
     kind: NetworkKind
+    """What it carries."""
     bytes_per_s: Count | None = None
     """Nominal, in one direction, of its active ports; `None` where the kernel does not know."""
     unusable: str | None = None
     """Why a job here cannot use it; `None` where it can."""
     numa_node: Count | None = None
+    """The NUMA node that it is attached to."""
 
 
 class Network(Struct, frozen=True, kw_only=True):
     """The network between this node and others."""
 
     kind: NetworkKind = NetworkKind.UNKNOWN
+    """What carries NCCL between nodes."""
     bytes_per_s: Count | None = None
     """Nominal, in one direction, per node."""
     nics: tuple[Nic, ...] = ()

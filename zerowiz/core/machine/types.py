@@ -12,6 +12,7 @@ from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_p
 from zerowiz.core.machine.network import Network
 from zerowiz.core.values import Count, replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _Ordered = TypeVar("_Ordered", int, tuple[int, int])
 
@@ -40,6 +41,7 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
     """A process that holds memory of a GPU."""
 
     pid: Count
+    """Its process id."""
     used_bytes: Count | None = None
     """`None` where the driver does not report it (WSL)."""
     name: str | None = None
@@ -52,8 +54,11 @@ class PcieSlot(Struct, frozen=True, kw_only=True):
     max_generation: Count | None = None
     """What both GPU and slot support; the current one is lower while the GPU idles."""
     current_generation: Count | None = None
+    """The generation that the link runs at now."""
     max_lanes: Count | None = None
+    """What both GPU and slot support."""
     current_lanes: Count | None = None
+    """The lanes that the link uses now."""
     upstream_bytes_per_s: Count | None = None
     """Nominal, in one direction, of the slowest bridge between the GPU and the host bridge."""
 
@@ -62,7 +67,9 @@ class LeftOutGpu(Struct, frozen=True, kw_only=True):
     """A GPU that NVML lists and that no job can use."""
 
     index: Count
+    """NVML's index."""
     why: str
+    """Why no job can use it, in one sentence."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -74,7 +81,9 @@ class Gpu(Struct, frozen=True, kw_only=True):
     index: Count
     """NVML's index (PCI bus order)."""
     name: str
+    """NVML's name of the model, such as `NVIDIA H100 80GB HBM3`."""
     uuid: str | None = None
+    """NVML's id of the GPU, or of the slice."""
     total_bytes: Count | None = None
     """NVML's total, with the driver's reserve."""
     reserved_bytes: Count | None = None
@@ -82,6 +91,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     free_bytes: Count | None = None
     """What a new process could allocate now."""
     compute_capability: tuple[Count, Count] | None = None
+    """CUDA's, major and minor."""
     ordinal: Count | None = None
     """CUDA's number for it in PCI bus order, which counts only GPUs that can be opened."""
     mig_slice: Count | None = None
@@ -91,7 +101,9 @@ class Gpu(Struct, frozen=True, kw_only=True):
     bus_id: str | None = None
     """The PCI address as NVML writes it: `00000000:1A:00.0`."""
     numa_node: Count | None = None
+    """The NUMA node that it is attached to."""
     pcie: PcieSlot = field(default_factory=PcieSlot)
+    """Its PCIe link."""
     nvlinks: Count | None = None
     """The count of active NVLinks; `None` where NVML does not know."""
     expected_nvlinks: Count | None = None
@@ -101,11 +113,13 @@ class Gpu(Struct, frozen=True, kw_only=True):
     clique: str | None = None
     """The NVLink domain where it spans nodes (NVL72); equal on all GPUs that share it."""
     ecc: bool | None = None
+    """Whether its memory corrects errors."""
     mig_mode: bool = False
     """Whether the GPU is split into slices."""
     memory_source: str | None = None
     """The source of its sizes: an NVML function, the GPU table, the host."""
     processes: tuple[GpuProcess, ...] = ()
+    """What holds its memory now."""
 
     @property
     def cuda_ordinal(self) -> int:
@@ -120,35 +134,56 @@ class Gpu(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a GPU that cannot exist."""
         if self.index < 0:
-            raise UsageError(f"the index of a GPU cannot be negative: {self.index}")
+            raise UsageError(_("the index of a GPU cannot be negative: {index}", index=self.index))
         for label, size_bytes in (("total", self.total_bytes), ("free", self.free_bytes)):
             if size_bytes is not None and size_bytes < 0:
                 raise UsageError(
-                    f"GPU {self.index} cannot have {size_bytes} bytes of {label} memory"
+                    _(
+                        "GPU {index} cannot have {size_bytes} bytes of {label} memory",
+                        index=self.index,
+                        size_bytes=size_bytes,
+                        label=label,
+                    )
                 )
         total, free = self.total_bytes, self.free_bytes
         if total is not None and free is not None and free > total:
-            raise UsageError(f"GPU {self.index} cannot have {free} of {total} bytes free")
+            raise UsageError(
+                _(
+                    "GPU {index} cannot have {free} of {total} bytes free",
+                    index=self.index,
+                    free=free,
+                    total=total,
+                )
+            )
 
 
 class Machine(Struct, frozen=True, kw_only=True):
     """Equal nodes with the chosen GPUs of one of them."""
 
     source: MachineSource
+    """Where it was read from."""
     gpus: tuple[Gpu, ...]
+    """The chosen GPUs of one node; for the CPU accelerator, one entry for each rank."""
     interconnect: Interconnect = field(default_factory=Interconnect)
+    """The slowest link between the GPUs of a node."""
     host: Host = field(default_factory=Host)
+    """Memory, cores and limits of one node."""
     nodes: Count = 1
+    """How many nodes, all equal."""
     accelerator: Accelerator = Accelerator.CUDA
+    """What DeepSpeed runs on."""
     links: tuple[PairLink, ...] = ()
     """Of every pair of GPUs; empty where only the class is known (a spec)."""
     left_out: tuple[LeftOutGpu, ...] = ()
+    """The GPUs that no job can use, and why."""
     network: Network = field(default_factory=Network)
     """Between nodes."""
     driver_version: str | None = None
+    """Of the NVIDIA driver."""
     cuda_version: tuple[Count, Count] | None = None
     """The newest one that the driver supports."""
     allocation: JobAllocation | None = None
+    """What a scheduler gave the job; `None` outside of one."""
     sources: Mapping[str, str] = field(default_factory=dict, name="origins")
     """The source of each number, by its path in the JSON, such as `gpus.free_bytes`."""
     notes: tuple[str, ...] = ()
@@ -157,11 +192,11 @@ class Machine(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a machine that cannot exist."""
         if self.nodes < 1:
-            raise UsageError(f"a machine has at least one node, not {self.nodes}")
+            raise UsageError(_("a machine has at least one node, not {nodes}", nodes=self.nodes))
         if not self.gpus:
-            raise UsageError("a machine needs at least one GPU")
+            raise UsageError(_("a machine needs at least one GPU"))
         if len({gpu.label for gpu in self.gpus}) != len(self.gpus):
-            raise UsageError("a GPU is listed twice")
+            raise UsageError(_("a GPU is listed twice"))
 
     @property
     def is_uniform(self) -> bool:
@@ -303,7 +338,11 @@ def with_gpus(machine: Machine, count: int) -> Machine:
     """
     if not 1 <= count <= len(machine.gpus):
         raise UsageError(
-            f"`$gpus_per_node {count}`: this machine has {len(machine.gpus)}",
-            f"to plan for another one: `$machine {count}xH100-80GB`",
+            _(
+                "`$gpus_per_node {count}`: this machine has {gpus}",
+                count=count,
+                gpus=len(machine.gpus),
+            ),
+            _("to plan for another one: `$machine {count}xH100-80GB`", count=count),
         )
     return pick_gpus(machine, machine.gpus[:count])

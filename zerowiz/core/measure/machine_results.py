@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import statistics
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -29,6 +30,8 @@ class KeptRun(Struct, frozen=True, kw_only=True):
     """Of a steady optimizer step."""
     predicted_seconds: Mapping[str, float]
     """Of each kind of term; empty where no time was predicted."""
+    python_call_seconds: float | None = None
+    """How fast the host ran Python beside these steps."""
 
     @property
     def step(self) -> MeasuredStep | None:
@@ -56,6 +59,16 @@ class MachineResults(Struct, frozen=True, kw_only=True):
 
     runs: tuple[KeptRun, ...] = ()
 
+    def mean_call_seconds(self, also: float | None = None) -> float | None:
+        """How fast the host runs Python, on average; None where nobody read it.
+
+        Args:
+            also: One more reading.
+        """
+        read = (*(run.python_call_seconds for run in self.runs), also)
+        known = [seconds for seconds in read if seconds is not None]
+        return statistics.fmean(known) if known else None
+
     def plus(self, run: KeptRun) -> "MachineResults":
         """The results with one more run in them; beyond a hundred the oldest goes."""
         others = [one for one in self.runs if one.setting != run.setting]
@@ -68,7 +81,7 @@ class MachineResults(Struct, frozen=True, kw_only=True):
             formulas: Those of the plan. Others may have predicted the same runs differently.
         """
         runs = (run.step for run in self.runs if run.formulas == formulas)
-        return calibrate([step for step in runs if step is not None])
+        return calibrate([step for step in runs if step is not None], self.mean_call_seconds())
 
 
 def formulas_of(version: str, costs: Costs = COSTS) -> str:

@@ -42,7 +42,8 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
         """Of the rank that held most; nobody counts it on the CPU accelerator."""
         peaks = [cast("int", each["peak_bytes"]) for each in self.ranks if each.get("peak_bytes")]
         measured = max(peaks) if len(peaks) == len(self.ranks) else None
-        predicted = self.planned.estimate.peak_bytes
+        # It ends with its steps, before it evaluates.
+        predicted = self.planned.estimate.training_peak_bytes
         return Compared(name="peak", predicted_bytes=predicted, measured_bytes=measured)
 
     @property

@@ -6,6 +6,7 @@ from typing import cast
 from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.timing import ComparedStep, SteadyStep, samples_of, steady_step
 from zerowiz.core.measure.trial import PlannedTrial, Trial, encode_trial
@@ -13,7 +14,8 @@ from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.plan_json import encode_step_time
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Method
+from zerowiz.core.workload import SETTINGS
+from zerowiz.words import _
 
 Report = Mapping[str, object]
 
@@ -106,7 +108,7 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
         "zero_optimization": {key: value for key, value in zero.items() if key != "stage"},
         "bf16": {key: value for key, value in bf16.items() if key != "enabled" and value},
         "offload": trial.offload.value,
-        "zero_init": trial.workload.zero_init and trial.workload.method is not Method.QLORA,
+        "zero_init": trial.workload.resolved_zero_init,
     }
 
 
@@ -116,7 +118,7 @@ def _settings(trial: Trial) -> dict[str, object]:
     return {name: flat[name] for name in (*SETTINGS, "quantized") if name in flat}
 
 
-_ENDED = {"deadline": "at the deadline", "launcher": "with the launcher"}
+_ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
 
 
 def _error(ends: Sequence[TrialEnd]) -> str | None:
@@ -126,11 +128,15 @@ def _error(ends: Sequence[TrialEnd]) -> str | None:
         return str(said[0])
     for end in ends:
         if end.killed in _ENDED:
-            return f"rank {end.rank} was ended {_ENDED[end.killed]}"
+            return _("rank {rank} was ended {ended}", rank=end.rank, ended=_ENDED[end.killed])
     for end in ends:
         if end.killed is None and end.status != 0:
-            how = f"signal {-end.status}" if end.status < 0 else f"status {end.status}"
-            return f"rank {end.rank} ended by {how}"
+            how = (
+                _("signal {status}", status=-end.status)
+                if end.status < 0
+                else _("status {status}", status=end.status)
+            )
+            return _("rank {rank} ended by {how}", rank=end.rank, how=how)
     return None
 
 
@@ -174,6 +180,7 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
         "cpu_cores": first.get("cpu_cores"),
         "cpu_threads": first.get("cpu_threads"),
         "cores_bound": first.get("cores_bound"),
+        "python_call_seconds": first.get("python_call_seconds"),
         "case_seconds": max(seconds, default=None),
     }
 
@@ -235,6 +242,14 @@ def measured_phases(row: Report) -> dict[str, int | None]:
     return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
 
 
+def as_capped(job: PlanInput, row: Report) -> PlanInput:
+    """The job on the card that the row's cap stands for."""
+    cap_bytes = cast("int | None", row["memory_cap_bytes"])
+    if cap_bytes is None:
+        return job
+    return replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
+
+
 def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
     """The card that a cap stands for: the cap, and what was really taken beside the allocator."""
     taken = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
@@ -272,10 +287,7 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
             peak=Compared(name="peak", predicted_bytes=None, measured_bytes=peak_bytes),
             step=ComparedStep(predicted=None, measured=step),
         )
-    job, cap_bytes = planned.job, cast("int | None", row["memory_cap_bytes"])
-    if cap_bytes is not None:
-        job = replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
-    evaluated = evaluate(job, planned.strategy)
+    evaluated = evaluate(as_capped(planned.job, row), planned.strategy)
     predicted = predict_phases(evaluated.estimate)
     return Comparison(
         row=row,

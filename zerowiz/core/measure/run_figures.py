@@ -1,13 +1,16 @@
 """Figures of a launched job: its prediction, and what its ranks report while they train."""
 
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate_with
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.timing import samples_of
 from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
+from zerowiz.core.values import replace
 
 # The first steps of a job are slower (timing.py).
 _LEAST_STEPS = 3
@@ -17,21 +20,28 @@ _KEYS: Mapping[CountedMemory, str] = {
 }
 
 
-def predict_run(planned: StrategyEstimate, accelerator: Accelerator) -> PredictedFigures:
+def predict_run(
+    job: PlanInput, planned: StrategyEstimate, accelerator: Accelerator
+) -> PredictedFigures:
     """What is compared of a plan with the job that it started.
 
     Args:
+        job: What was planned.
         planned: The strategy that runs.
         accelerator: Where.
     """
     on_cpu = accelerator is Accelerator.CPU
     step = planned.step_time
+    single = replace(job, workload=replace(job.workload, accumulation_steps=1))
+    one = evaluate_with(single, planned.strategy, planned.buffers).step_time
     return PredictedFigures(
         memory=CountedMemory.RESIDENT if on_cpu else CountedMemory.ALLOCATED,
         peak_bytes=planned.device_bytes if on_cpu else planned.estimate.peak_bytes,
         step_seconds=None if step is None else step.expected_seconds,
         low_step_seconds=None if step is None else step.low_seconds,
         high_step_seconds=None if step is None else step.high_seconds,
+        accumulation_steps=job.workload.accumulation_steps,
+        one_micro_batch_seconds=None if one is None else one.expected_seconds,
     )
 
 
@@ -47,12 +57,32 @@ def measure_run(
     if not reports:
         return None
     peaks = [cast("int | None", report.get(_KEYS[memory])) for report in reports]
-    steps = [_usual_step(samples_of(report)) for report in reports]
+    micro_batches = _usual_micro_batches(reports)
+    steps = [_usual_step(_with_micro_batches(report, micro_batches)) for report in reports]
     return MeasuredFigures(
         ranks=len(reports),
         peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
         step_seconds=max((step for step in steps if step is not None), default=None),
+        micro_batches=micro_batches,
     )
+
+
+def _usual_micro_batches(reports: Collection[Mapping[str, object]]) -> int | None:
+    """Of most steps, the larger number of two that are as frequent; None where none was counted."""
+    counts = Counter(count for report in reports for count in _micro_batches(report) if count)
+    return max(counts, key=lambda count: (counts[count], count), default=None)
+
+
+def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:
+    return cast("Sequence[int]", report.get("timed_micro_batches") or ())
+
+
+def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequence[float]:
+    """The seconds of the steps with so many micro-batches; of all where they were not counted."""
+    samples, counted = samples_of(report), _micro_batches(report)
+    if count is None or len(counted) != len(samples):
+        return samples
+    return [seconds for seconds, each in zip(samples, counted, strict=True) if each == count]
 
 
 def _usual_step(samples: Sequence[float]) -> float | None:

@@ -1,7 +1,6 @@
 """A training run to be measured: what it trains, and the config that DeepSpeed gets for it."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import cast
 
 from msgspec import Struct, field
@@ -24,23 +23,16 @@ from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import (
     SETTINGS,
     Integration,
+    Loop,
     Method,
     Precision,
     StateDtype,
     Workload,
 )
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 Section = Mapping[str, object]
-
-
-class Loop(StrEnum):
-    """What takes the steps."""
-
-    ENGINE = "engine"
-    """A plain loop over the engine of `deepspeed.initialize`."""
-    TRAINER = "trainer"
-    """The Trainer of transformers, with its own optimizer."""
 
 
 # Rule: enough that the last three take equally long. At stage 3 the third step of a run still took
@@ -104,22 +96,26 @@ class Trial(Struct, frozen=True, kw_only=True):
         """Refuse what cannot be run."""
         for name, count in (("gpus", self.gpus), ("steps", self.steps)):
             if count < 1:
-                raise UsageError(f"`{name}` must be at least 1")
+                raise UsageError(_("`{name}` must be at least 1", name=name))
         changed = [n for n in self.workload.changed() if not SETTINGS[n].measurable]
         if changed:
-            named = " and ".join(f"`${name}`" for name in changed)
-            raise UsageError(f"`measure` cannot train with {named}", f"remove {named}")
+            named = _(" and ").join(f"`${name}`" for name in changed)
+            raise UsageError(
+                _("`measure` cannot train with {named}", named=named),
+                _("remove {named}", named=named),
+            )
         if self.loop is Loop.TRAINER:
             self._check_trainer()
 
     def _check_trainer(self) -> None:
         if self.kernel in NOT_BY_TRAINER:
             raise UsageError(
-                f"the Trainer cannot use `{self.kernel}`", "remove `kind` from the case"
+                _("the Trainer cannot use `{kernel}`", kernel=self.kernel),
+                _("remove `kind` from the case"),
             )
         if self.workload.packing:
             raise UsageError(
-                "`measure` cannot pack sequences with the Trainer", "remove `$packing`"
+                _("`measure` cannot pack sequences with the Trainer"), _("remove `$packing`")
             )
 
 
@@ -131,7 +127,7 @@ class _Adapters(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.quantized and self.lora_rank is None:
-            raise UsageError("`quantized` trains LoRA adapters: add a `lora_rank`")
+            raise UsageError(_("`quantized` trains LoRA adapters: add a `lora_rank`"))
 
 
 # A row says these in its own way, or not at all.
@@ -183,7 +179,10 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
         UsageError: It is no list, or one of them is no trial.
     """
     if not isinstance(value, list) or not value:
-        raise UsageError("the cases must be a JSON list of objects")
+        raise UsageError(
+            _("the cases must be a JSON list of objects"),
+            '`[{"model": "10m", "stage": 2}]`',
+        )
     trials = [decode_trial(each, f"cases[{place}]") for place, each in enumerate(value)]
     named = [replace(t, id=t.id or f"case-{place}") for place, t in enumerate(trials)]
     return tuple(sorted(named, key=lambda trial: trial.kernel in OPS))
@@ -329,7 +328,7 @@ def plan_trial(
         ds_config=config,
         job=replace(job, own_buffers=own_config.buffers, state_dtype=own_config.state_dtype),
         strategy=strategy,
-        unpredicted=None if strategy else "no strategy has this stage and offload",
+        unpredicted=None if strategy else _("no strategy has this stage and offload"),
     )
 
 

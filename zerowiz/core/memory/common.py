@@ -7,6 +7,7 @@ that settled a formula.
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.workload import FP32_BYTES, HALF_BYTES
+from zerowiz.words import N_
 
 
 def weights(r: RankSizes) -> Moment:
@@ -64,7 +65,7 @@ def _activations(r: RankSizes) -> Allocation:
 
 
 def _half_weights(size_bytes: int) -> Allocation:
-    return Allocation(AllocationKind.HALF_WEIGHTS, size_bytes, "2 N of the linear layers")
+    return Allocation(AllocationKind.HALF_WEIGHTS, size_bytes, N_("2 N of the linear layers"))
 
 
 def _saved_half_weights(r: RankSizes) -> Allocation:
@@ -81,7 +82,7 @@ def _saved(r: RankSizes) -> Moment:
 def forward(r: RankSizes) -> Moment:
     """What forward holds as it ends."""
     logits_bytes = r.activations.loss_forward_bytes
-    logits = Allocation(AllocationKind.LOSS_LOGITS, logits_bytes, "logits in w and in fp32")
+    logits = Allocation(AllocationKind.LOSS_LOGITS, logits_bytes, N_("logits in w and in fp32"))
     return (*_saved(r), _half_weights(r.half_weight_bytes), logits)
 
 
@@ -99,10 +100,10 @@ def one_block(r: RankSizes) -> Moment:
         Allocation(
             AllocationKind.ONE_BLOCK,
             r.activations.block_bytes,
-            "recomputed activations, temporaries",
+            N_("recomputed activations, temporaries"),
         ),
-        Allocation(AllocationKind.GRADIENT_IN_FLIGHT, in_flight_bytes, "w M of a block"),
-        Allocation(AllocationKind.DEQUANTIZED_LAYER, r.dequantized_bytes, "w of the largest"),
+        Allocation(AllocationKind.GRADIENT_IN_FLIGHT, in_flight_bytes, N_("w M of a block")),
+        Allocation(AllocationKind.DEQUANTIZED_LAYER, r.dequantized_bytes, N_("w of the largest")),
     )
 
 

@@ -120,10 +120,24 @@ def _is_cast(model: Model, tensor: Tensor, block: int) -> bool:
     return is_head and tensor.shape[0] == a.vocab_size and len(tensor.shape) > 1
 
 
-@lru_cache(maxsize=64)
+class _TrainedAdapters(NamedTuple):
+    """What is trained of a model that keeps its weights."""
+
+    rank: int
+    target_modules: tuple[str, ...]
+
+
 def list_gradients(model: Model, workload: Workload) -> tuple[Gradient, ...]:
     """Those of all trainable tensors, in the order of `model.parameters()`."""
     if workload.method is Method.FULL:
+        return _gradients(model, None)
+    return _gradients(model, _TrainedAdapters(workload.lora_rank, workload.lora_target_modules))
+
+
+# Neither the batch nor the length changes them.
+@lru_cache(maxsize=64)
+def _gradients(model: Model, adapters: _TrainedAdapters | None) -> tuple[Gradient, ...]:
+    if adapters is None:
         # transformers/trainer.py, get_decay_parameter_names: no norms, nothing called bias.
         return tuple(
             Gradient(
@@ -134,10 +148,10 @@ def list_gradients(model: Model, workload: Workload) -> tuple[Gradient, ...]:
             )
             for block, tensor in model.placed()
         )
-    adapted = frozenset(model.adapted(workload.lora_target_modules))
+    adapted = frozenset(model.adapted(adapters.target_modules))
     return tuple(
         Gradient(
-            numel=workload.lora_rank * tensor.adapters // len(tensor.targets) * width,
+            numel=adapters.rank * tensor.adapters // len(tensor.targets) * width,
             block=block,
             decays=True,
             is_cast=True,
@@ -333,13 +347,23 @@ def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:
             yield one
 
 
-def find_fullest(cuts: Iterable[Cut]) -> tuple[Cut, ...]:
-    """Ranks of which one has the largest peak, whatever else they hold."""
+@lru_cache(maxsize=64)
+def find_fullest(cuts: tuple[Cut, ...], *, offloaded: bool = False) -> tuple[Cut, ...]:
+    """Ranks of which one has the largest peak, whatever else they hold.
+
+    Args:
+        cuts: Of all ranks that differ.
+        offloaded: Whether the share's gradients leave the GPU at once.
+    """
     fullest: list[Cut] = []
     for cut in cuts:
         if not any(other.holds_as_much(cut) for other in fullest):
             fullest = [other for other in fullest if not cut.holds_as_much(other)] + [cut]
-    return tuple(fullest)
+    if not offloaded:
+        return tuple(fullest)
+    # No more than slices and copies of the gradients is on the GPU then.
+    same = {(cut.largest_slice, cut.copies): cut for cut in reversed(fullest)}
+    return tuple(cut for cut in fullest if cut in same.values())
 
 
 def find_emptiest(cuts: Sequence[Cut]) -> Cut:

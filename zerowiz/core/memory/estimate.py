@@ -17,8 +17,10 @@ from zerowiz.core.memory.ledger import (
 )
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow
 from zerowiz.core.memory.trainers import (
+    GROWS_WITH_EVALUATION,
     as_it_runs,
     host_allocations,
+    with_evaluation,
     with_frozen_models,
     with_generation,
 )
@@ -32,7 +34,9 @@ _CUBLAS = Allocation(AllocationKind.CUBLAS_WORKSPACES, 64 * 2**20, "2 x 32 MiB")
 # In the first iteration backward opens with the loss, and its thread has multiplied nothing yet.
 _SINGLE = Allocation(AllocationKind.CUBLAS_WORKSPACE, 32 * 2**20, "32 MiB")
 _BEFORE_BACKWARD = {(Phase.FORWARD, 0), (Phase.BACKWARD, 0)}
-_WITH_MATMULS = (Phase.GENERATE, Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+_WITH_MATMULS = (Phase.GENERATE, Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phase.EVALUATE)
+# Of some trainers, and of runs that evaluate.
+_OF_SOME = frozenset({Phase.GENERATE, Phase.EVALUATE})
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -66,7 +70,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     def phase_bytes(self, memory: MemoryKind = MemoryKind.GPU) -> Mapping[Phase, int]:
         """Bytes held at the peak of each phase."""
         peaks = _peaks_bytes(self.moments if memory is MemoryKind.GPU else self.host)
-        absent = () if Phase.GENERATE in peaks else (Phase.GENERATE,)
+        absent = _OF_SOME - peaks.keys()
         return {phase: peaks.get(phase, 0) for phase in Phase if phase not in absent}
 
     @property
@@ -97,6 +101,27 @@ class Estimate(Struct, frozen=True, kw_only=True):
     def peak_bytes(self) -> int:
         """Predicts `torch.cuda.max_memory_allocated` of a rank in steady state."""
         return max(_peaks_bytes(self.moments).values())
+
+    @property
+    def training_peak_bytes(self) -> int:
+        """The same of a run that evaluates nothing."""
+        sizes = _peaks_bytes(self.moments)
+        return max(size for phase, size in sizes.items() if phase is not Phase.EVALUATE)
+
+    @property
+    def eval_batch_below_training(self) -> int | None:
+        """The most sequences that are evaluated at a time without deciding the peak.
+
+        None where one alone decides it, or nothing is evaluated.
+        """
+        evaluated, peak_bytes = self.rank.workload.eval_batch, self.training_peak_bytes
+        most = []
+        for moment in self.moments.get(Phase.EVALUATE, ()):
+            growing = moment_bytes(each for each in moment if each.kind in GROWS_WITH_EVALUATION)
+            left = peak_bytes - (moment_bytes(moment) - growing)
+            most.append(left * evaluated // growing if growing else evaluated)
+        fewest = min(most, default=0)
+        return fewest if fewest > 0 else None
 
     @property
     def host_peak(self) -> Moment:
@@ -152,6 +177,7 @@ def estimate(
     """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
     steady = rank.strategy.moments(as_it_runs(rank))
     steady = with_generation(with_frozen_models(steady, model, rank), model, rank)
+    steady = with_evaluation(steady, rank)
     if accelerator is Accelerator.CUDA:
         steady = _with_workspaces(steady, ())
     host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
@@ -160,7 +186,7 @@ def estimate(
         rank=rank,
         accelerator=accelerator,
         moments=steady,
-        host={phase: (host,) for phase in Phase if phase is not Phase.MODEL},
+        host={phase: (host,) for phase in Phase if phase not in {Phase.MODEL, Phase.EVALUATE}},
     )
 
 
@@ -168,10 +194,16 @@ def estimate_fullest(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
     """What the rank holds that has the largest peak: it decides whether a job fits."""
-    ranks = (replace(rank, cut=cut) for cut in find_fullest(rank.cuts))
+    ranks = (replace(rank, cut=cut) for cut in find_fullest(rank.cuts, offloaded=rank.offloaded))
     return max(
         (estimate(model, each, accelerator) for each in ranks), key=lambda one: one.peak_bytes
     )
+
+
+def estimate_full(model: Model, rank: RankSizes, accelerator: Accelerator) -> Estimate:
+    """One of those among which `estimate_fullest` finds the largest peak."""
+    cut, *_ = find_fullest(rank.cuts, offloaded=rank.offloaded)
+    return estimate(model, replace(rank, cut=cut), accelerator)
 
 
 def estimate_emptiest(fullest: Estimate) -> Estimate:

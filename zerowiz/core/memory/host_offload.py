@@ -11,6 +11,7 @@ from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
+from zerowiz.words import N_
 
 
 def _pinned(size_bytes: int) -> int:
@@ -43,20 +44,26 @@ def zero2_host_allocations(model: Model, r: RankSizes) -> Moment:
     # async_accumulate_grad_in_cpu_via_gpu: a tensor in the share is held whole (f3-001).
     whole = sum(tensor.copies * _pinned(w * tensor.numel) for tensor in model.tensors) // r.ranks
     return (
-        Allocation(AllocationKind.MASTER_WEIGHTS_PINNED, master_bytes, "4 P, to a power of two"),
-        Allocation(AllocationKind.FP32_GRADIENTS_PINNED, master_bytes, "4 P, to a power of two"),
         Allocation(
-            AllocationKind.PARAMETER_STAGING_PINNED, _pinned(w * r.share), "w P, to a power of two"
+            AllocationKind.MASTER_WEIGHTS_PINNED, master_bytes, N_("4 P, to a power of two")
+        ),
+        Allocation(
+            AllocationKind.FP32_GRADIENTS_PINNED, master_bytes, N_("4 P, to a power of two")
+        ),
+        Allocation(
+            AllocationKind.PARAMETER_STAGING_PINNED,
+            _pinned(w * r.share),
+            N_("w P, to a power of two"),
         ),
         Allocation(
             AllocationKind.GRADIENT_STAGING_PINNED,
             _pinned(w * r.largest),
-            "w M, to a power of two",
+            N_("w M, to a power of two"),
         ),
         Allocation(
             AllocationKind.ACCUMULATED_GRADIENTS_PINNED,
             whole if r.accumulating else 0,
-            "w P, each tensor to a power of two",
+            N_("w P, each tensor to a power of two"),
         ),
         _states(r),
     )
@@ -73,9 +80,13 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
     optimizer = (
         Allocation(AllocationKind.MASTER_WEIGHTS, r.master_bytes * r.share, f"{r.master_bytes} P"),
         Allocation(
-            AllocationKind.FP32_GRADIENTS_PINNED, pinned_bytes, "4 P, each group to a power of two"
+            AllocationKind.FP32_GRADIENTS_PINNED,
+            pinned_bytes,
+            N_("4 P, each group to a power of two"),
         ),
-        Allocation(AllocationKind.GRADIENTS_PINNED, _pinned(w * r.share), "w P, to a power of two"),
+        Allocation(
+            AllocationKind.GRADIENTS_PINNED, _pinned(w * r.share), N_("w P, to a power of two")
+        ),
         _states(r),
     )
     if r.strategy.offload is not Offload.ALL:
@@ -89,12 +100,12 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
         Allocation(
             AllocationKind.PARAMETERS_PINNED,
             _pinned(r.trained_bytes * r.share),
-            "w P, to a power of two",
+            N_("w P, to a power of two"),
         ),
         Allocation(
             AllocationKind.PARAMETERS_AS_BUILT_PINNED,
             _pinned_tensors(model, r) + head_bytes,
-            "w (N + F) / d, each tensor to a power of two",
+            N_("w (N + F) / d, each tensor to a power of two"),
         ),
         *optimizer,
     )

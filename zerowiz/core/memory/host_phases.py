@@ -15,6 +15,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import Count
 from zerowiz.core.workload import FP32_BYTES, Method
+from zerowiz.words import N_
 
 
 class HostPhase(StrEnum):
@@ -160,7 +161,7 @@ def _of_all(held: Moment, ranks: int) -> Moment:
 
 
 def _process(ranks: int, size_bytes: int) -> Moment:
-    return (Allocation(AllocationKind.PROCESSES, ranks * size_bytes, "of each rank"),)
+    return (Allocation(AllocationKind.PROCESSES, ranks * size_bytes, N_("of each rank")),)
 
 
 def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
@@ -169,7 +170,7 @@ def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
     if not use.builds_on_host or sharded or r.workload.method is Method.QLORA:
         return ()
     whole_bytes = r.weight_bytes * model.params + r.untied_head_bytes
-    return (Allocation(AllocationKind.MODEL_BUILT, ranks * whole_bytes, "w N of each rank"),)
+    return (Allocation(AllocationKind.MODEL_BUILT, ranks * whole_bytes, N_("w N of each rank")),)
 
 
 def _defragmented(r: RankSizes, ranks: int) -> Moment:
@@ -177,7 +178,7 @@ def _defragmented(r: RankSizes, ranks: int) -> Moment:
     if Part.PARAMETERS not in r.strategy.sharded or r.strategy.offload is Offload.ALL:
         return ()
     share_bytes = ranks * r.trained_bytes * r.share
-    return (Allocation(AllocationKind.SHARES_MOVED, share_bytes, "w P of each rank"),)
+    return (Allocation(AllocationKind.SHARES_MOVED, share_bytes, N_("w P of each rank")),)
 
 
 def _collected(r: RankSizes, ranks: int) -> Moment:
@@ -195,7 +196,7 @@ def _collected(r: RankSizes, ranks: int) -> Moment:
     adapters = r.workload.method is not Method.FULL
     one_bytes = trained_bytes + r.untied_head_bytes if not adapters else trained_bytes
     size_bytes = ranks * (one_bytes + r.frozen_bytes)
-    return (Allocation(AllocationKind.WEIGHTS_COLLECTED, size_bytes, "w N + F of each rank"),)
+    return (Allocation(AllocationKind.WEIGHTS_COLLECTED, size_bytes, N_("w N + F of each rank")),)
 
 
 def _written(r: RankSizes, ranks: int) -> Moment:

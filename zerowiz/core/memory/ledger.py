@@ -4,125 +4,132 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from zerowiz.words import N_
+
 
 class Phase(StrEnum):
     """When an allocation is held; a rank's peak is the largest of the phases."""
 
-    MODEL = "model"
-    INIT = "init"
-    GENERATE = "generate"
+    MODEL = N_("model")
+    INIT = N_("init")
+    GENERATE = N_("generate")
     """Of trainers that sample what they train on: before the micro-steps of an optimizer step."""
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    STEP = "step"
+    FORWARD = N_("forward")
+    BACKWARD = N_("backward")
+    STEP = N_("step")
+    EVALUATE = N_("evaluate")
+    """Of runs that evaluate: a pass without gradients, between optimizer steps or after them."""
 
 
 class MemoryKind(StrEnum):
     """Which memory an allocation lies in, or which one was too small."""
 
-    GPU = "gpu"
-    HOST = "host"
+    GPU = N_("gpu")
+    HOST = N_("host")
 
 
 class AllocationKind(StrEnum):
     """What an allocation is for; other programs read these names as `part`."""
 
     # Parameters and their gradients.
-    PARAMETERS = "parameters"
-    PARAMETERS_SHARDED = "parameters, sharded"
-    FROZEN_PARAMETERS = "frozen parameters"
-    FROZEN_PARAMETERS_SHARDED = "frozen parameters, sharded"
-    SECONDARY_PARAMETERS = "secondary parameters"
-    GATHERED_PARAMETERS = "gathered parameters"
-    PARAMETERS_IN_FLIGHT = "parameters on their way"
-    SMALL_ADAPTERS = "small adapters, whole"
-    HALF_WEIGHTS = "weights in 16 bits"
-    REFERENCE = "reference model"
-    REFERENCE_SHARDED = "reference model, sharded"
-    REFERENCE_GATHERED = "reference model, gathered"
-    DEQUANTIZED_LAYER = "layer out of 4 bits"
-    GRADIENTS = "gradients"
-    GRADIENTS_SHARDED = "gradients, sharded"
-    SHARE_GRADIENTS = "gradients of the share"
-    ACCUMULATED_GRADIENTS = "accumulated gradients"
-    HEAD_GRADIENT = "head gradient"
-    EMBEDDING_GRADIENT = "embedding gradient"
-    GRADIENT_IN_FLIGHT = "gradient in flight"
+    PARAMETERS = N_("parameters")
+    PARAMETERS_SHARDED = N_("parameters, sharded")
+    FROZEN_PARAMETERS = N_("frozen parameters")
+    FROZEN_PARAMETERS_SHARDED = N_("frozen parameters, sharded")
+    SECONDARY_PARAMETERS = N_("secondary parameters")
+    GATHERED_PARAMETERS = N_("gathered parameters")
+    PARAMETERS_IN_FLIGHT = N_("parameters on their way")
+    SMALL_ADAPTERS = N_("small adapters, whole")
+    HALF_WEIGHTS = N_("weights in 16 bits")
+    REFERENCE = N_("reference model")
+    REFERENCE_SHARDED = N_("reference model, sharded")
+    REFERENCE_GATHERED = N_("reference model, gathered")
+    DEQUANTIZED_LAYER = N_("layer out of 4 bits")
+    GRADIENTS = N_("gradients")
+    GRADIENTS_SHARDED = N_("gradients, sharded")
+    SHARE_GRADIENTS = N_("gradients of the share")
+    ACCUMULATED_GRADIENTS = N_("accumulated gradients")
+    HEAD_GRADIENT = N_("head gradient")
+    EMBEDDING_GRADIENT = N_("embedding gradient")
+    GRADIENT_IN_FLIGHT = N_("gradient in flight")
     # The optimizer, and what it steps with.
-    OPTIMIZER = "optimizer"
-    MASTER_WEIGHTS = "master weights"
-    OPTIMIZER_STATES = "optimizer states"
-    ZERO_GRADIENTS = "zero gradients"
-    FP32_GRADIENTS = "fp32 gradients"
-    FLAT_GRADIENTS = "flat gradients"
-    MASTER_GRADIENTS = "gradients in the master's format"
-    OPTIMIZER_TEMPORARIES = "optimizer temporaries"
-    SUB_GROUP_GRADIENTS = "sub-group gradients"
-    LAST_SUB_GROUP = "last sub-group"
+    OPTIMIZER = N_("optimizer")
+    MASTER_WEIGHTS = N_("master weights")
+    OPTIMIZER_STATES = N_("optimizer states")
+    ZERO_GRADIENTS = N_("zero gradients")
+    FP32_GRADIENTS = N_("fp32 gradients")
+    FLAT_GRADIENTS = N_("flat gradients")
+    MASTER_GRADIENTS = N_("gradients in the master's format")
+    OPTIMIZER_TEMPORARIES = N_("optimizer temporaries")
+    SUB_GROUP_GRADIENTS = N_("sub-group gradients")
+    LAST_SUB_GROUP = N_("last sub-group")
     # Forward and backward.
-    ACTIVATIONS = "activations"
-    ONE_BLOCK = "one block"
-    LOSS_SAVED = "loss, saved"
-    LOSS_LOGITS = "loss, logits"
-    LOSS_GRADIENTS = "loss, gradients"
+    ACTIVATIONS = N_("activations")
+    ONE_BLOCK = N_("one block")
+    LOSS_SAVED = N_("loss, saved")
+    LOSS_LOGITS = N_("loss, logits")
+    LOSS_GRADIENTS = N_("loss, gradients")
+    # Evaluation.
+    EVALUATED_BLOCK = N_("one block, evaluated")
+    EVALUATED_LOGITS = N_("logits, evaluated")
     # Generation.
-    KV_CACHE = "keys and values"
-    KV_GROWTH = "keys of a layer, as they grow"
-    PROMPTS = "prompts in one block"
-    SAMPLING = "logits, sampling"
-    SCORING = "log-probabilities"
+    KV_CACHE = N_("keys and values")
+    KV_GROWTH = N_("keys of a layer, as they grow")
+    PROMPTS = N_("prompts in one block")
+    SAMPLING = N_("logits, sampling")
+    SCORING = N_("log-probabilities")
     # Buffers of DeepSpeed and of the libraries.
-    REDUCE_BUCKET = "reduce bucket"
-    SEPARATE_GRADIENTS = "separate gradients"
-    ALL_REDUCE_BUCKET = "all-reduce bucket"
-    REDUCE_SCATTER_COPY = "reduce-scatter copy"
-    FLATTENING_COPY = "flattening copy"
-    OFFLOAD_STAGING = "offload staging"
-    GRADIENT_ALONE = "gradient alone"
-    SLICE_IN_DOUBLE = "slice in double"
-    CUBLAS_WORKSPACE = "cuBLAS workspace"
-    CUBLAS_WORKSPACES = "cuBLAS workspaces"
+    REDUCE_BUCKET = N_("reduce bucket")
+    SEPARATE_GRADIENTS = N_("separate gradients")
+    ALL_REDUCE_BUCKET = N_("all-reduce bucket")
+    REDUCE_SCATTER_COPY = N_("reduce-scatter copy")
+    FLATTENING_COPY = N_("flattening copy")
+    OFFLOAD_STAGING = N_("offload staging")
+    GRADIENT_ALONE = N_("gradient alone")
+    SLICE_IN_DOUBLE = N_("slice in double")
+    CUBLAS_WORKSPACE = N_("cuBLAS workspace")
+    CUBLAS_WORKSPACES = N_("cuBLAS workspaces")
     # While the model is built and sharded.
-    UNTIED_HEAD = "head before tying"
-    UNTIED_HEAD_SHARDED = "head before tying, sharded"
-    NEW_ADAPTERS = "adapters in fp32"
-    LARGEST_MODULE = "largest module"
-    LARGEST_TENSOR = "largest tensor"
-    LARGEST_TENSOR_SHARD = "its shard"
+    UNTIED_HEAD = N_("head before tying")
+    UNTIED_HEAD_SHARDED = N_("head before tying, sharded")
+    NEW_ADAPTERS = N_("adapters in fp32")
+    LARGEST_MODULE = N_("largest module")
+    LARGEST_TENSOR = N_("largest tensor")
+    LARGEST_TENSOR_SHARD = N_("its shard")
     # Host memory.
-    MASTER_WEIGHTS_PINNED = "master weights, pinned"
-    FP32_GRADIENTS_PINNED = "fp32 gradients, pinned"
-    GRADIENTS_PINNED = "gradients, pinned"
-    ACCUMULATED_GRADIENTS_PINNED = "accumulated gradients, pinned"
-    PARAMETER_STAGING_PINNED = "parameter staging, pinned"
-    GRADIENT_STAGING_PINNED = "gradient staging, pinned"
-    REFERENCE_PINNED = "reference model, pinned"
-    PARAMETERS_PINNED = "parameters, pinned"
-    PARAMETERS_AS_BUILT_PINNED = "parameters as built, pinned"
-    SWAP_BUFFERS_LOCKED = "swap buffers, locked"
-    PARAMETERS_IN_FLIGHT_LOCKED = "parameters on their way, locked"
-    STEPPED_PARAMETERS_LOCKED = "stepped parameters, locked"
-    SMALL_PARAMETERS = "small parameters"
-    PROCESSES = "interpreters, libraries and kernels"
-    LOADER_WORKERS = "data loader workers"
-    MODEL_BUILT = "model as it is built"
-    SHARES_MOVED = "shares of the weights, moved through the host"
-    WEIGHTS_COLLECTED = "weights collected to be saved"
-    STORAGE_WRITTEN = "largest storage that is written"
+    MASTER_WEIGHTS_PINNED = N_("master weights, pinned")
+    FP32_GRADIENTS_PINNED = N_("fp32 gradients, pinned")
+    GRADIENTS_PINNED = N_("gradients, pinned")
+    ACCUMULATED_GRADIENTS_PINNED = N_("accumulated gradients, pinned")
+    PARAMETER_STAGING_PINNED = N_("parameter staging, pinned")
+    GRADIENT_STAGING_PINNED = N_("gradient staging, pinned")
+    REFERENCE_PINNED = N_("reference model, pinned")
+    PARAMETERS_PINNED = N_("parameters, pinned")
+    PARAMETERS_AS_BUILT_PINNED = N_("parameters as built, pinned")
+    SWAP_BUFFERS_LOCKED = N_("swap buffers, locked")
+    PARAMETERS_IN_FLIGHT_LOCKED = N_("parameters on their way, locked")
+    STEPPED_PARAMETERS_LOCKED = N_("stepped parameters, locked")
+    SMALL_PARAMETERS = N_("small parameters")
+    PROCESSES = N_("interpreters, libraries and kernels")
+    LOADER_WORKERS = N_("data loader workers")
+    MODEL_BUILT = N_("model as it is built")
+    SHARES_MOVED = N_("shares of the weights, moved through the host")
+    WEIGHTS_COLLECTED = N_("weights collected to be saved")
+    STORAGE_WRITTEN = N_("largest storage that is written")
 
 
 class MemoryPart(StrEnum):
     """What memory is for; the order is that of a bar."""
 
-    WEIGHTS = "weights"
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer"
-    ACTIVATIONS = "activations"
-    LOGITS = "logits"
-    BUFFERS = "buffers"
-    CONTEXT = "context"
+    WEIGHTS = N_("weights")
+    GRADIENTS = N_("gradients")
+    OPTIMIZER = N_("optimizer")
+    ACTIVATIONS = N_("activations")
+    LOGITS = N_("logits")
+    BUFFERS = N_("buffers")
+    CONTEXT = N_("context")
     """What torch does not count: CUDA, NCCL, and what its allocator cannot use."""
-    VLLM = "vLLM"
+    VLLM = N_("vLLM")
 
 
 KINDS: Mapping[MemoryPart, frozenset[AllocationKind]] = {
@@ -180,6 +187,7 @@ KINDS: Mapping[MemoryPart, frozenset[AllocationKind]] = {
         {
             AllocationKind.ACTIVATIONS,
             AllocationKind.ONE_BLOCK,
+            AllocationKind.EVALUATED_BLOCK,
             AllocationKind.KV_CACHE,
             AllocationKind.KV_GROWTH,
             AllocationKind.PROMPTS,
@@ -190,6 +198,7 @@ KINDS: Mapping[MemoryPart, frozenset[AllocationKind]] = {
             AllocationKind.LOSS_SAVED,
             AllocationKind.LOSS_LOGITS,
             AllocationKind.LOSS_GRADIENTS,
+            AllocationKind.EVALUATED_LOGITS,
             AllocationKind.SAMPLING,
             AllocationKind.SCORING,
         }

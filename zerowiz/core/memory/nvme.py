@@ -16,6 +16,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
+from zerowiz.words import N_
 
 Section = Mapping[str, bool | int | str]
 
@@ -147,7 +148,9 @@ class _Parameters(Struct, frozen=True, kw_only=True):
                 _whole(whole_group_bytes, _PAGE_BYTES),
                 "w d G",
             ),
-            Allocation(AllocationKind.SMALL_PARAMETERS, small_bytes, "w (N + F) / d, below 1 MiB"),
+            Allocation(
+                AllocationKind.SMALL_PARAMETERS, small_bytes, N_("w (N + F) / d, below 1 MiB")
+            ),
         )
 
     @property

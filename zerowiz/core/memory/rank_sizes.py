@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.cuts import Cut, find_cuts, list_gradients
-from zerowiz.core.memory.forward.activations import Activations, activations
+from zerowiz.core.memory.forward.activations import Activations
 from zerowiz.core.memory.forward.adapters import value_bytes
 from zerowiz.core.memory.forward.losses import has_fused_head
+from zerowiz.core.memory.forward.micro_step import evaluation, micro_step
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.memory.gathering.layout import lay_out
 from zerowiz.core.memory.gathering.replay import Layout
@@ -82,6 +83,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     strategy: StrategyRow
     buffers: Buffers
     activations: Activations
+    evaluation: Activations | None
+    """Those of the sequences that are evaluated at a time; None where nothing is evaluated."""
     ranks: int
     cut: Cut
     """What is this rank's own."""
@@ -285,54 +288,6 @@ def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
     return _STEPPING_BYTES.get(optimizer, 0)
 
 
-def _run(model: Model, workload: Workload, traced: Traced | None, *, sharded: bool) -> Activations:
-    """One micro-step, from the trace where there is one."""
-    if traced is not None:
-        return traced.activations(workload)
-    if workload.trainer is Trainer.PPO:
-        # The policy and the value model run forward, then both backward.
-        alone = _run(
-            model, replace(workload, trainer=Trainer.SFT, reference=None), None, sharded=sharded
-        )
-        return replace(alone, saved_bytes=2 * alone.saved_bytes)
-    if workload.torch_autocast is not None:
-        halved = replace(workload, precision=workload.torch_autocast, torch_autocast=None)
-        whole = replace(workload, torch_autocast=None)
-        return _autocast_run(model.architecture, whole, halved, sharded=sharded)
-    return activations(model.architecture, workload, sharded=sharded)
-
-
-# Bytes of a token, a layer and a hidden element that forward keeps under autocast beyond a model in
-# 16 bits: each linear layer keeps a cast of its input of its own, and the norms work in fp32
-# (j1-033 to j1-040, Llama).
-_CASTS_BYTES = 10
-# Of a token, a layer and an element inside the MLP: autocast computes powers in fp32, and what
-# depends on them (j3-008): transformers/activations.py, NewGELUActivation, AccurateGELUActivation.
-_POWERS_BYTES = 6
-_WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
-
-
-def _autocast_run(
-    a: Architecture, in_fp32: Workload, halved: Workload, *, sharded: bool
-) -> Activations:
-    """One micro-step that computes in 16 bits between layers whose inputs are fp32."""
-    whole = activations(a, in_fp32, sharded=sharded)
-    half = activations(a, halved, sharded=sharded)
-    powers_bytes = _POWERS_BYTES * a.intermediate_size if a.hidden_act in _WITH_POWERS else 0
-    casts_bytes = (_CASTS_BYTES * a.hidden_size + powers_bytes) * halved.tokens
-    block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
-    if halved.gradient_checkpointing:
-        return replace(
-            half,
-            saved_bytes=whole.saved_bytes,
-            saved_formula=whole.saved_formula,
-            block_bytes=block_bytes,
-        )
-    saved_bytes = min(whole.saved_bytes, half.saved_bytes + casts_bytes * a.layers)
-    formula = f"{half.saved_formula} + casts"
-    return replace(half, saved_bytes=saved_bytes, saved_formula=formula, block_bytes=block_bytes)
-
-
 def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     """The largest trainable tensor, of the model and of its blocks."""
     if workload.method is not Method.FULL:
@@ -422,7 +377,8 @@ def rank_sizes(
     return RankSizes(
         strategy=strategy,
         buffers=buffers,
-        activations=_run(model, workload, traced, sharded=sharded),
+        activations=micro_step(model, workload, traced, sharded=sharded),
+        evaluation=evaluation(model, workload, traced, sharded=sharded),
         ranks=ranks,
         cut=cuts[0],
         cuts=cuts,
@@ -449,6 +405,5 @@ def rank_sizes(
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
         workload=workload,
-        # transformers never builds a quantized model under `zero.Init` (modeling_utils.py).
-        zero_init=workload.zero_init and workload.method is not Method.QLORA,
+        zero_init=workload.resolved_zero_init,
     )

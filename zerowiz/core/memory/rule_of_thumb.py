@@ -2,7 +2,7 @@
 
 Weights and gradients in the model's precision, two Adam moments in the same precision, a flat
 4 GB of activations, no master weights, no buffers, no transients; a sharded part is divided by
-the number of GPUs. `docs/concepts/textbook.md` says where it differs from what DeepSpeed allocates.
+the number of GPUs. docs/concepts/rule-of-thumb.md says where DeepSpeed allocates something else.
 
 Symbols: N parameters, d ranks.
 """

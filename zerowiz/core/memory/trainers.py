@@ -1,9 +1,10 @@
-"""Add what trainers hold beside the model that trains: frozen copies, and what generation needs.
+"""Add what trainers hold beside training: frozen copies, what generation and evaluation need.
 
 Theory: the reference model is an engine of its own, without an optimizer. Below stage 3 it lies
 whole on every GPU, at stage 3 in shards (trl 1.16, models/utils.py, prepare_deepspeed). To generate
 with transformers, stage 3 gathers the whole model on every GPU
 (`ds3_gather_for_generation`), and keys and values of all sequences grow token by token.
+An evaluation runs between optimizer steps, and keeps nothing for backward.
 Symbols are those of `rank_sizes.py`. Held against tests/measured/2026-11-trl.jsonl.
 """
 
@@ -13,6 +14,7 @@ from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Reference, Trainer
+from zerowiz.words import N_
 
 # Of a micro-step: not there while completions are sampled.
 OF_A_MICRO_STEP = frozenset(
@@ -27,6 +29,17 @@ OF_A_MICRO_STEP = frozenset(
         AllocationKind.REFERENCE_GATHERED,
     }
 )
+# Of a micro-step, and there in a pass without gradients too: what stage 3 gathers in the order that
+# it knows from training, also of a reference, and what autocast makes of the weights.
+_OF_ANY_PASS = frozenset(
+    {
+        AllocationKind.HALF_WEIGHTS,
+        AllocationKind.GATHERED_PARAMETERS,
+        AllocationKind.REFERENCE_GATHERED,
+    }
+)
+# With the sequences that are evaluated at a time.
+GROWS_WITH_EVALUATION = frozenset({AllocationKind.EVALUATED_BLOCK, AllocationKind.EVALUATED_LOGITS})
 # transformers/generation/utils.py, _sample: the logits in fp32, those that may be sampled, and
 # their probabilities.
 _SAMPLED_COPIES = 3
@@ -89,7 +102,7 @@ def _gathered(model: Model, r: RankSizes) -> Moment:
     # What comes from the host is on the GPU as a shard until it is gathered (tr1-024).
     shards = ahead // r.ranks if r.strategy.offload is Offload.ALL else 0
     size_bytes = r.weight_bytes * (live + shards)
-    formula = "w x what is fetched early"
+    formula = N_("w x what is fetched early")
     return (Allocation(AllocationKind.REFERENCE_GATHERED, size_bytes, formula),)
 
 
@@ -147,18 +160,18 @@ def _generating(base: Moment, a: Architecture, r: RankSizes) -> tuple[Moment, ..
     growth_bytes = w * a.kv_size * sequences * step.sequence_tokens
     sampled_bytes = _SAMPLED_COPIES * FP32_BYTES * a.vocab_size * sequences
     passed_bytes = r.activations.pass_bytes * sequences * prompt_tokens // step.tokens
-    sampling = Allocation(AllocationKind.SAMPLING, sampled_bytes, "12 V per sequence")
+    sampling = Allocation(AllocationKind.SAMPLING, sampled_bytes, N_("12 V per sequence"))
     kept = (*base, *_whole_model(r))
     return (
         (
             *kept,
-            Allocation(AllocationKind.KV_CACHE, prompted_bytes, "2 w kv per layer and token"),
-            Allocation(AllocationKind.PROMPTS, passed_bytes, "w (3 i + 2 h) per token"),
+            Allocation(AllocationKind.KV_CACHE, prompted_bytes, N_("2 w kv per layer and token")),
+            Allocation(AllocationKind.PROMPTS, passed_bytes, N_("w (3 i + 2 h) per token")),
         ),
         (
             *kept,
-            Allocation(AllocationKind.KV_CACHE, cached_bytes, "2 w kv per layer and token"),
-            Allocation(AllocationKind.KV_GROWTH, growth_bytes, "w kv per token"),
+            Allocation(AllocationKind.KV_CACHE, cached_bytes, N_("2 w kv per layer and token")),
+            Allocation(AllocationKind.KV_GROWTH, growth_bytes, N_("w kv per token")),
             sampling,
         ),
     )
@@ -193,3 +206,47 @@ def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     here = r.workload.vllm_memory_fraction is None
     sampled = _generating(base, model.architecture, r) if here else ()
     return {**moments, Phase.GENERATE: (*sampled, _scoring(base, model, r))}
+
+
+def _between_steps(moment: Moment, r: RankSizes) -> Moment:
+    """What is held of a moment of forward when no micro-step is under way.
+
+    stage_1_and_2.py: stage 1 drops its bucket as it steps. Stage 3 keeps the one that it made.
+    """
+    gone = OF_A_MICRO_STEP - _OF_ANY_PASS
+    if not _is_sharded(r):
+        gone |= {AllocationKind.REDUCE_BUCKET}
+    return tuple(each for each in moment if each.kind not in gone)
+
+
+def with_evaluation(moments: Moments, r: RankSizes) -> Moments:
+    """The moments with those of an evaluation: as a block runs, and as head and loss do.
+
+    transformers, trainer.py, evaluation_loop and prediction_step: one forward pass of a batch at a
+    time, without gradients. loss/loss_utils.py, ForCausalLMLoss: logits, their upcast and the
+    log-softmax are there at the same time. What the parameters and the optimizer hold stays.
+    """
+    run = r.evaluation
+    if run is None:
+        return moments
+    forward = moments[Phase.FORWARD]
+    # A trace knows what head and loss keep, and nothing of a pass that keeps nothing.
+    logits_bytes = run.loss_pass_bytes or run.head_bytes + run.loss_forward_bytes
+    logits = Allocation(
+        AllocationKind.EVALUATED_LOGITS, logits_bytes, N_("(w + 8) V + w h per token evaluated")
+    )
+    block = Allocation(
+        AllocationKind.EVALUATED_BLOCK,
+        run.block_pass_bytes,
+        N_("w (3 i + 2 h) per token evaluated"),
+    )
+    layer = Allocation(
+        AllocationKind.DEQUANTIZED_LAYER, r.dequantized_bytes, N_("w of the largest")
+    )
+    return {
+        **moments,
+        Phase.EVALUATE: (
+            (*_between_steps(forward[-1], r), block, layer),
+            (*_between_steps(forward[0], r), logits),
+        ),
+    }

@@ -32,6 +32,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Momen
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Part
 from zerowiz.core.workload import FP32_BYTES
+from zerowiz.words import N_
 
 _NORM_BYTES = 8
 """stage_1_and_2.py, complete_grad_norm_calculation_for_cpu_offload: the norm in double."""
@@ -49,7 +50,7 @@ def _gradients(r: RankSizes, moved: int = 0) -> Allocation:
 def _later_gradients(r: RankSizes) -> Allocation:
     """What there is while backward runs through the block that it comes to last."""
     later = max(0, r.trainable - r.block - (0 if r.tied else r.embedding))
-    return Allocation(AllocationKind.GRADIENTS, r.weight_bytes * later, "w (N - first block)")
+    return Allocation(AllocationKind.GRADIENTS, r.weight_bytes * later, N_("w (N - first block)"))
 
 
 def _tied_gradients(r: RankSizes) -> Moment:
@@ -165,7 +166,7 @@ def _copies(r: RankSizes) -> Iterator[tuple[Reduction, Allocation]]:
     """What reductions copy of a bucket that has gradients of several ranks."""
     for reduction in r.cut.copies if r.buffers.contiguous_gradients or r.offloaded else ():
         size_bytes = r.weight_bytes * reduction.copied
-        yield reduction, Allocation(AllocationKind.FLATTENING_COPY, size_bytes, "w b, filled")
+        yield reduction, Allocation(AllocationKind.FLATTENING_COPY, size_bytes, N_("w b, filled"))
 
 
 def _blocks_at(r: RankSizes, reduction: Reduction) -> Moment:

@@ -35,6 +35,7 @@ from zerowiz.core.memory.ledger import (
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
+from zerowiz.words import N_
 
 # stage3.py, _constant_buffered_norm2.
 _NORM_BYTES, _NORM_ELEMENTS = 8, 250_000_000
@@ -185,14 +186,19 @@ def _slice(r: RankSizes, numel: int) -> Moment:
 
 def _running(r: RankSizes) -> Moment:
     # stage3.py, step: what is never released is gathered again when it is done.
-    small_bytes, formula = r.trained_bytes * _persistent(r), "4 x those below threshold"
+    small_bytes, formula = r.trained_bytes * _persistent(r), N_("4 x those below threshold")
     return (*_lasting(r), Allocation(AllocationKind.SMALL_ADAPTERS, small_bytes, formula))
 
 
 def _whole_bytes(r: RankSizes, gathered: Gathered) -> int:
     """Of the two, the part that grows and shrinks from block to block."""
     alone = gathered.alone // r.ranks if r.strategy.offload is Offload.ALL else 0
-    return r.weight_bytes * (gathered.parameters + gathered.copies + alone)
+    return _arrived_bytes(r, gathered) + r.weight_bytes * alone
+
+
+def _arrived_bytes(r: RankSizes, gathered: Gathered) -> int:
+    """The same where nothing waits alone any more."""
+    return r.weight_bytes * (gathered.parameters + gathered.copies)
 
 
 def _arrived(gathered: Gathered) -> Gathered:
@@ -204,7 +210,7 @@ def _arrived(gathered: Gathered) -> Gathered:
 def _of_blocks(r: RankSizes, blocks: int) -> Allocation:
     """The activations of as many blocks."""
     size_bytes = r.activations.saved_bytes * blocks // max(1, len(r.layout.blocks))
-    return Allocation(AllocationKind.ACTIVATIONS, size_bytes, "of some blocks")
+    return Allocation(AllocationKind.ACTIVATIONS, size_bytes, N_("of some blocks"))
 
 
 def _gathered_with_the_loss(r: RankSizes) -> Moment:
@@ -242,13 +248,17 @@ def _reduced(r: RankSizes) -> Iterator[tuple[int, int]]:
 def _midway(r: RankSizes, gathering: Gathering) -> tuple[Moment, ...]:
     """What is gathered and kept, at the largest of the moments at which a bucket is full."""
     saved_bytes = r.activations.saved_bytes
-    moments = []
+    moments: dict[Gathered, Moment] = {}
     for passed, block in _reduced(r):
-        to_come_bytes = int(saved_bytes * ((r.trainable - passed) / r.trainable))
-        to_come = Allocation(AllocationKind.ACTIVATIONS, to_come_bytes, "of the blocks to come")
-        gathered = _arrived(gathering.backward[block].running)
-        moments.append((*_gathered(r, gathered), to_come))
-    return (max(moments, key=moment_bytes),) if moments else ()
+        gathered = gathering.backward[block].running
+        # Ever less is to come: of the moments with as much gathered the first is the largest.
+        if gathered not in moments:
+            to_come_bytes = int(saved_bytes * ((r.trainable - passed) / r.trainable))
+            to_come = Allocation(
+                AllocationKind.ACTIVATIONS, to_come_bytes, N_("of the blocks to come")
+            )
+            moments[gathered] = (*_gathered(r, _arrived(gathered)), to_come)
+    return (max(moments.values(), key=moment_bytes),) if moments else ()
 
 
 def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
@@ -265,7 +275,7 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
         (
             *running,
             *_gathered(r, Gathered(parameters=_gatherable(r))),
-            Allocation(AllocationKind.ACTIVATIONS, last_block_bytes, "of the last block"),
+            Allocation(AllocationKind.ACTIVATIONS, last_block_bytes, N_("of the last block")),
             *one_block(r),
         ),
     )
@@ -289,10 +299,10 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     blocks = len(gathering.backward)
     block_bytes = r.activations.saved_bytes // blocks
     left, most = max(
-        ((blocks - done, _arrived(most.waiting)) for done, most in enumerate(gathering.backward)),
-        key=lambda each: _whole_bytes(r, each[1]) + each[0] * block_bytes,
+        ((blocks - done, most.waiting) for done, most in enumerate(gathering.backward)),
+        key=lambda each: _arrived_bytes(r, each[1]) + each[0] * block_bytes,
     )
-    waiting = (*_gathered(r, most), _of_blocks(r, left))
+    waiting = (*_gathered(r, _arrived(most)), _of_blocks(r, left))
     # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
     is_alone = r.block_largest > r.buffers.reduce_bucket_size
     copied = () if is_alone else (flush,)

@@ -10,6 +10,7 @@ from zerowiz.core.model.tensors import list_tensors
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmbt])", re.IGNORECASE)
 _UNITS: Mapping[str, float] = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -129,7 +130,7 @@ def model_from_size(name: str, params: int) -> Model:
     """
     if not _SMALLEST_PARAMS <= params <= _LARGEST_PARAMS:
         raise UsageError(
-            f"a size such as `{name}` must be between `1m` and `1t`",
-            "for another size, pass a folder with the model's config.json",
+            _("a size such as `{name}` must be between `1m` and `1t`", name=name),
+            _("for another size, pass a folder with the model's config.json"),
         )
     return replace(_model_of(name, params, _LLAMA), heaviest=_model_of(name, params, _GEMMA))

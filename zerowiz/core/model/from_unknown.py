@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from zerowiz.core.model.checkpoint_check import Stored
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.model.hf_config import MOST_LAYERS, model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 Config = Mapping[str, object]
 
@@ -39,7 +40,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 # transformers, modeling_{bert,gpt2,clip,opt,nemotron,apertus}.py: an MLP with one of these has two
 # matrices, where Llama's has three.
 _WITHOUT_GATE = frozenset({"gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2", "xielu"})
-_BY_SIZE = "or plan with a Llama of about the same size: `$model 7b`"
+_BY_SIZE = _("or plan with a Llama of about the same size: `$model 7b`")
 
 
 def is_unknown(config: Config) -> bool:
@@ -58,11 +59,11 @@ def _text(config: Config) -> Config:
 def _obstacle(text: Config, sizes: Config) -> str | None:
     """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
-        return "zerowiz does not estimate unknown encoder-decoders"
+        return _("zerowiz does not estimate unknown encoder-decoders")
     missing = [key for key in _NEEDED if key not in sizes]
     if "vocab_size" in missing and "image_size" in text:
-        return "zerowiz does not estimate unknown image models"
-    return f"`{missing[0]}` is missing" if missing else None
+        return _("zerowiz does not estimate unknown image models")
+    return _("`{missing}` is missing", missing=missing[0]) if missing else None
 
 
 def _read_sizes(text: Config) -> dict[str, object]:
@@ -83,7 +84,7 @@ def _experts(text: Config, sizes: Config) -> dict[str, object]:
     keys: dict[str, object] = {"model_type": "qwen3_moe", "moe_intermediate_size": wide}
     # transformers, models/deepseek_v3/modeling_deepseek_v3.py: the first layers are dense.
     if isinstance(dense, int):
-        keys["mlp_only_layers"] = list(range(dense))
+        keys["mlp_only_layers"] = list(range(min(dense, MOST_LAYERS)))
     if isinstance(shared, int) and isinstance(wide, int) and shared > 0:
         keys["shared_expert_intermediate_size"] = shared * wide
     if "shared_expert_intermediate_size" in {**sizes, **keys}:
@@ -131,9 +132,13 @@ def guess_model(name: str, config: Config) -> Model:
     obstacle = _obstacle(text, sizes)
     if obstacle is not None:
         raise UsageError(
-            f"config.json of `{name}`: `{config.get('model_type')}` is not supported yet, and"
-            f" {obstacle}",
-            f"supported: {', '.join(sorted(FAMILIES))}",
+            _(
+                "config.json of `{name}`: `{model_type}` is not supported yet, and {obstacle}",
+                name=name,
+                model_type=config.get("model_type"),
+                obstacle=obstacle,
+            ),
+            _("supported: {families}", families=listing(sorted(FAMILIES))),
             _BY_SIZE,
         )
     model = model_from_config(name, _as_llama(text, sizes))

@@ -10,6 +10,7 @@ from zerowiz.core.codec import decode
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import Count
+from zerowiz.words import _
 
 
 class KnownModel(Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class KnownModel(Struct, frozen=True, kw_only=True):
     config: Mapping[str, int | float | bool | str | None]
     """What its config.json says of its shape."""
     source: Mapping[str, str]
-    """Where the shape and the count are from; `[?]` where no address was found."""
+    """Where the shape and the count are from; `[?]` where nobody was found to publish the count."""
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ def decode_known_models(value: object) -> tuple[KnownModel, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_ModelTable, value, "model table").models
+    return decode(_ModelTable, value, _("model table")).models
 
 
 # Rule: the words of an id that say nothing of a model's shape.

@@ -8,17 +8,18 @@ from msgspec import Struct
 
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
+from zerowiz.words import N_, _, listing
 
 
 class ModelSource(StrEnum):
     """The source of the parameter count."""
 
-    CONFIG = "config"
-    SAFETENSORS = "safetensors"
+    CONFIG = N_("config")
+    SAFETENSORS = N_("safetensors")
     """The config, which the checkpoint in its folder confirms."""
-    SIZE = "size"
-    TRACE = "trace"
-    GUESS = "guess"
+    SIZE = N_("size")
+    TRACE = N_("trace")
+    GUESS = N_("guess")
     """The sizes in the config of an unknown family."""
 
 
@@ -163,7 +164,7 @@ class Model(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""
         if self.params < 1:
-            raise UsageError(f"model `{self.name}` has no parameters")
+            raise UsageError(_("model `{name}` has no parameters", name=self.name))
 
     @property
     def largest_param(self) -> int:
@@ -210,9 +211,13 @@ class Model(Struct, frozen=True, kw_only=True):
             targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
             named = ",".join(unmet) or ALL_LINEAR
             raise UsageError(
-                f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer",
-                f"its linear layers: {', '.join(targets) or 'none'}",
-                f"use `{ALL_LINEAR}` for all of them",
+                _(
+                    "`$lora_target_modules {named}`: `{name}` has no such linear layer",
+                    named=named,
+                    name=self.name,
+                ),
+                _("its linear layers: {targets}", targets=listing(targets) or _("none")),
+                _("use `{all_linear}` for all of them", all_linear=ALL_LINEAR),
             )
         return tensors
 

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.values import replace
+
 
 class CountedMemory(StrEnum):
     """Which memory of a rank is counted."""
@@ -22,6 +24,26 @@ class PredictedFigures(Struct, frozen=True, kw_only=True):
     step_seconds: float | None = None
     low_step_seconds: float | None = None
     high_step_seconds: float | None = None
+    accumulation_steps: int | None = None
+    """Micro-batches of a planned step; None in a record of an older version."""
+    one_micro_batch_seconds: float | None = None
+    """Of a step with a single micro-batch; the rest grows with their number."""
+
+    def of_micro_batches(self, count: int | None) -> "PredictedFigures":
+        """The prediction for a step of fewer micro-batches; as it is where none are missing."""
+        planned, one, whole = (
+            self.accumulation_steps,
+            self.one_micro_batch_seconds,
+            self.step_seconds,
+        )
+        if not count or planned is None or one is None or not whole or count >= planned:
+            return self
+        seconds = one + (whole - one) * (count - 1) / (planned - 1)
+        low, high = (
+            None if bound is None else bound * seconds / whole
+            for bound in (self.low_step_seconds, self.high_step_seconds)
+        )
+        return replace(self, step_seconds=seconds, low_step_seconds=low, high_step_seconds=high)
 
 
 class MeasuredFigures(Struct, frozen=True, kw_only=True):
@@ -33,6 +55,8 @@ class MeasuredFigures(Struct, frozen=True, kw_only=True):
     """Of the rank that held most."""
     step_seconds: float | None
     """Of the slowest rank, once steps take equally long; None after too few."""
+    micro_batches: int | None = None
+    """Of those steps; None where nobody counted them."""
 
 
 def error_of(predicted: float | None, measured: float | None) -> float | None:

@@ -57,6 +57,12 @@ def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
     return next((each for each in defaults if isinstance(each, str)), None)
 
 
+def resumed_checkpoint(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
+    """The checkpoint that the script's options name to go on from; None where they name none."""
+    given = read_said(facts, tuple(script_args)).get("resume_from_checkpoint")
+    return given.value if given is not None and isinstance(given.value, str) else None
+
+
 def plan_resume(
     facts: ScriptFacts,
     script_args: Sequence[str],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.network import Network, NetworkKind
-from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.machine.types import Accelerator, pick_gpus
 from zerowiz.core.remedies.remedy import Attempt
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
@@ -26,6 +26,10 @@ Kind = Callable[[PlanInput, Constraints], Iterator[Attempt]]
 _INFINIBAND = "infiniband:400Gb/s"
 _INFINIBAND_BYTES_PER_S = 50_000_000_000
 _LEAST_TOKENS = 256
+# Each smaller batch is an attempt: up to here every one, beyond it halves.
+_EACH_EVAL_BATCH = 1024
+# Below this part of the others' free memory, another job holds the rest, and not a display.
+_BUSY_FRACTION = 0.9
 
 
 def _step(job: PlanInput, constraints: Constraints, **settings: object) -> Attempt:
@@ -55,6 +59,25 @@ def state_network(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]
     yield Attempt(change={"interconnect": _INFINIBAND}, job=changed, constraints=constraints)
 
 
+def leave_busy_gpus(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    """The GPUs of one node without the fullest of them, as long as one has clearly less room."""
+    gpus = job.machine.gpus
+    free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None]
+    sliced = any(gpu.mig_slice is not None for gpu in gpus)
+    if job.machine.nodes > 1 or job.machine.lives_on_host or sliced or len(free) < len(gpus):
+        return
+    for least_bytes in sorted(set(free))[1:]:
+        chosen = [gpu for gpu in gpus if (gpu.free_bytes or 0) >= least_bytes]
+        if min(free) < _BUSY_FRACTION * least_bytes:
+            machine = pick_gpus(job.machine, chosen)
+            yield Attempt(
+                change={"gpus": ",".join(gpu.label for gpu in chosen)},
+                # What was seen with all of them says nothing of fewer.
+                job=replace(job, machine=machine, calibration=None, ran_out=()),
+                constraints=constraints,
+            )
+
+
 def use_bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """Weights in bf16 instead of fp32."""
     w = job.workload
@@ -74,12 +97,24 @@ def cut_loss(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     by_rule = job.accounting is Accounting.TEXTBOOK
     if w.loss is not Loss.PLAIN or w.trainer is not Trainer.SFT or by_rule:
         return
-    for loss in (Loss.LIGER, Loss.CHUNKED):
+    # Liger's kernels are Triton's, which has no driver for a CPU.
+    on_gpus = job.machine.accelerator is Accelerator.CUDA
+    for loss in (Loss.LIGER, Loss.CHUNKED) if on_gpus else (Loss.CHUNKED,):
         try:
             yield _step(job, constraints, loss=loss)
         except UsageError:
             # It is not counted for this model.
             continue
+
+
+def evaluate_fewer(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    """Fewer sequences evaluated at a time, a very large batch by halves; training is as it was."""
+    sequences = job.workload.eval_batch
+    while sequences > _EACH_EVAL_BATCH:
+        sequences //= 2
+        yield _step(job, constraints, eval_batch=sequences)
+    for fewer in range(sequences - 1, 0, -1):
+        yield _step(job, constraints, eval_batch=fewer)
 
 
 def recompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
@@ -166,8 +201,10 @@ def quantize(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
 # The same result, later.
 KEEPING: tuple[Kind, ...] = (
     state_network,
+    leave_busy_gpus,
     unpin_stage,
     use_sdpa,
+    evaluate_fewer,
     cut_loss,
     split_batch,
     recompute,

@@ -15,7 +15,8 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect_option import with_interconnect
 from zerowiz.core.machine.names.gpus import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.remedies.remedy import Attempt, Change, Lazy
+from zerowiz.core.remedies.remedy import Attempt, Lazy
+from zerowiz.core.settings import Change
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Precision

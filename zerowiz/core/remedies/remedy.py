@@ -9,11 +9,10 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.flags import flags
+from zerowiz.core.settings import Change
 from zerowiz.core.strategy import Offload
 from zerowiz.core.units import parse_host_memory
 from zerowiz.core.workload import Accounting
-
-Change = Mapping[str, int | str | bool]
 
 
 class Expense(StrEnum):
@@ -153,12 +152,18 @@ _SAME_FRACTION = 0.02
 """Times that differ by no more are the same."""
 
 
+def _keeps_the_step(remedy: Remedy) -> bool:
+    """Whether it changes the evaluation alone: whatever is faster changes what is trained."""
+    return remedy.change.keys() == {"eval_batch"}
+
+
 def _is_dominated(one: Remedy, by: Remedy) -> bool:
     """Whether another remedy gives as much at no more cost.
 
     Nobody knows here what machines cost, nor whether a link is there that would have to be.
     """
-    if by.change != one.change and {"machine", "interconnect"} & by.change.keys():
+    elsewhere = bool({"machine", "interconnect"} & by.change.keys())
+    if by.change != one.change and (elsewhere or _keeps_the_step(one)):
         return False
     if not by.costs <= one.costs or (one.is_sure and not by.is_sure):
         return False
@@ -194,10 +199,11 @@ _SLOW_TIMES = 5
 _LARGE_HOST_BYTES = 2 * 2**40
 
 
-def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, float]:
+def price_of(remedy: Remedy) -> tuple[bool, bool, tuple[int, ...], bool, float]:
     """What remedies are sorted by: what they cost besides time, the dearest first, then time.
 
-    A slow run, or a large host, stands behind other hardware; another model is always the last.
+    One that changes the evaluation alone is the first. A slow run, or a large host, stands behind
+    other hardware; another model is always the last.
     """
     costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
     is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
@@ -206,7 +212,9 @@ def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, float]:
     if is_slow or is_large:
         costs.add(_BY_PRICE.index(Expense.GPUS))
     dearest = tuple(sorted(costs, reverse=True))
-    return Expense.MODEL in remedy.costs, dearest, is_slow or is_large, remedy.time_fraction or 0.0
+    by_time = remedy.time_fraction or 0.0
+    later = not _keeps_the_step(remedy)
+    return later, Expense.MODEL in remedy.costs, dearest, is_slow or is_large, by_time
 
 
 def encode_remedy(remedy: Remedy) -> dict[str, object]:

@@ -30,6 +30,9 @@ class Field(NamedTuple):
 _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "per_device_train_batch_size": Field(Reads.INT, 8),
     "gradient_accumulation_steps": Field(Reads.INT, 1),
+    "per_device_eval_batch_size": Field(Reads.INT, 8),
+    "eval_strategy": Field(Reads.STR, "no"),
+    "do_eval": Field(Reads.TRUTH, default=False),
     "bf16": Field(Reads.TRUTH, default=False),
     "fp16": Field(Reads.TRUTH, default=False),
     "gradient_checkpointing": Field(Reads.TRUTH, default=False),
@@ -125,9 +128,10 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
 TRAINING_CLASSES = frozenset(name for name, row in ARGUMENT_CLASSES.items() if "deepspeed" in row)
 
 # Other names of a field in other releases, the one that takes precedence first: transformers 5.23,
-# training_args.py; trl 0.16, trainer/sft_config.py.
+# training_args.py, and 4.40 for `evaluation_strategy`; trl 0.16, trainer/sft_config.py.
 FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("activation_checkpointing",),
+    "eval_strategy": ("evaluation_strategy",),
     "max_length": ("max_seq_length",),
 }
 

@@ -19,6 +19,7 @@ from zerowiz.core.script.options import (
 )
 from zerowiz.core.script.said import read_said
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -94,11 +95,13 @@ class Bindings:
         holds = decider.value in binding.when if binding.when else bool(decider.value)
         change = decider.change
         if binding.flag is None:
-            change = f"edit {self.facts.path} line {binding.line}"
+            change = _("edit {path} line {line}", path=self.facts.path, line=binding.line)
         elif "{value}" in change and isinstance(decider.value, bool):
             change = change.replace("{value}", str(not decider.value))
         elif "{value}" in change:
-            change = f"choose another `{binding.flag}` after {self.facts.path}"
+            change = _(
+                "choose another `{flag}` after {path}", flag=binding.flag, path=self.facts.path
+            )
         return Setting(
             value=holds is not binding.unless,
             source=decider.source,
@@ -132,14 +135,19 @@ class Bindings:
         return None if option.dest in self.said else option
 
     def _from_code(self, binding: Binding) -> Setting[Scalar]:
-        where = f"in {self.facts.path} line {binding.line}"
-        source = f"`{binding.code}` {where}"
+        where = _("in {path} line {line}", path=self.facts.path, line=binding.line)
+        source = f"`{binding.code}` " + where
         if binding.default_of is not None:
-            source = f"the default of {binding.default_of}"
-        change = f"edit {self.facts.path} line {binding.line}"
+            source = _("the default of {default_of}", default_of=binding.default_of)
+        change = _("edit {path} line {line}", path=self.facts.path, line=binding.line)
         if binding.keyword is not None:
             quote = '"' if isinstance(binding.value, str) else ""
-            change = f"set `{binding.keyword}={quote}{{value}}{quote}` {where}"
+            change = _(
+                "set `{keyword}={quote}{{value}}{quote}` {where}",
+                keyword=binding.keyword,
+                quote=quote,
+                where=where,
+            )
         return Setting(
             value=binding.value,
             source=source,
@@ -155,11 +163,16 @@ class Bindings:
         value = given.value if given else None if self.defaults_hidden else binding.value
         if self.all_hidden or value is None:
             return None
-        source = f"the default of `{flag}` in {self.facts.path} line {binding.line}"
+        source = _(
+            "the default of `{flag}` in {path} line {line}",
+            flag=flag,
+            path=self.facts.path,
+            line=binding.line,
+        )
         if given:
-            source = f"`{given.words}` {given.where}"
+            source = f"`{given.words}` " + given.where
         elif binding.default_of is not None:
-            source = f"the default of {binding.default_of}"
+            source = _("the default of {default_of}", default_of=binding.default_of)
         return Setting(
             value=value,
             source=source,
@@ -171,19 +184,28 @@ class Bindings:
         """How to switch the option, or give it another value."""
         if given and given.in_file:
             wanted = json.dumps(not value) if isinstance(value, bool) else "{value}"
-            return f"set `{given.words}` to {wanted} {given.where}"
-        after = f"after {self.facts.path}"
+            return _(
+                "set `{words}` to {wanted} {where}",
+                words=given.words,
+                wanted=wanted,
+                where=given.where,
+            )
+        after = _("after {path}", path=self.facts.path)
         if option.reads is Reads.NONEMPTY and option.takes is Takes.VALUE:
             word = "''" if value else "1"
-            return f"put `{option.flag} {word}` {after}"
+            return _("put `{flag} {word}` {after}", flag=option.flag, word=word, after=after)
         if option.takes is Takes.WORDS:
-            return f"name others with `{option.flag}` {after}"
+            return _("name others with `{flag}` {after}", flag=option.flag, after=after)
         if option.takes not in SWITCHES:
-            return f"put `{option.flag} {{value}}` {after}"
+            return _("put `{flag} {{value}}` {after}", flag=option.flag, after=after)
         for other in self.facts.parser.of(option.dest):
             if SWITCHES.get(other.takes, value) != value:
-                return f"put `{other.flag}` {after}"
-        return f"remove `{given.words}` {after}" if given else f"edit {self.facts.path}"
+                return _("put `{flag}` {after}", flag=other.flag, after=after)
+        return (
+            _("remove `{words}` {after}", words=given.words, after=after)
+            if given
+            else _("edit {path}", path=self.facts.path)
+        )
 
 
 def cast(setting: Setting[S], value: T, spellings: Mapping[T, Scalar] | None = None) -> Setting[T]:

@@ -8,6 +8,7 @@ from zerowiz.core.script.options import Option
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 # The word before the colon; whether a name follows it; what it means; and who takes the config
 # where the script does not show it.
@@ -34,9 +35,11 @@ def split_config_via(text: str) -> tuple[str, str]:
     is_empty = not posixpath.basename(name).strip("-. ")
     if way not in _WAYS or bool(colon) is not named or (named and is_empty):
         raise UsageError(
-            f"`$config_via {text}` is not a way to pass a config",
-            "use `flag:NAME` (an option of the script), `env` (Accelerate's variables),"
-            " `file:PATH` (a file that it reads) or `none`",
+            _("`$config_via {text}` is not a way to pass a config", text=text),
+            _(
+                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables),"
+                " `file:PATH` (a file that it reads) or `none`"
+            ),
         )
     return way, name
 
@@ -76,8 +79,14 @@ def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
         return replace(facts, literal_config=name, config_line=None)
     if posixpath.basename(seen) != posixpath.basename(name):
         raise UsageError(
-            f"`$config_via file:{name}`: {facts.path} line {facts.config_line} names `{seen}`",
-            f"use `$config_via file:{seen}`",
+            _(
+                "`$config_via file:{name}`: {path} line {config_line} names `{seen}`",
+                name=name,
+                path=facts.path,
+                config_line=facts.config_line,
+                seen=seen,
+            ),
+            _("use `$config_via file:{seen}`", seen=seen),
         )
     return replace(facts, literal_config=name)
 
@@ -89,14 +98,19 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
     if parser.complete and parser.options:
         words = ("config", "deepspeed")
         takes = [each for each in parser.options if any(word in each.dest for word in words)]
-        names = ", ".join(f"`{each.flag}`" for each in takes)
+        names = listing(f"`{each.flag}`" for each in takes)
         raise UsageError(
-            f"`$config_via flag:{name}`: {facts.path} has no option `{flag}`",
-            *([f"its options: {names}"] if names else []),
+            _(
+                "`$config_via flag:{name}`: {path} has no option `{flag}`",
+                name=name,
+                path=facts.path,
+                flag=flag,
+            ),
+            *([_("its options: {names}", names=names)] if names else []),
             *(
                 []
                 if obstacle
-                else ["remove `$config_via`: zerowiz can see how the script gets its config"]
+                else [_("remove `$config_via`: zerowiz can see how the script gets its config")]
             ),
         )
     option = Option(flags=(flag,), dest=flag.lstrip("-"))

@@ -21,6 +21,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.words import _
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -161,11 +162,32 @@ def _is_named(run: _Run, flag: str) -> bool:
     if isinstance(given.value, str) and run.names(given.value):
         return True
     path, named = run.facts.path, isinstance(given.value, str)
-    place = f" {given.where}" if given.in_file else ""
+    place = " " + given.where if given.in_file else ""
     raise UsageError(
-        f"{path} would get two configs: `{given.words}` {given.where}, and `{run.config_path}`",
-        *([f"`$config {given.value}` before {path} uses your own file unchanged"] if named else []),
-        f"remove `{given.words}`{place} to use `{run.config_path}`",
+        _(
+            "{path} would get two configs: `{words}` {where}, and `{config_path}`",
+            path=path,
+            words=given.words,
+            where=given.where,
+            config_path=run.config_path,
+        ),
+        *(
+            [
+                _(
+                    "`$config {given}` before {path} uses your own file unchanged",
+                    given=given.value,
+                    path=path,
+                )
+            ]
+            if named
+            else []
+        ),
+        _(
+            "remove `{words}`{place} to use `{config_path}`",
+            words=given.words,
+            place=place,
+            config_path=run.config_path,
+        ),
     )
 
 
@@ -186,23 +208,41 @@ def _by_literal(run: _Run) -> Delivery:
     line = run.facts.config_line
     if line is None:
         raise UsageError(
-            f"`$config_via file:{literal}` and `$config {run.config_path}` name two configs",
-            f"use `$config_via file:{run.config_path}` if {run.facts.path} reads that file",
-            f"or remove `$config {run.config_path}`",
+            _(
+                "`$config_via file:{literal}` and `$config {config_path}` name two configs",
+                literal=literal,
+                config_path=run.config_path,
+            ),
+            _(
+                "use `$config_via file:{config_path}` if {path} reads that file",
+                config_path=run.config_path,
+                path=run.facts.path,
+            ),
+            _("or remove `$config {config_path}`", config_path=run.config_path),
         )
-    where = f"{run.facts.path} line {line}"
+    where = _("{path} line {line}", path=run.facts.path, line=line)
     if run.is_own:
         raise UsageError(
-            f"{where} names `{literal}`, but `$config` is `{run.config_path}`",
-            f"write `{run.config_path}` in {where}",
-            f"or use `$config {literal}`",
+            _(
+                "{where} names `{literal}`, but `$config` is `{config_path}`",
+                where=where,
+                literal=literal,
+                config_path=run.config_path,
+            ),
+            _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
+            _("or use `$config {literal}`", literal=literal),
         )
     raise ZerowizError(
-        f"{where} names `{literal}`, but zerowiz writes `{run.config_path}`",
-        f"write `{run.config_path}` in {where}",
-        f"or write the plan to that file: `$config_via file:{literal}`",
+        _(
+            "{where} names `{literal}`, but zerowiz writes `{config_path}`",
+            where=where,
+            literal=literal,
+            config_path=run.config_path,
+        ),
+        _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
+        _("or write the plan to that file: `$config_via file:{literal}`", literal=literal),
         *_stage_hints(literal),
-        f"or use the script's own file unchanged: `$config {literal}`",
+        _("or use the script's own file unchanged: `$config {literal}`", literal=literal),
     )
 
 
@@ -211,7 +251,13 @@ def _stage_hints(literal: str) -> tuple[str, ...]:
     for strategy in STRATEGIES:
         if strategy.config_name == posixpath.normpath(literal):
             offload = f" $offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
-            return (f"or choose the strategy of that file: `$stage {strategy.stage}{offload}`",)
+            return (
+                _(
+                    "or choose the strategy of that file: `$stage {stage}{offload}`",
+                    stage=strategy.stage,
+                    offload=offload,
+                ),
+            )
     return ()
 
 
@@ -220,19 +266,23 @@ def _refuse(run: _Run) -> NoReturn:
     reason, *hints = OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
     words = {"path": facts.path, "line": str(facts.config_line), "config": run.config_path}
     raise PreflightError(
-        f"zerowiz cannot pass a config to {facts.path}: {reason.format(**words)}",
+        _(
+            "zerowiz cannot pass a config to {path}: {reason}",
+            path=facts.path,
+            reason=reason.format(**words),
+        ),
         *(hint.format(**words) for hint in hints),
         _SAY_HOW,
         *((_SAY_WHO,) if facts.integration is None else ()),
     )
 
 
-_SAY_HOW = (
+_SAY_HOW = _(
     "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or"
     " `$config_via file:PATH`; with `$config_via none` it keeps its own"
 )
 
-_SAY_WHO = "and add `$integration hf` if a Trainer reads it that zerowiz cannot see"
+_SAY_WHO = _("and add `$integration hf` if a Trainer reads it that zerowiz cannot see")
 
 
 def _by_nothing(run: _Run) -> Delivery:
@@ -255,51 +305,54 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are the run's.
 OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.NO_ENGINE: (
-        "it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`",
-        (
+        _("it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`"),
+        _(
             "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass `args=args`"
             " to `deepspeed.initialize`"
         ),
-        'HF Trainer: `TrainingArguments(..., deepspeed="{config}")`',
+        _('HF Trainer: `TrainingArguments(..., deepspeed="{config}")`'),
     ),
     Obstacle.ENGINE_UNSEEN: (
-        (
+        _(
             "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz cannot see"
             " a `deepspeed.initialize(args=...)` that gets them, in the script or in a module"
             " next to it"
         ),
-        "use `$config_via flag:deepspeed_config` if an engine does get them",
-        "use `$config_via none` if the script builds its config itself",
+        _("use `$config_via flag:deepspeed_config` if an engine does get them"),
+        _("use `$config_via none` if the script builds its config itself"),
     ),
     Obstacle.NO_CONFIG: (
-        "`deepspeed.initialize` in line {line} gets no config that zerowiz can see",
-        "call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}",
+        _("`deepspeed.initialize` in line {line} gets no config that zerowiz can see"),
+        _("call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}"),
     ),
     # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
     Obstacle.TWO_CONFIGS: (
-        "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as `config=`",
-        "remove `config=` in {path} line {line}: `args=` already has it",
+        _(
+            "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as"
+            " `config=`"
+        ),
+        _("remove `config=` in {path} line {line}: `args=` already has it"),
     ),
     Obstacle.BUILT: (
-        "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
-        (
+        _("`deepspeed.initialize` in line {line} takes a config that the script builds itself"),
+        _(
             "remove `config=` in {path} line {line} and pass `args=args` there, from a parser"
             " with `deepspeed.add_config_arguments(parser)`"
         ),
     ),
     Obstacle.BUILT_HF: (
-        "`deepspeed=` in line {line} is a value that the script computes",
-        "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
-        'or write `deepspeed="{config}"` there',
+        _("`deepspeed=` in line {line} is a value that the script computes"),
+        _("remove `deepspeed=` in {path} line {line}: zerowiz then passes its file"),
+        _('or write `deepspeed="{config}"` there'),
     ),
     Obstacle.BUILT_ACCELERATE: (
-        "the DeepSpeed plugin in line {line} is built by the script",
-        "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file",
+        _("the DeepSpeed plugin in line {line} is built by the script"),
+        _("remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file"),
     ),
     Obstacle.HIDDEN_HF: (
-        "zerowiz cannot see where its TrainingArguments come from (line {line})",
-        'write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself',
-        (
+        _("zerowiz cannot see where its TrainingArguments come from (line {line})"),
+        _('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
+        _(
             "or use `$config_via env` if it is called without `deepspeed=`, `$config_via"
             " flag:deepspeed` if a parser fills it"
         ),

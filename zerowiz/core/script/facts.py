@@ -154,6 +154,14 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
     """`vllm_enable_sleep_mode`."""
     models_beside: tuple[Binding, ...] = ()
     """The models that judge completions."""
+    eval_batch: Binding = UNSEEN
+    """`per_device_eval_batch_size`."""
+    eval_strategy: Binding = UNSEEN
+    do_eval: Binding = UNSEEN
+    evaluations: tuple[tuple[Binding, ...], ...] = ()
+    """Of each call of the trainer's `evaluate`, what has to hold for the script to come there."""
+    metrics: Binding | None = None
+    """The `compute_metrics` that it is handed; None for none."""
 
 
 class ScriptFacts(Struct, frozen=True, kw_only=True):
@@ -166,6 +174,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     integration: Integration | None
     """The library that passes the config to DeepSpeed; None where it is not known."""
     parser: ScriptParser = field(default_factory=ScriptParser)
+    reads_no_words: bool = False
+    """Whether it is seen that nothing in it reads the command line."""
     own_flag: str | None = None
     literal_config: str | None = None
     config_line: int | None = None

@@ -6,7 +6,7 @@ from zerowiz.core.script.options import Scalar
 from zerowiz.core.workload import Attention, Loss, Optimizer, Precision
 
 # transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger counts.
-OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+TRAINER_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     "adamw_torch": Optimizer.ADAMW,
     "adamw_torch_fused": Optimizer.ADAMW,
     "adamw_torch_xla": Optimizer.ADAMW,
@@ -26,6 +26,9 @@ OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     "lion": Optimizer.LION,
     "paged_lion_32bit": Optimizer.LION,
     "sgd": Optimizer.SGD,
+}
+OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+    **TRAINER_OPTIMIZERS,
     # The classes that a script builds in its own loop.
     "Adam": Optimizer.ADAMW,
     "AdamW": Optimizer.ADAMW,

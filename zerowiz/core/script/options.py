@@ -9,6 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 Scalar: TypeAlias = int | float | str | bool | None
 
@@ -164,13 +165,16 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         if joined is not None:
             name = joined.partition("=")[2]
             raise UsageError(
-                f"`{joined}` after the script: TrlParser does not read a file that is passed"
-                " like this",
-                f"write two words: `{flag} {name}`",
+                _(
+                    "`{joined}` after the script: TrlParser does not read a file that is "
+                    "passed like this",
+                    joined=joined,
+                ),
+                _("write two words: `{flag} {name}`", flag=flag, name=name),
             )
         after = script_args[script_args.index(flag) + 1 :] if flag in script_args else None
         if after == ():
-            raise UsageError(f"`{flag}` after the script has no file name")
+            raise UsageError(_("`{flag}` after the script has no file name", flag=flag))
         return after[0] if after else None
 
 
@@ -181,7 +185,7 @@ class Given(Struct, frozen=True, kw_only=True):
     """The words, one by one; a key in a settings file."""
     value: Scalar
     """None where it is not known."""
-    where: str = "after the script"
+    where: str = _("after the script")
     """Where they stand, for messages."""
     in_file: bool = False
     """Whether a key of a settings file gives it."""

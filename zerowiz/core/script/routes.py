@@ -114,6 +114,11 @@ def _vllm_fraction(run: Bindings, value: object) -> Words | None:
     return None if more is None else words + more
 
 
+def _eval_batch(run: Bindings, value: object) -> Words | None:
+    """By the option of the Trainer; no evaluation is no batch of none."""
+    return run.words_for(run.facts.trainer.eval_batch, value) if value else None
+
+
 def _in_trainer(field: str) -> Route:
     """By the option that decides a setting of the trainer."""
 
@@ -142,5 +147,6 @@ _ROUTES: Mapping[str, Route] = {
     "completion_tokens": _in_trainer("completion_tokens"),
     "vllm_memory_fraction": _vllm_fraction,
     "vllm_sleeps": _in_trainer("vllm_sleep"),
+    "eval_batch": _eval_batch,
     "method": _method,
 }

@@ -6,6 +6,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.options import Given, read_words
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.values import replace
+from zerowiz.words import _
 
 
 def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, Given]:
@@ -20,7 +21,7 @@ def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, 
     if file is not None and file.is_whole:
         return {**values, **words}
     beside = {
-        dest: replace(given, where=f"in {facts.args_file}")
+        dest: replace(given, where=_("in {args_file}", args_file=facts.args_file))
         for dest, given in read_words(facts.parser, facts.args_file_words).items()
     }
     # trl 1.16, scripts/utils.py, parse_args_and_config: the file's values become defaults, and

@@ -21,6 +21,7 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import Binding, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
+from zerowiz.core.script.options import Scalar
 from zerowiz.core.script.routes import words_for
 from zerowiz.core.script.trainers import NotCounted, settle_trainer
 from zerowiz.core.values import replace
@@ -35,6 +36,7 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.words import _
 
 
 def _no_words(_name: str, _value: object) -> Words | None:
@@ -68,6 +70,10 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """Completions of all ranks that are generated at a time."""
     vllm_memory_fraction: Setting[float] | None = None
     vllm_sleeps: Setting[bool] | None = None
+    eval_batch: Setting[int] | None = None
+    """None where the run does not evaluate as well."""
+    metrics: str | None = None
+    """What computes metrics of all logits of an evaluation."""
     vllm_server: str | None = None
     """What says that vLLM generates on GPUs of its own."""
     not_counted: tuple[NotCounted, ...] = ()
@@ -144,6 +150,8 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         whole_generation=of_trainer.whole_generation,
         vllm_memory_fraction=of_trainer.vllm_memory_fraction,
         vllm_sleeps=of_trainer.vllm_sleeps,
+        eval_batch=of_trainer.eval_batch,
+        metrics=_metrics(facts) if of_trainer.eval_batch else None,
         vllm_server=of_trainer.on_server,
         not_counted=of_trainer.not_counted,
         method=method,
@@ -175,6 +183,15 @@ def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
     by_option = steps.flag is not None and settings.is_open("accumulation_steps", 1)
     is_open = micro_batch.from_config or settings.is_open("micro_batch", 1)
     return is_open and (by_config or by_option)
+
+
+def _metrics(facts: ScriptFacts) -> str | None:
+    """Where the trainer is handed what computes metrics."""
+    metrics = facts.trainer.metrics
+    if metrics is None:
+        return None
+    where = _("{path} line {line}", path=facts.path, line=metrics.line)
+    return where + f": `{metrics.code}`"
 
 
 def _checkpointing(run: Bindings) -> Setting[bool] | None:
@@ -232,7 +249,10 @@ def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelera
     use_cpu = settings.use_cpu
     if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
         raise PreflightError(
-            f"on the CPU accelerator {facts.path} would not find its other ranks without `use_cpu`",
+            _(
+                "{path} cannot train on CPU ranks: it does not set `use_cpu`",
+                path=facts.path,
+            ),
             use_cpu.change_to(value=True),
         )
 
@@ -246,18 +266,28 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
     is_whole = facts.integration is not None and not facts.builds_elsewhere
     if method is not Method.FULL and is_whole and not facts.trains_adapters:
         raise UsageError(
-            f"`$method {method}` conflicts with {facts.path}, which does not import peft",
-            f"remove `$method {method}`: the script trains every parameter",
+            _(
+                "`$method {method}` conflicts with {path}, which does not import peft",
+                method=method,
+                path=facts.path,
+            ),
+            _("remove `$method {method}`: the script trains every parameter", method=method),
         )
 
 
 def _precision(run: Bindings) -> Setting[Precision] | None:
     """The precision, by `bf16` and `fp16`, or by Accelerate's `mixed_precision`."""
     bf16, fp16 = (as_truth(run.setting(b)) for b in (run.facts.bf16, run.facts.fp16))
-    change = _precision_change(run.facts)
+    change, spellings = _precision_change(run.facts)
     for switch, precision in ((bf16, Precision.BF16), (fp16, Precision.FP16)):
         if switch is not None and switch.value:
-            return Setting(value=precision, source=switch.source, change=change, state=switch.state)
+            return Setting(
+                value=precision,
+                source=switch.source,
+                change=change,
+                state=switch.state,
+                spellings=spellings,
+            )
     if bf16 is None or fp16 is None:
         return as_named(run.setting(run.facts.mixed_precision), MIXED_PRECISIONS)
     chosen = fp16 if bf16.state is State.OPEN else bf16
@@ -266,12 +296,27 @@ def _precision(run: Bindings) -> Setting[Precision] | None:
         source=chosen.source,
         change=change,
         state=chosen.state,
+        spellings=spellings,
     )
 
 
-def _precision_change(facts: ScriptFacts) -> str:
-    flags = [f"`{b.flag}`" for b in (facts.bf16, facts.fp16) if b.flag is not None]
+def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]:
+    """How to give the script another precision, and what each one is there."""
+    flags = {
+        precision: f"`{binding.flag}`"
+        for precision, binding in ((Precision.BF16, facts.bf16), (Precision.FP16, facts.fp16))
+        if binding.flag is not None
+    }
     if flags:
-        return f"put {' or '.join(flags)} after {facts.path}, or neither for fp32"
-    line = facts.bf16.line or facts.fp16.line
-    return f"set `bf16=True` or `fp16=True` in {facts.path} line {line}, or neither for fp32"
+        change = _("put {value} after {path}", value="{value}", path=facts.path)
+        words = flags
+    else:
+        change = _(
+            "set {value} in {path} line {line}",
+            value="{value}",
+            path=facts.path,
+            line=facts.bf16.line or facts.fp16.line,
+        )
+        words = {Precision.BF16: "`bf16=True`", Precision.FP16: "`fp16=True`"}
+    neither = _("neither {names}", names=_(" nor ").join(words.values()))
+    return change, {**words, Precision.FP32: neither}

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
 from zerowiz.core.script.options import Given, Option, Reads, Scalar, ScriptParser, read_word
+from zerowiz.words import _
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -55,11 +56,17 @@ def _given(option: Option, key: str, file: SettingsFile) -> Given:
     fault = None
     if value is None and written is not None and expected is not None:
         shown = json.dumps(written, default=str, ensure_ascii=False)
-        fault = f"`{key}` in {file.path} is {shown}, and not {expected}"
+        fault = _(
+            "`{key}` in {path} is {shown}, and not {expected}",
+            key=key,
+            path=file.path,
+            shown=shown,
+            expected=expected,
+        )
     return Given(
         written=(key,),
         value=value,
-        where=f"in {file.path}",
+        where=_("in {path}", path=file.path),
         fault=fault,
         is_null=written is None,
         in_file=True,
@@ -103,10 +110,10 @@ _READERS: Mapping[Reads, Callable[[object], Scalar]] = {
 }
 # What a value has to be; fields of text have values of other types too, such as dicts.
 _EXPECTED: Mapping[Reads, str] = {
-    Reads.INT: "a whole number",
-    Reads.FLOAT: "a number",
-    Reads.TRUTH: "true or false",
-    Reads.WORDS: "a list of names",
+    Reads.INT: _("a whole number"),
+    Reads.FLOAT: _("a number"),
+    Reads.TRUTH: _("true or false"),
+    Reads.WORDS: _("a list of names"),
 }
 
 

@@ -1,6 +1,7 @@
 """The trainers that scripts build: what each trains for, and what of it is counted."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 
@@ -15,9 +16,11 @@ from zerowiz.core.script.bindings import (
     as_truth,
     cast,
 )
+from zerowiz.core.script.facts import Binding
 from zerowiz.core.script.names import SERVER
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.words import _, listing
 
 
 class TrainerRow(Struct, frozen=True, kw_only=True):
@@ -39,8 +42,8 @@ def _preference(uncounted: str = "", *, refers: bool = False) -> TrainerRow:
     return TrainerRow(trainer=Trainer.DPO, refers=refers, uncounted=uncounted)
 
 
-_OWN_LOSS = "logits of its own loss"
-_TWO_MODELS = "a teacher model and what it generates"
+_OWN_LOSS = _("logits of its own loss")
+_TWO_MODELS = _("a teacher model and what it generates")
 
 # By the names of the classes: transformers 5.23, sentence-transformers 5, trl 0.12 to 1.16.
 TRAINERS: Mapping[str, TrainerRow] = {
@@ -49,24 +52,24 @@ TRAINERS: Mapping[str, TrainerRow] = {
     "SFTTrainer": _sft(),
     "IterativeSFTTrainer": _sft(),
     "CrossEncoderTrainer": _sft(),
-    "SentenceTransformerTrainer": _sft("a forward pass for each text of a row"),
-    "SparseEncoderTrainer": _sft("a forward pass for each text of a row"),
+    "SentenceTransformerTrainer": _sft(_("a forward pass for each text of a row")),
+    "SparseEncoderTrainer": _sft(_("a forward pass for each text of a row")),
     "DPOTrainer": _preference(refers=True),
     # Their loss joins chosen and rejected too; it has no reference.
     "CPOTrainer": _preference(_OWN_LOSS),
     "ORPOTrainer": _preference(_OWN_LOSS),
-    "TPOTrainer": _preference("a third sequence of each pair"),
+    "TPOTrainer": _preference(_("a third sequence of each pair")),
     "RewardTrainer": TrainerRow(trainer=Trainer.REWARD),
-    "PRMTrainer": _sft("a head that judges each step"),
+    "PRMTrainer": _sft(_("a head that judges each step")),
     "KTOTrainer": TrainerRow(trainer=Trainer.KTO),
     "BCOTrainer": TrainerRow(trainer=Trainer.KTO, uncounted=_OWN_LOSS),
     "GRPOTrainer": TrainerRow(trainer=Trainer.GRPO),
     "RLOOTrainer": TrainerRow(trainer=Trainer.RLOO),
     "PPOTrainer": TrainerRow(trainer=Trainer.PPO),
     "PPOv2Trainer": TrainerRow(trainer=Trainer.PPO),
-    "OnlineDPOTrainer": _preference("a reward model and what it generates", refers=True),
-    "NashMDTrainer": _preference("a reward model and what it generates", refers=True),
-    "XPOTrainer": _preference("a reward model and what it generates", refers=True),
+    "OnlineDPOTrainer": _preference(_("a reward model and what it generates"), refers=True),
+    "NashMDTrainer": _preference(_("a reward model and what it generates"), refers=True),
+    "XPOTrainer": _preference(_("a reward model and what it generates"), refers=True),
     "GKDTrainer": _sft(_TWO_MODELS),
     "GOLDTrainer": _sft(_TWO_MODELS),
     "MiniLLMTrainer": _sft(_TWO_MODELS),
@@ -97,6 +100,8 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     whole_generation: Setting[int] | None = None
     vllm_memory_fraction: Setting[float] | None = None
     vllm_sleeps: Setting[bool] | None = None
+    eval_batch: Setting[int] | None = None
+    """None where the run does not evaluate as well."""
     unseen: frozenset[str] = frozenset()
     not_counted: tuple[NotCounted, ...] = ()
     on_server: str | None = None
@@ -114,7 +119,8 @@ def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSett
     trainer, rows = _trainer(run)
     kind = trainer.value if trainer is not None else Trainer.SFT
     not_counted = [*_uses_not_counted(run), *_models_beside(run, kind)]
-    found = TrainerSettings(trainer=trainer)
+    evaluated = None if kind.generates else _eval_batch(run)
+    found = TrainerSettings(trainer=trainer, eval_batch=evaluated)
     if kind.compares and all(row.refers for row in rows):
         reference = _reference(run, kind, method)
         unseen = {"reference"} if reference is None else set()
@@ -153,14 +159,38 @@ def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
     own = any(use.changed for use in uses) and kinds == {Trainer.SFT}
     if hidden or own:
         return None, rows
-    where = f"{run.facts.path} line {uses[0].line}"
+    where = _("{path} line {line}", path=run.facts.path, line=uses[0].line)
     setting = Setting(
         value=rows[0].trainer,
-        source=f"`{uses[0].code}` in {where}",
-        change=f"edit {where}",
+        source=_("`{code}` in {where}", code=uses[0].code, where=where),
+        change=_("edit {where}", where=where),
         state=State.FIXED,
     )
     return setting, rows
+
+
+def _eval_batch(run: Bindings) -> Setting[int] | None:
+    """The sequences that a GPU evaluates at a time; None where it does not evaluate.
+
+    transformers 5.23, trainer.py: `eval_strategy` evaluates between steps; `do_eval` alone does
+    not, but scripts that know it evaluate when they have trained.
+    """
+    seen = run.facts.trainer
+    strategy, asked = run.setting(seen.eval_strategy), as_truth(run.setting(seen.do_eval))
+    by_strategy = strategy is not None and strategy.value not in {_NEVER, False}
+    by_word = asked is not None and asked.value
+    evaluates = by_strategy or by_word or any(map(partial(_may_come, run), seen.evaluations))
+    return as_count(run.setting(seen.eval_batch)) if evaluates else None
+
+
+# transformers 5.23, trainer_utils.py, IntervalStrategy.
+_NEVER = "no"
+
+
+def _may_come(run: Bindings, conditions: tuple[Binding, ...]) -> bool:
+    """Whether no condition is known not to hold."""
+    found = map(run.condition, conditions)
+    return all(each is None or each.value for each in found)
 
 
 def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
@@ -168,34 +198,52 @@ def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
     uses, path = run.facts.trainer.uses, run.facts.path
     for use in uses:
         row = TRAINERS.get(use.name)
-        where = f"{path} line {use.line}: `{use.code}`"
+        where = _("{path} line {line}: `{code}`", path=path, line=use.line, code=use.code)
         if row is None:
             yield NotCounted(
                 what=Uncounted.TRAINER,
-                text=f"{where} is a trainer that zerowiz does not know; it is counted as sft"
-                " (`$trainer` sets another)",
+                text=_(
+                    "{where} is a trainer that zerowiz does not know; it is counted as sft "
+                    "(`$trainer` sets another)",
+                    where=where,
+                ),
                 settled_by_name=True,
             )
         elif row.uncounted:
             yield NotCounted(
                 what=Uncounted.TRAINER,
-                text=f"{where} is counted as {row.trainer}; {row.uncounted}: not counted",
+                text=_(
+                    "{where} is counted as {trainer}; {uncounted}: not counted",
+                    where=where,
+                    trainer=row.trainer,
+                    uncounted=row.uncounted,
+                ),
             )
         if use.changed is not None:
             kind = Trainer.SFT if row is None else row.trainer
             yield NotCounted(
                 what=Uncounted.OWN_LOSS,
-                text=f"{path} line {use.changed_line}: `{use.changed}` computes its own loss,"
-                f" which is counted as that of {kind} (`$trainer` sets another)",
+                text=_(
+                    "{path} line {changed_line}: `{changed}` computes its own loss, which "
+                    "is counted as that of {kind} (`$trainer` sets another)",
+                    path=path,
+                    changed_line=use.changed_line,
+                    changed=use.changed,
+                    kind=kind,
+                ),
                 settled_by_name=True,
             )
     kinds = {row.trainer for use in uses if (row := TRAINERS.get(use.name)) is not None}
     if len(kinds) > 1:
-        built = ", ".join(f"`{use.code}` in line {use.line}" for use in uses)
+        built = listing(_("`{code}` in line {line}", code=use.code, line=use.line) for use in uses)
         yield NotCounted(
             what=Uncounted.TRAINER,
-            text=f"{path} builds several trainers: {built}; it is counted as sft (`$trainer` sets"
-            " the one that trains)",
+            text=_(
+                "{path} builds several trainers: {built}; it is counted as sft (`$trainer` "
+                "sets the one that trains)",
+                path=path,
+                built=built,
+            ),
             settled_by_name=True,
         )
 
@@ -207,8 +255,13 @@ def _models_beside(run: Bindings, kind: Trainer) -> Iterator[NotCounted]:
         if run.may_hold(model):
             yield NotCounted(
                 what=Uncounted.JUDGE,
-                text=f"{run.facts.path} line {model.line}: `{model.code}` puts another model on"
-                " every GPU, which is not counted",
+                text=_(
+                    "{path} line {line}: `{code}` puts another model on every GPU, which "
+                    "is not counted",
+                    path=run.facts.path,
+                    line=model.line,
+                    code=model.code,
+                ),
             )
 
 
@@ -252,7 +305,11 @@ def _whole(prompt: Setting[int] | None, completion: Setting[int] | None) -> Sett
     decided = prompt if completion.state is State.OPEN else completion
     return Setting(
         value=prompt.value + completion.value,
-        source=f"{prompt.source}, with {completion.source},",
+        source=_(
+            "{source}, with {completion_source},",
+            source=prompt.source,
+            completion_source=completion.source,
+        ),
         change=decided.change,
         state=decided.state,
     )
@@ -266,8 +323,17 @@ def _vllm(
     used = as_truth(run.setting(seen.use_vllm))
     mode = as_text(run.setting(seen.vllm_mode))
     if used is None and seen.use_vllm.code is not None:
-        text = f"{run.facts.path} line {seen.use_vllm.line}: `{seen.use_vllm.code}` may use vLLM"
-        return None, None, (NotCounted(what=Uncounted.ENGINE, text=f"{text}: not counted"),)
+        text = _(
+            "{path} line {line}: `{code}` may use vLLM",
+            path=run.facts.path,
+            line=seen.use_vllm.line,
+            code=seen.use_vllm.code,
+        )
+        return (
+            None,
+            None,
+            (NotCounted(what=Uncounted.ENGINE, text=_("{text}: not counted", text=text)),),
+        )
     if used is None or not used.value:
         return None, None, ()
     if mode is not None and mode.value == SERVER:
@@ -288,8 +354,11 @@ def cut_group(group: Setting[int] | None, workload: Workload, ranks: int) -> str
     at_once = workload.resolved_generation_batch * ranks
     if group is None or workload.trainer not in _BETA_TRAINERS or at_once % group.value == 0:
         return None
-    return (
-        f"{at_once} completions are generated at once by all GPUs, but {group.source} needs"
-        f" groups of {group.value}: TRL will refuse to start; change `$micro_batch` or"
-        " `$accumulation_steps`"
+    return _(
+        "{at_once} completions are generated at once by all GPUs, but {source} needs "
+        "groups of {group}: TRL will refuse to start; change `$micro_batch` or "
+        "`$accumulation_steps`",
+        at_once=at_once,
+        source=group.source,
+        group=group.value,
     )

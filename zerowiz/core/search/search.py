@@ -1,6 +1,7 @@
 """Choose a strategy, and with it every setting that nobody decided."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -24,11 +25,12 @@ from zerowiz.core.search.candidate import (
     take_smallest,
     without_needlessly_tight,
 )
-from zerowiz.core.search.cover import Covered, Evaluator, cover, lean_out
+from zerowiz.core.search.cover import Covered, Evaluator, cover, cover_walks, is_settled, lean_out
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import Count, replace
+from zerowiz.core.workload import Workload
 
 _CLEARLY_FRACTION = 0.1
 """By how much another strategy must be faster before a plan says so."""
@@ -44,6 +46,8 @@ class Search(Struct, frozen=True, kw_only=True):
     """None where nothing fits."""
     candidates: tuple[Candidate, ...]
     """Those that surely run, as far as they were evaluated, the fastest first."""
+    evaluated: tuple[Candidate, ...]
+    """Every one that was evaluated, whether it runs or not."""
     count: Count
     """How many candidates were covered."""
     clearly_faster: Candidate | None
@@ -63,6 +67,8 @@ def search(
     freedom: Freedom,
     objective: Objective = Objective.FLOWCHART,
     supports: Callable[[Strategy], bool] = lambda _: True,
+    *,
+    compares: bool = True,
 ) -> Search:
     """Choose a strategy and the open settings, by the flowchart or by what is predicted.
 
@@ -76,10 +82,18 @@ def search(
         freedom: What is open.
         objective: What the choice is to be.
         supports: Whether DeepSpeed trains the job as it was asked with a strategy.
+        compares: Whether what else there is matters. Without it the same is chosen, in less than
+            half of the time, and nothing is said of what is faster, nor of what does not run.
     """
     by_flowchart = objective is Objective.FLOWCHART
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
-    covered = cover(job, STRATEGIES, varied)
+    # The flowchart looks at the kernels of the job alone.
+    walks_alone = not compares and not (varied.attention or varied.losses)
+    cover_by_walks = partial(_cover_walks, job, constraints, varied)
+    if by_flowchart and walks_alone:
+        covered = cover_by_walks()
+    else:
+        covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
     names = {each.name for each in _allowed(constraints) if supports(each)}
     allowed = [each for each in covered.candidates if each.strategy.name in names]
     # Who asks for the fastest comes near the limit of memory where that is worth it.
@@ -89,24 +103,42 @@ def search(
         candidates = [lean_out(job, each) for each in candidates]
     ranks = job.machine.world_size
     taken = None if by_flowchart else _take(objective, candidates, ranks)
+    if taken is None and walks_alone and not by_flowchart:
+        covered = cover_by_walks()
     walks = _walk_each(job, constraints, covered)
     choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates), ranks)
-    decision = _decide(job, constraints, covered, choice)
+    decision = _decide(job, constraints, covered, choice.workload if choice else job.workload)
     sure = sort_sure(candidates)
     if taken is not None:
         decision = _taken(decision, taken, _reason(objective, taken, sure))
     elif choice is not None and decision.chosen != choice.evaluated:
-        decision = _kept(decision, choice, walks)
-    compares = taken is None and _is_unpinned(constraints)
-    faster = take_fastest(candidates, ranks) if compares else None
+        recomputes = choice.workload.gradient_checkpointing
+        walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
+        walk = _decide(job, constraints, covered, walk.job.workload)
+        decision = _kept(decision, choice, walk)
+    has_rivals = compares and taken is None and _is_unpinned(constraints)
+    faster = take_fastest(candidates, ranks) if has_rivals else None
     return Search(
         objective=Objective.FLOWCHART if taken is None else objective,
         decision=decision,
         choice=choice,
         candidates=sure,
+        evaluated=_each_once((*covered.candidates, *candidates, *((choice,) if choice else ()))),
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
+
+
+def _cover_walks(job: PlanInput, constraints: Constraints, freedom: Freedom) -> Covered:
+    def choose(walk: Sequence[Candidate]) -> StrategyEstimate | None:
+        return _walk(job, constraints, walk).chosen
+
+    return cover_walks(job, STRATEGIES, freedom, choose, is_forced=constraints.force)
+
+
+def _each_once(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Of those with one strategy and one workload the last."""
+    return tuple({(each.workload, each.strategy.name): each for each in candidates}.values())
 
 
 def _is_unpinned(constraints: Constraints) -> bool:
@@ -127,7 +159,7 @@ def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> 
 
 
 def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
-    """The flowchart, followed with one workload for every strategy."""
+    """The flowchart, followed with one workload for these strategies; others do not fit."""
     workload = one_each[0].workload
     evaluated = [each.evaluated for each in one_each]
     return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
@@ -144,19 +176,15 @@ def _walk_each(job: PlanInput, constraints: Constraints, covered: Covered) -> li
         known = walks.get(recomputes)
         if known is None:
             walks[recomputes] = _walk(job, constraints, one_each)
-        elif not _is_settled(known.chosen):
+        elif not is_settled(known.chosen):
             walk = _walk(job, constraints, one_each)
-            if _is_settled(walk.chosen) or (walk.chosen and not _is_sure(known.chosen)):
+            if is_settled(walk.chosen) or (walk.chosen and not _is_sure(known.chosen)):
                 walks[recomputes] = walk
     return list(walks.values())
 
 
 def _is_sure(chosen: StrategyEstimate | None) -> bool:
     return chosen is not None and chosen.is_sure
-
-
-def _is_settled(chosen: StrategyEstimate | None) -> bool:
-    return chosen is not None and chosen.is_sure and chosen.strategy.offload is Offload.NONE
 
 
 def _take_for(
@@ -183,10 +211,9 @@ def _take_for(
 
 
 def _decide(
-    job: PlanInput, constraints: Constraints, covered: Covered, choice: Candidate | None
+    job: PlanInput, constraints: Constraints, covered: Covered, workload: Workload
 ) -> Decision:
-    """The flowchart with the settings of the choice, or those of the job where there is none."""
-    workload = job.workload if choice is None else choice.workload
+    """The flowchart with every strategy, and these settings."""
     known = {each.strategy.name: each for each in covered.candidates if each.workload == workload}
     evaluator = Evaluator(replace(job, workload=workload))
     return _walk(
@@ -220,10 +247,8 @@ def _taken(decision: Decision, taken: Candidate, reason: Reason) -> Decision:
     return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=taken.evaluated)
 
 
-def _kept(decision: Decision, choice: Candidate, walks: Sequence[Decision]) -> Decision:
+def _kept(decision: Decision, choice: Candidate, walk: Decision) -> Decision:
     """The decision for the flowchart's strategy where a larger micro-batch would change it."""
-    recomputes = choice.workload.gradient_checkpointing
-    walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
     return replace(decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons)
 
 

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from zerowiz.core.machine.host import Host
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.values import replace
 
 # How many measured steps it takes to move a factor half of the way: a prior of a fifth, in
-# logarithms, against a measured step that repeats within a tenth.
-_PRIOR, _REPEAT = 0.2, 0.1
+# logarithms, against a measured step that repeats within a fifth. Chosen on the fitted side of
+# tests/measured, each machine's steps predicted from its others: trusting steps more was worse.
+_PRIOR, _REPEAT = 0.2, 0.2
 _ROUNDS, _SETTLED = 20, 1e-6
 
 
@@ -28,19 +30,32 @@ class Calibration(Struct, frozen=True, kw_only=True):
     """One that is not here is 1."""
     measured_steps: int
     """How many settings were measured."""
+    python_call_seconds: float | None = None
+    """The mean of what was read of the host beside those steps; None where nobody read it."""
 
     def apply(self, term: Term) -> Term:
         """The term as this machine takes it."""
         factor = self.factors.get(term.kind, 1.0)
         return replace(term, exposed_seconds=term.exposed_seconds * factor)
 
+    def describe(self, host: Host) -> Host:
+        """The host, as fast as it was on average: what is read in one moment may be off by two."""
+        call_seconds = self.python_call_seconds or host.python_call_seconds
+        return replace(host, python_call_seconds=call_seconds)
 
-def calibrate(measured: Sequence[MeasuredStep]) -> Calibration | None:
+
+def calibrate(
+    measured: Sequence[MeasuredStep], python_call_seconds: float | None = None
+) -> Calibration | None:
     """The factors that explain these steps with the least change; None where none was measured.
 
     Theory: the logarithm of each factor has a normal prior around 0, and each measured time is off
     by a repeat's spread. So few steps move the factors little, and one kind of term that no step
     depends on stays as it is. Solved by Gauss and Newton.
+
+    Args:
+        measured: Steps of one machine.
+        python_call_seconds: Of its host, on average: what they were predicted with.
     """
     steps = [each for each in measured if each.measured_seconds > 0]
     if not steps:
@@ -54,7 +69,9 @@ def calibrate(measured: Sequence[MeasuredStep]) -> Calibration | None:
         if max(map(abs, changes)) < _SETTLED:
             break
     return Calibration(
-        factors={kind: math.exp(log) for kind, log in logs.items()}, measured_steps=len(steps)
+        factors={kind: math.exp(log) for kind, log in logs.items()},
+        measured_steps=len(steps),
+        python_call_seconds=python_call_seconds,
     )
 
 

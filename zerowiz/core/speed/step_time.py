@@ -12,7 +12,9 @@ runtime/zero/stage_1_and_2.py (reduce_ipg_grads, step), runtime/zero/stage3.py a
 partitioned_param_coordinator.py. The constants stand in costs.py.
 """
 
+import math
 from collections.abc import Iterable, Mapping
+from statistics import NormalDist
 from typing import NamedTuple
 
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -30,22 +32,26 @@ from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.workload import Reference, Workload
+from zerowiz.words import N_, _
 
 _FORMULAS: Mapping[TermKind, str] = {
-    TermKind.MATRIX_PRODUCTS: "2 t x weights forward, 4 t backward, 2 t again where checkpointed",
-    TermKind.ATTENTION: "4 t s q forward, half where causal, 2.5 times as much backward",
-    TermKind.ELEMENTWISE: "bytes that small kernels move / memory bandwidth",
-    TermKind.HOST: "modules x launches - what the GPU computes meanwhile",
-    TermKind.HOOKS: "modules x hooks of stage 3 - what the GPU computes meanwhile",
-    TermKind.GATHERING: "w (N + F) / link - what the GPU computes meanwhile",
-    TermKind.REDUCTION: "w N / link - what the GPU computes meanwhile",
-    TermKind.OPTIMIZER: "bytes of P parameters / memory bandwidth + launches",
-    TermKind.CPU_OPTIMIZER: "bytes of P parameters / what the cores move",
-    TermKind.PCIE: "w P / PCIe - what the GPU computes meanwhile",
-    TermKind.ALLOCATOR: "flushes near the limit of memory",
+    TermKind.MATRIX_PRODUCTS: N_(
+        "2 t x weights forward, 4 t backward, 2 t again where checkpointed"
+    ),
+    TermKind.ATTENTION: N_("4 t s q forward, half where causal, 2.5 times as much backward"),
+    TermKind.ELEMENTWISE: N_("bytes that small kernels move / memory bandwidth"),
+    TermKind.HOST: N_("modules x launches - what the GPU computes meanwhile"),
+    TermKind.HOOKS: N_("modules x hooks of stage 3 - what the GPU computes meanwhile"),
+    TermKind.GATHERING: N_("w (N + F) / link - what the GPU computes meanwhile"),
+    TermKind.REDUCTION: N_("w N / link - what the GPU computes meanwhile"),
+    TermKind.OPTIMIZER: N_("bytes of P parameters / memory bandwidth + launches"),
+    TermKind.CPU_OPTIMIZER: N_("bytes of P parameters / what the cores move"),
+    TermKind.PCIE: N_("w P / PCIe - what the GPU computes meanwhile"),
+    TermKind.ALLOCATOR: N_("flushes near the limit of memory"),
 }
 
 Seconds = dict[TermKind, float]
+_NORMAL = NormalDist()
 
 
 class _MicroStep(NamedTuple):
@@ -94,19 +100,35 @@ class _Sum:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + times * seconds
 
 
-def _phase(computed: Pass, host: float, hooks: float) -> tuple[Seconds, float]:
+def _waited(gpu: float, host: float, spread: float) -> float:
+    """How long the GPU waits for the host on average.
+
+    Theory: a host that others use is not always as fast; with a lognormal factor X of mean 1, whose
+    logarithm has this standard deviation, it is the mean of max(0, host X - gpu).
+    """
+    if not host or not spread:
+        return max(0.0, host - gpu)
+    upper = math.log(host / gpu) / spread + spread / 2
+    mean = host * _NORMAL.cdf(upper) - gpu * _NORMAL.cdf(upper - spread)
+    # Of two numbers that are nearly equal the difference may round below 0.
+    return max(0.0, mean)
+
+
+def _phase(computed: Pass, host: float, hooks: float, costs: Costs) -> tuple[Seconds, float]:
     """What the GPU computes and waits for the host, and how long that takes."""
     gpu = computed.seconds
-    busy = max(gpu, host)
+    waited = _waited(gpu, host, costs.host_spread_fraction)
     parts = {
         TermKind.MATRIX_PRODUCTS: computed.products,
         TermKind.ATTENTION: computed.attention,
         TermKind.ELEMENTWISE: computed.elementwise,
-        TermKind.HOST: busy - gpu,
+        TermKind.HOST: waited,
     }
     if hooks:
-        parts[TermKind.HOOKS] = max(busy, host + hooks) - busy
-    return parts, max(busy, host + hooks)
+        hooked = _waited(gpu, host + hooks, costs.host_spread_fraction)
+        parts[TermKind.HOOKS] = max(0.0, hooked - waited)
+        waited = hooked
+    return parts, gpu + waited
 
 
 def _sharded_weights(r: RankSizes) -> bool:
@@ -190,7 +212,7 @@ def _seconds(
     checkpoints = costs.checkpoint_seconds * model.architecture.layers * (again - 1)
     total = _Sum()
 
-    forward, busy = _phase(passes.forward, host + checkpoints, hooks)
+    forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
     total.add(forward, micro_steps * (1 + _reference_passes(workload)))
     for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
@@ -201,9 +223,9 @@ def _seconds(
     each_time = _reduces_each_micro_step(r)
     reductions = micro_steps if each_time else 1
     host_behind = again * host + checkpoints
-    backward, busy = _phase(passes.backward, host_behind, again * hooks + reducing)
+    backward, busy = _phase(passes.backward, host_behind, again * hooks + reducing, costs)
     total.add(backward, reductions)
-    accumulating, _ = _phase(passes.backward, host_behind, again * hooks)
+    accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
     total.add(accumulating, micro_steps - reductions)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
@@ -244,22 +266,28 @@ def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) ->
     """
     precision = workload.torch_autocast or workload.precision
     if machine.accelerator is not Accelerator.CUDA:
-        return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
+        return _(
+            "zerowiz has no speeds for a {accelerator}", accelerator=machine.accelerator.upper()
+        )
     if rates is None:
         return _why_no_rates(machine)
     if rates.flop_per_s(precision) is None:
-        return f"zerowiz has no speed for {machine.gpus[0].name} in {precision}"
+        return _(
+            "zerowiz has no speed for {gpus} in {precision}",
+            gpus=machine.gpus[0].name,
+            precision=precision,
+        )
     if workload.trainer.generates:
-        return "zerowiz cannot predict the time to generate completions"
-    return "zerowiz cannot predict the time of NVMe offload"
+        return _("zerowiz cannot predict the time to generate completions")
+    return _("zerowiz cannot predict the time of NVMe offload")
 
 
 def _why_no_rates(machine: Machine) -> str:
     if not machine.is_uniform:
-        return "the GPUs are of different models"
+        return _("the GPUs are of different models")
     if any(gpu.mig_slice is not None for gpu in machine.gpus):
-        return "zerowiz has no speeds for MIG slices"
-    return f"{machine.gpus[0].name} is not in the table of GPUs"
+        return _("zerowiz has no speeds for MIG slices")
+    return _("{gpus} is not in the table of GPUs", gpus=machine.gpus[0].name)
 
 
 def predict_step_time(
@@ -292,7 +320,8 @@ def predict_step_time(
         flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
     if rates is None or flop_per_s is None:
         return None
-    here = on_host(costs, machine.host)
+    host = machine.host if calibration is None else calibration.describe(machine.host)
+    here = on_host(costs, host)
     seconds = _seconds(model, rank, machine, rates, flop_per_s, here)
     if tight:
         seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())

@@ -1,9 +1,11 @@
 """Read the file that `measure --cases` names."""
 
-import json
 from pathlib import Path
 
+from zerowiz.core.codec import parse_json
 from zerowiz.errors import UsageError
+from zerowiz.probe.named_file import read_named
+from zerowiz.words import _
 
 
 def read_cases(path: Path) -> object:
@@ -12,13 +14,15 @@ def read_cases(path: Path) -> object:
     Raises:
         UsageError: The file cannot be read, or is no JSON.
     """
-    hint = 'write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
+    hint = _('write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`')
     try:
-        values: object = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise UsageError(f"cases `{path}` is not JSON: {error.msg} at {where}", hint) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cases `{path}` cannot be read: {reason}", hint) from None
-    return values
+        return parse_json(read_named(path))
+    except OSError as error:
+        reason = error.strerror
+        raise UsageError(
+            _("cases `{path}` cannot be read: {reason}", path=path, reason=reason), hint
+        ) from None
+    except ValueError as error:
+        raise UsageError(
+            _("cases `{path}` is not JSON: {error}", path=path, error=error), hint
+        ) from None

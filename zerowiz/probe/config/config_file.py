@@ -6,16 +6,25 @@ from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Object, parse, plain
 from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
 from zerowiz.core.dsconfig.lint.source import ConfigText
+from zerowiz.core.dsconfig.uncounted import uncounted_keys
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import UsageError
-from zerowiz.probe.config.config_text import decode_config, is_yaml, near_names, read_config
+from zerowiz.probe.config.config_text import (
+    LARGEST_BYTES,
+    decode_config,
+    is_yaml,
+    near_names,
+    read_config,
+)
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.named_file import read_beginning
+from zerowiz.words import _, listing
 
-_HINT = "a DeepSpeed config must be one JSON object, like those of `zerowiz init`"
-_WITHOUT = "remove `$config` to let zerowiz write the config"
+_HINT = _("a DeepSpeed config must be one JSON object, like those of `zerowiz init`")
+_WITHOUT = _("remove `$config` to let zerowiz write the config")
 
 
 def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
@@ -35,20 +44,36 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             raise text.fault
         root = parse(text.text, Dialect.HJSON if lenient else Dialect.JSON)
     except JsonTextError as error:
-        where = f"{error.reason} at line {error.line} column {error.column}"
+        where = _(
+            "{reason} at line {line} column {column}",
+            reason=error.reason,
+            line=error.line,
+            column=error.column,
+        )
         form = "YAML" if is_yaml(Path(text.path)) else "JSON"
-        raise UsageError(f"config `{text.path}` is not {form}: {where}", _HINT) from None
+        raise UsageError(
+            _("config `{path}` is not {form}: {where}", path=text.path, form=form, where=where),
+            _HINT,
+        ) from None
     if not isinstance(root, Object):
-        raise UsageError(f"config `{text.path}` holds no JSON object", _HINT)
+        raise UsageError(_("config `{path}` holds no JSON object", path=text.path), _HINT)
     values = _values(root)
     if {"machine", "schema_version"} <= values.keys():
-        raise UsageError(f"`{path}` is a machine, not a config", f"use `$machine {path}`")
+        raise UsageError(
+            _("`{path}` is a machine, not a config", path=path),
+            _("use `$machine {path}`", path=path),
+        )
     if "distributed_type" in values:
         raise UsageError(
-            f"`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
-            f"rename it: `mv {path} {path.with_suffix('.yaml')}`",
+            _(
+                "`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
+                path=path,
+            ),
+            _("rename it: `mv {path} {renamed}`", path=path, renamed=path.with_suffix(".yaml")),
         )
     own = read_own_config(values)
+    uncounted = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
+    own = replace(own, uncounted=tuple(dict.fromkeys((*uncounted, *own.uncounted))))
     return own if text.accelerate is None else _with_accelerate(path, own, text.accelerate)
 
 
@@ -65,22 +90,36 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
     if file.refused:
         # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks.
         raise UsageError(
-            f"`{path}` names `{file.config_file}` and also sets"
-            f" {', '.join(map(_code, file.refused))}, which Accelerate rejects",
-            f"remove them from `{path}`: `{file.config_file}` sets them",
-            f"or use `$config {file.config_file}`",
+            _(
+                "`{path}` names `{config_file}` and also sets {code}, which Accelerate rejects",
+                path=path,
+                config_file=file.config_file,
+                code=listing(map(_code, file.refused)),
+            ),
+            _(
+                "remove them from `{path}`: `{config_file}` sets them",
+                path=path,
+                config_file=file.config_file,
+            ),
+            _("or use `$config {config_file}`", config_file=file.config_file),
         )
     if file.mixed_precision not in _PRECISIONS:
         raise UsageError(
-            f"`{path}` has `mixed_precision: {file.mixed_precision}`, which zerowiz does not"
-            " support",
-            "write `bf16`, `fp16` or `'no'`",
+            _(
+                "`{path}` has `mixed_precision: {mixed_precision}`, which zerowiz does not support",
+                path=path,
+                mixed_precision=file.mixed_precision,
+            ),
+            _("write `bf16`, `fp16` or `'no'`"),
         )
     if file.splits_sequences:
         raise UsageError(
-            f"`{path}` has `parallelism_config`: zerowiz does not support sequence or tensor"
-            " parallelism",
-            f"remove `parallelism_config` from `{path}`",
+            _(
+                "`{path}` has `parallelism_config`: zerowiz does not support sequence or "
+                "tensor parallelism",
+                path=path,
+            ),
+            _("remove `parallelism_config` from `{path}`", path=path),
         )
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return own
@@ -117,12 +156,15 @@ def read_config_text(path: Path) -> ConfigText:
     if is_yaml(path):
         return read_config(path, read_ds_schema(read_version("deepspeed")).top_names, _WITHOUT)
     try:
-        return decode_config(str(path), path.read_bytes())
+        return decode_config(str(path), read_beginning(path, LARGEST_BYTES))
     except FileNotFoundError:
         near = near_names(path) or (_WITHOUT,)
-        raise UsageError(f"config `{path}` does not exist", *near) from None
+        raise UsageError(_("config `{path}` does not exist", path=path), *near) from None
     except OSError as error:
-        raise UsageError(f"config `{path}` cannot be read: {error.strerror}", _HINT) from None
+        raise UsageError(
+            _("config `{path}` cannot be read: {strerror}", path=path, strerror=error.strerror),
+            _HINT,
+        ) from None
 
 
 def _values(root: Object) -> dict[str, object]:

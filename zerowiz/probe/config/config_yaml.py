@@ -13,12 +13,15 @@ from zerowiz.core.dsconfig.lint.source import ConfigText, render
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.words import _
 
 # A YAML file is one of three: Accelerate's own (`core/dsconfig/accelerate.py`); that of a program
 # around the Trainer (Axolotl, LLaMA-Factory), with the key `deepspeed`; or the config itself.
 
 # A config has a few hundred nodes; aliases of aliases can make millions.
 _MOST_NODES = 100_000
+# PyYAML reads some 50,000 characters a second.
+_LONGEST = 250_000
 
 
 class NamedFile(Struct, frozen=True, kw_only=True):
@@ -52,12 +55,20 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         return render(file.path, inline, Integration.HF)
     if path := _text(inline):
         return NamedFile(path=path, integration=Integration.HF)
+    if "deepspeed" in values:
+        # Axolotl's examples end with it, and train without DeepSpeed.
+        raise UsageError(
+            _("there is no DeepSpeed config in `{path}`: its `deepspeed` is empty", path=file.path),
+            _("write the path of a config behind it, to train with DeepSpeed"),
+        )
     if values.keys() & set(known):
         return render(file.path, root, None)
     raise UsageError(
-        f"there is no DeepSpeed config in `{file.path}`",
-        "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
-        " alone",
+        _("there is no DeepSpeed config in `{path}`", path=file.path),
+        _(
+            "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
+            " alone"
+        ),
     )
 
 
@@ -86,15 +97,34 @@ def load_yaml(path: str, text: str) -> object:
         text: What is in it.
 
     Raises:
-        JsonTextError: PyYAML cannot parse the text.
+        UsageError: PyYAML cannot parse the text.
         ZerowizError: It is not installed.
     """
     yaml = _import_yaml(path)
     try:
+        return _load(yaml, text)
+    except JsonTextError as error:
+        where = _("line {line} column {column}", line=error.line, column=error.column)
+        raise UsageError(
+            _(
+                "`{path}` is not YAML: {reason} at {where}",
+                path=path,
+                reason=error.reason,
+                where=where,
+            )
+        ) from None
+
+
+def _load(yaml: Any, text: str) -> object:  # noqa: ANN401 - PyYAML has no types
+    if len(text) > _LONGEST:
+        raise JsonTextError(_("more than {longest} characters", longest=_LONGEST), 1, 1)
+    try:
         return yaml.load(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _fault(error) from None
-    except (RecursionError, ValueError, OverflowError) as error:
+    except RecursionError:
+        raise JsonTextError(_("too many levels"), 1, 1) from None
+    except (ValueError, OverflowError) as error:
         raise JsonTextError(str(error), 1, 1) from None
 
 
@@ -104,7 +134,7 @@ def _import_yaml(path: str) -> Any:  # noqa: ANN401
         return importlib.import_module("yaml")
     except ImportError:
         raise ZerowizError(
-            f"`{path}` is YAML, and PyYAML is not installed", "`pip install pyyaml`"
+            _("`{path}` is YAML, and PyYAML is not installed", path=path), "`pip install pyyaml`"
         ) from None
 
 
@@ -129,7 +159,7 @@ class _YamlReader:
         except self.yaml.YAMLError as error:
             raise _fault(error) from None
         except RecursionError:
-            raise JsonTextError("too many levels", 1, 1) from None
+            raise JsonTextError(_("too many levels"), 1, 1) from None
 
     # PyYAML has no types.
     def node(self, node: Any, level: int) -> Node:  # noqa: ANN401
@@ -137,7 +167,7 @@ class _YamlReader:
         place = _place(node)
         self.nodes += 1
         if level > DEEPEST_LEVEL or self.nodes > _MOST_NODES:
-            raise JsonTextError("too many levels or aliases", place.line, place.column)
+            raise JsonTextError(_("too many levels or aliases"), place.line, place.column)
         if isinstance(node, self.yaml.MappingNode):
             self.loader.flatten_mapping(node)
             return Object(place=place, members=self.members(node.value, level))
@@ -175,6 +205,8 @@ _START = Span(start=0, end=0, line=1, column=1)
 def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
     """PyYAML's error, in one line."""
     mark = getattr(error, "problem_mark", None)
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or _("not YAML")
     line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-    return JsonTextError(f"syntax error: {' '.join(str(reason).split())}", line, column)
+    return JsonTextError(
+        _("syntax error: {split}", split=" ".join(str(reason).split())), line, column
+    )

@@ -1,36 +1,77 @@
 """Find the checkpoints that a script has saved, from which a restart could resume."""
 
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
+from zerowiz.core.codec import parse_json
+from zerowiz.core.launch.doctor.facts import SavedStates
 from zerowiz.core.outcome.resume import Saved
+from zerowiz.probe.named_file import read_named
 
 # transformers 5.23, trainer_utils.py, PREFIX_CHECKPOINT_DIR.
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
-# templates/portable_checkpoint/files.py, MARKER: the file that is written last.
+# templates/portable_checkpoint/files.py: the file that is written last, and the name that a whole
+# checkpoint has while a new one of the same step takes its place.
 _PORTABLE = "portable.json"
+_REPLACED = re.compile(r"\.checkpoint-(\d{1,12})\.replaced")
+
+# deepspeed 0.19.8, runtime/engine.py: the file that names the newest checkpoint, and those of
+# ranks that shard optimizer states.
+_LATEST = "latest"
+_ZERO_STATES = re.compile(r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_00_optim_states\.pt")
+
+CheckpointStates = Mapping[Path, tuple[int, int]]
+"""Of each checkpoint of a folder, what changes whenever it is written to."""
 
 
-def read_saved(folder: Path | None, since: float = 0.0) -> Saved:
+def read_states(folder: Path | None) -> CheckpointStates:
+    """The checkpoints that are there before a job starts, for `read_saved` after it.
+
+    Args:
+        folder: A script's output folder; None where it is not known.
+    """
+    return {} if folder is None else {path: _state(path) for _, path in _checkpoints(folder)}
+
+
+def read_saved(folder: Path | None, before: CheckpointStates | None = None) -> Saved:
     """The newest checkpoint of each kind in a script's output folder.
 
     Args:
         folder: None where it is not known.
-        since: In seconds since 1970; a checkpoint that was last written before does not count.
+        before: The checkpoints of other runs; those that are still as they were do not count. A
+            time would not tell them apart: clocks are set back, and those of file servers differ.
     """
     if folder is None:
         return Saved()
+    known = before or {}
     found = sorted(_checkpoints(folder), reverse=True)
-    newest_first = [path for _, path in found if _written_at(path) >= since]
-    portable = {path: _saved_at(path) for path in newest_first if (path / _PORTABLE).is_file()}
+    newest_first = [path for _, path in found if known.get(path) != _state(path)]
+    in_place = [path for path in newest_first if not path.name.startswith(".")]
+    portable = {path: _saves(path) for path in newest_first if (path / _PORTABLE).is_file()}
     return Saved(
-        # By time, not by step: a run that was started again saves lower steps.
+        # By the count of saves, not by step: a run that was started again saves lower steps.
         portable=_first(sorted(portable, key=lambda path: portable[path], reverse=True)),
-        engine=_first(path for path in newest_first if any(path.glob("global_step*"))),
-        weights=_first(path for path in newest_first if _has_weights(path)),
+        engine=_first(path for path in in_place if any(path.glob("global_step*"))),
+        weights=_first(path for path in in_place if _has_weights(path)),
     )
+
+
+def read_states_of(path: str) -> SavedStates | None:
+    """The states of ZeRO in a checkpoint of DeepSpeed; None where there are none.
+
+    Args:
+        path: The checkpoint's folder: `out/checkpoint-500`.
+    """
+    folder = Path(path)
+    try:
+        tag = read_named(folder / _LATEST).decode().strip()
+        names = [each.name for each in (folder / tag).iterdir()]
+    except (OSError, ValueError):
+        return None
+    ranks = sum(_ZERO_STATES.fullmatch(name) is not None for name in names)
+    return SavedStates(path=path, tag=tag, ranks=ranks) if ranks else None
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -38,25 +79,29 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
         paths = list(folder.iterdir())
     except OSError:
         return
+    names = {path.name for path in paths}
     for path in paths:
         match = _CHECKPOINT.fullmatch(path.name)
+        replaced = _REPLACED.fullmatch(path.name)
+        if replaced and f"checkpoint-{replaced[1]}" not in names:
+            match = replaced
         if match and path.is_dir():
             yield int(match[1]), path
 
 
-def _written_at(path: Path) -> float:
-    """When its last file was written, in seconds since 1970; 0 where it cannot be read."""
+def _state(path: Path) -> tuple[int, int]:
+    """The inode, and when the last file was written, in nanoseconds; zeros if unreadable."""
     try:
-        return max(each.stat().st_mtime for each in (path, *path.iterdir()))
+        times = (each.stat().st_mtime_ns for each in (path, *path.iterdir()))
+        return path.stat().st_ino, max(times)
     except OSError:
-        return 0.0
+        return 0, 0
 
 
-def _saved_at(path: Path) -> int:
-    """When a portable checkpoint was saved, in nanoseconds since 1970; 0 where it is not known."""
+def _saves(path: Path) -> int:
+    """How many saves led to a portable checkpoint; 0 where it does not say."""
     try:
-        content = json.loads((path / _PORTABLE).read_bytes())
-        return int(content["saved_at_ns"])
+        return int(cast("Any", parse_json(read_named(path / _PORTABLE)))["saves"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.plan import CoreBinding
 from zerowiz.probe.machine.host import parse_list
+from zerowiz.words import _
 
 _PATIENCE_S = 2.0
 _SYSTEM = Path("/sys/devices/system")
@@ -23,21 +24,23 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
     if numactl is None:
-        return CoreBinding(cores=None, why_not="`numactl` is not installed")
+        return CoreBinding(cores=None, why_not=_("`numactl` is not installed"))
     # deepspeed/utils/numa.py, get_numactl_cmd.
     if "KMP_AFFINITY" in environ:
         return CoreBinding(
-            cores=None, why_not="DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
+            cores=None, why_not=_("DeepSpeed does not bind cores if `KMP_AFFINITY` is set")
         )
     cores = sorted(_physical(os.sched_getaffinity(0), system))
     each = len(cores) // ranks
     if not each:
-        return CoreBinding(cores=None, why_not="there are fewer cores than ranks")
+        return CoreBinding(cores=None, why_not=_("there are fewer cores than ranks"))
     nodes = [*_nodes(system)]
     of_ranks = [cores[each * rank : each * (rank + 1)] for rank in range(ranks)]
     if all(_binds([numactl, *_words(own, nodes)], environ) for own in of_ranks):
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(cores=None, why_not="`numactl` is not allowed to bind cores or memory here")
+    return CoreBinding(
+        cores=None, why_not=_("`numactl` is not allowed to bind cores or memory here")
+    )
 
 
 def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:

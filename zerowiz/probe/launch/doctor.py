@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Extensions, Folder, Installed, PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
+from zerowiz.probe.launch.checkpoints import read_states_of
 from zerowiz.probe.launch.interpreter import read_installed
 from zerowiz.probe.launch.ports import is_taken, read_interfaces
 from zerowiz.probe.launch.toolchain import (
@@ -41,6 +42,7 @@ def read_facts(
     import_folder: Path | None = None,
     nvme_path: str | None = None,
     output_folder: Path | None = None,
+    resumed_from: str | None = None,
     master_port: int | None = None,
 ) -> PreflightFacts:
     """Every fact about this host that a preflight check may need.
@@ -55,6 +57,7 @@ def read_facts(
         import_folder: The folder that it imports from first; None for its own.
         nvme_path: The folder of offloaded states.
         output_folder: The folder of checkpoints.
+        resumed_from: The checkpoint that the script goes on from, as it is told.
         master_port: A port that was chosen for the job on this host.
     """
     installed = None if program is None else read_installed(program, environ, _LIBRARIES)
@@ -74,6 +77,7 @@ def read_facts(
         ),
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
+        resumed=None if resumed_from is None else read_states_of(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
         locks_any_amount=_locks_any_amount(files),
         master_port=master_port,

@@ -1,9 +1,11 @@
 """Read what was said of a script once, and holds for each of its jobs."""
 
-import json
 import posixpath
 from collections.abc import Mapping
 from pathlib import Path
+
+from zerowiz.core.codec import parse_json
+from zerowiz.probe.named_file import read_named
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +25,7 @@ def read_kept(folder: Path) -> dict[str, Mapping[str, object]]:
         Plain values, by the keys of their rows.
     """
     try:
-        content = json.loads(kept_path(folder).read_text(encoding="utf-8"))
+        content = parse_json(read_named(kept_path(folder)))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:

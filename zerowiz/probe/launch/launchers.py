@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import PreflightError
+from zerowiz.words import _
 
 _LIMIT_S = 10
 
@@ -47,17 +48,27 @@ def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
         if shutil.which(program, path=path) is None:
             package = "openssh-client" if program == "ssh" else needs.package
             raise PreflightError(
-                f"`--launcher {launcher}` needs `{program}`, which is not on PATH",
-                f"install it: `apt-get install {package}`, or the package of that name on"
-                " your system",
+                _(
+                    "`--launcher {launcher}` needs `{program}`, which is not on PATH",
+                    launcher=launcher,
+                    program=program,
+                ),
+                _(
+                    "install it: `apt-get install {package}`, or the package of that name "
+                    "on your system",
+                    package=package,
+                ),
             )
     version = _version(environ) if "mpirun" in needs.programs else ""
     if not any(words in version for words in needs.version_words):
         raise PreflightError(
-            f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` belongs to"
-            " another MPI",
-            f"put the `mpirun` of {needs.package} first on PATH",
-            "on Debian: `update-alternatives --config mpirun`",
+            _(
+                "`--launcher {launcher}`: `{which}` belongs to another MPI",
+                launcher=launcher,
+                which=shutil.which("mpirun", path=path),
+            ),
+            _("put the `mpirun` of {package} first on PATH", package=needs.package),
+            _("on Debian: `update-alternatives --config mpirun`"),
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.errors import PreflightError
+from zerowiz.words import _
 
 
 def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
@@ -19,8 +20,8 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     if name.endswith(".py") or "/" in name:
         raise PreflightError(
-            f"`{name}` is not a module name",
-            f"to start it as a script: `zerowiz launch {name}`",
+            _("`{name}` is not a module name", name=name),
+            _("to start it as a script: `zerowiz launch {name}`", name=name),
         )
     relative = Path(*name.split("."))
     for folder in _list_folders(environ):
@@ -28,9 +29,17 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
             if path.is_file():
                 return path
     raise PreflightError(
-        f"there is no module `{name}`: neither `{relative}.py` nor `{relative}/__main__.py`"
-        " exists here, in PYTHONPATH or in the installed packages",
-        "start zerowiz in the folder that contains the package, or add that folder to PYTHONPATH",
+        _(
+            "there is no module `{name}`: neither `{relative}.py` nor "
+            "`{relative}/__main__.py` exists here, in PYTHONPATH or in the installed "
+            "packages",
+            name=name,
+            relative=relative,
+        ),
+        _(
+            "start zerowiz in the folder that contains the package, or add that folder to"
+            " PYTHONPATH"
+        ),
     )
 
 

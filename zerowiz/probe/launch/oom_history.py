@@ -1,13 +1,13 @@
 """Read which runs of a job ran out of memory on this machine."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.core.codec import decode
+from zerowiz.core.codec import decode, parse_json
 from zerowiz.core.decision.oom_history import History
 from zerowiz.errors import UsageError
 from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.named_file import read_named
 
 
 def history_path(key: str, environ: Mapping[str, str]) -> Path:
@@ -27,6 +27,6 @@ def _folder(environ: Mapping[str, str]) -> Path:
 def read_history(path: Path) -> History:
     """The history in a file; an empty one where the file is missing or cannot be read."""
     try:
-        return decode(History, json.loads(path.read_bytes()), "ran_out")
+        return decode(History, parse_json(read_named(path)), "ran_out")
     except (OSError, ValueError, UsageError):
         return History()

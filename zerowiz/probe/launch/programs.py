@@ -9,6 +9,7 @@ from pathlib import Path
 from zerowiz.core.launch.plan import Programs
 from zerowiz.errors import PreflightError
 from zerowiz.probe.launch.ports import find_free_port
+from zerowiz.words import _
 
 
 def find_programs(environ: Mapping[str, str]) -> Programs:
@@ -26,7 +27,10 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     deepspeed = found or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
         raise PreflightError(
-            f"no `deepspeed` in the environment of {sys.executable} or on PATH",
+            _(
+                "no `deepspeed` in the environment of {executable} or on PATH",
+                executable=sys.executable,
+            ),
             '`pip install "zerowiz[train]"`',
         )
     virtual = sys.prefix != sys.base_prefix

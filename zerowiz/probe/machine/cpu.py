@@ -9,6 +9,7 @@ from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.recording.files import Files
+from zerowiz.words import N_, _
 
 # Linux, arch/x86/kernel/cpu/proc.c and arch/arm64/kernel/cpuinfo.c. All cores have the same: on
 # arm64 the kernel shows what they have in common.
@@ -25,11 +26,11 @@ def cpu_machine(ranks: int, host: Host) -> Machine:
         UsageError: `ranks` is below 1.
     """
     if ranks < 1:
-        raise UsageError(f"a CPU job has at least one rank, not {ranks}")
+        raise UsageError(_("a CPU job has at least one rank, not {ranks}", ranks=ranks))
     gpus = tuple(
         Gpu(
             index=index,
-            name="CPU rank",
+            name=N_("CPU rank"),
             total_bytes=_share(host.total_bytes, ranks),
             free_bytes=_share(host.available_bytes, ranks),
         )

@@ -5,10 +5,11 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO
 
@@ -18,6 +19,7 @@ from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine_json import decode_machine
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
+from zerowiz.words import _
 
 _POLL_S = 0.02
 # For a child to end by itself after SIGTERM: srun then ends its step on the node.
@@ -63,6 +65,23 @@ def _read(file: IO[bytes]) -> str:
     with file:
         file.seek(0)
         return file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
+
+
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Within, Ctrl-C waits: between its start and its first mention a process is nobody's."""
+    pressed = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _start(host: str, argv: Sequence[str]) -> _Child:
@@ -117,9 +136,18 @@ def ask_nodes(
     finally:
         _end(queries.in_flight)
     for child in queries.in_flight:
-        queries.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
+        queries.done(
+            NodeFailure(
+                host=child.host, why=_("no answer within {deadline_s:g} s", deadline_s=deadline_s)
+            )
+        )
     for host in queries.waiting:
-        queries.done(NodeFailure(host=host, why=f"its turn did not come within {deadline_s:g} s"))
+        queries.done(
+            NodeFailure(
+                host=host,
+                why=_("its turn did not come within {deadline_s:g} s", deadline_s=deadline_s),
+            )
+        )
     return [queries.answers[host] for host in hosts]
 
 
@@ -145,7 +173,7 @@ class _Queries(Struct, kw_only=True):
         status, stdout, stderr = child.close()
         self.in_flight.remove(child)
         if too_much:
-            why = f"it printed more than {_OUTPUT_BYTES} bytes"
+            why = _("it printed more than {output_bytes} bytes", output_bytes=_OUTPUT_BYTES)
             self.done(NodeFailure(host=child.host, why=why))
         else:
             self.done(parse_answer(child.host, status, stdout, stderr))
@@ -153,9 +181,14 @@ class _Queries(Struct, kw_only=True):
     def _start(self, host: str) -> None:
         argv = self.argv_for(host)
         try:
-            self.in_flight.append(_start(host, argv))
+            with _ctrl_c_held():
+                self.in_flight.append(_start(host, argv))
         except OSError as error:
-            why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
+            why = _(
+                "cannot start `{argv}` here: {strerror}",
+                argv=argv[0],
+                strerror=(error.strerror or str(error)).lower(),
+            )
             self.done(NodeFailure(host=host, why=why))
 
     def done(self, answer: NodeAnswer | NodeFailure) -> None:
@@ -194,11 +227,17 @@ def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer
             return NodeFailure(host=host, why=_reason(status, stdout, stderr))
         version = content["schema_version"]
         if version != DESCRIPTION:
-            why = f"its zerowiz answers in schema {version!r:.40}, this one reads {DESCRIPTION}"
+            why = _(
+                "its zerowiz answers in schema {version!r:.40}, this one reads {description}",
+                version=version,
+                description=DESCRIPTION,
+            )
             return NodeFailure(host=host, why=why)
         return NodeAnswer(host=host, machine=decode_machine(content.get("machine"), "machine"))
     except UsageError as error:
-        return NodeFailure(host=host, why=f"its answer is not valid: {error.message}")
+        return NodeFailure(
+            host=host, why=_("its answer is not valid: {message}", message=error.message)
+        )
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
@@ -211,17 +250,21 @@ def _reason(status: int, stdout: str, stderr: str) -> str:
     """One line about what went wrong on the node."""
     missing = _MISSING.findall(stderr)
     if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
-        return f"zerowiz is not installed at `{missing[-1]}` on that node"
+        return _("zerowiz is not installed at `{missing}` on that node", missing=missing[-1])
     lines = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and status != 0):
         return (errors or lines)[-1]
     if status in _TIMED_OUT:
-        return "zerowiz took too long on that node"
+        return _("zerowiz took too long on that node")
     if status != 0:
-        return f"its command ended with status {status} without output"
+        return _("its command ended with status {status} without output", status=status)
     printed = _lines(stdout)
-    return f"it printed `{printed[-1]}` instead of a machine" if printed else "it printed nothing"
+    return (
+        _("it printed `{printed}` instead of a machine", printed=printed[-1])
+        if printed
+        else _("it printed nothing")
+    )
 
 
 def _lines(text: str) -> list[str]:

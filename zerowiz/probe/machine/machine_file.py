@@ -1,23 +1,25 @@
 """Read a machine from a file, which was saved on this host or on another."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerowiz.core.codec import parse_json
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.machine_json import decode_machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.named_file import read_named_text
 from zerowiz.probe.recording.recording import SCHEMA_VERSION as RECORDING
 from zerowiz.probe.recording.recording import decode_recording
 from zerowiz.probe.recording.tape import BrokenAnswerError
+from zerowiz.words import _
 
 DESCRIPTION = 1
 """The `schema_version` of a file that describes a machine: `plan --json`, or a person's own."""
 
-_HOW = "to write one, run on that host: `zerowiz machine --save node.json`"
+_HOW = _("to write one, run on that host: `zerowiz machine --save node.json`")
 
 
 def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
@@ -31,13 +33,19 @@ def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
         UsageError: The file cannot be read, or holds no machine that this version knows.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named_text(path)
     except FileNotFoundError:
-        raise UsageError(f"machine file `{path}` does not exist", _HOW) from None
+        raise UsageError(_("machine file `{path}` does not exist", path=path), _HOW) from None
     except UnicodeDecodeError:
-        raise UsageError(f"machine file `{path}` is not text", _HOW) from None
+        raise UsageError(_("machine file `{path}` is not text", path=path), _HOW) from None
     except OSError as error:
-        raise UsageError(f"machine file `{path}` cannot be read: {error.strerror}") from None
+        raise UsageError(
+            _(
+                "machine file `{path}` cannot be read: {strerror}",
+                path=path,
+                strerror=error.strerror,
+            )
+        ) from None
     return parse_machine_file(text, str(path), gpus=gpus)
 
 
@@ -53,21 +61,33 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
         UsageError: It holds no machine that this version knows.
     """
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"machine file `{name}` is not JSON: {error}", _HOW) from None
+        content = parse_json(text)
+    except ValueError as error:
+        raise UsageError(
+            _("machine file `{name}` is not JSON: {error}", name=name, error=error), _HOW
+        ) from None
     if not isinstance(content, dict):
-        raise UsageError(f"machine file `{name}` has no JSON object", _HOW)
+        raise UsageError(_("machine file `{name}` has no JSON object", name=name), _HOW)
     version = content.get("schema_version")
     if version == RECORDING:
         machine = _replayed(content, name, gpus)
     elif version == DESCRIPTION:
         machine = select_gpus(_described(content, name), {}, gpus)
     else:
-        said = "no `schema_version`" if version is None else f"`schema_version` {version!r:.40}"
-        known = f"{DESCRIPTION} (described) and {RECORDING} (recorded)"
+        said = _("no `schema_version`") if version is None else f"`schema_version` {version!r:.40}"
+        known = _(
+            "{description} (described) and {recording} (recorded)",
+            description=DESCRIPTION,
+            recording=RECORDING,
+        )
         raise UsageError(
-            f"machine file `{name}` has {said}; this version of zerowiz reads {known}", _HOW
+            _(
+                "machine file `{name}` has {said}; this version of zerowiz reads {known}",
+                name=name,
+                said=said,
+                known=known,
+            ),
+            _HOW,
         )
     return replace(machine, source=MachineSource.FILE)
 
@@ -76,10 +96,12 @@ def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Mac
     try:
         return read_machine(decode_recording(content, name), gpus=gpus)
     except BrokenAnswerError as error:
-        raise UsageError(f"machine file `{name}`: {error.message}", _HOW) from None
+        raise UsageError(
+            _("machine file `{name}`: {message}", name=name, message=error.message), _HOW
+        ) from None
 
 
 def _described(content: Mapping[str, object], name: str) -> Machine:
     if "machine" not in content:
-        raise UsageError(f"machine file `{name}` has no `machine`", _HOW)
-    return decode_machine(content["machine"], f"{name}: machine")
+        raise UsageError(_("machine file `{name}` has no `machine`", name=name), _HOW)
+    return decode_machine(content["machine"], _("{name}: machine", name=name))

@@ -1,9 +1,13 @@
 """Read a file of prices: TOML or JSON, the price of an hour by the name of a machine."""
 
-import json
 from pathlib import Path
 
+from zerowiz.core.codec import parse_json
 from zerowiz.errors import UsageError
+from zerowiz.probe.named_file import read_named_text
+from zerowiz.words import _
+
+_AS = _('`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON')
 
 
 def read_price_file(path: Path) -> dict[str, str]:
@@ -15,16 +19,21 @@ def read_price_file(path: Path) -> dict[str, str]:
     import tomllib  # noqa: PLC0415 - JSON needs none
 
     try:
-        text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        text = read_named_text(path)
+        content = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
-    except ValueError as error:
+        raise UsageError(
+            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
+        ) from None
+    except (ValueError, RecursionError) as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise UsageError(f"`{path}` is not {kind}: {error}") from None
+        raise UsageError(
+            _("`{path}` is not {kind}: {error}", path=path, kind=kind, error=error),
+            _AS,
+        ) from None
     if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
         raise UsageError(
-            f"`{path}` is not a list of prices",
-            '`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON',
+            _("`{path}` is not a list of prices", path=path),
+            _AS,
         )
     return content

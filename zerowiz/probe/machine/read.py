@@ -14,13 +14,14 @@ from zerowiz.errors import NoGpuHereError, PreflightError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.nvml import GpuReading, NoDriverError, read_gpus
+from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.recording.world import World
+from zerowiz.words import _
 
 _PLAN_WITHOUT = (
-    "plan without a GPU: `$machine 8xH100-80GB`, or for a saved node: `$machine node.json`",
-    "plan for the CPU: `$accelerator cpu`",
+    _("plan without a GPU: `$machine 8xH100-80GB`, or for a saved node: `$machine node.json`"),
+    _("plan for the CPU: `$accelerator cpu`"),
 )
 
 # The command that runs something inside a job, by scheduler.
@@ -50,9 +51,14 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
         hints = (*inside, *error.hints, *_PLAN_WITHOUT)
         raised = NoGpuHereError if error.is_not_installed else PreflightError
         raise raised(error.message, *hints) from None
+    except DriverFailedError as error:
+        raise PreflightError(error.message, *error.hints, *_PLAN_WITHOUT) from None
     if not reading.gpus:
-        why = [f"zerowiz does not use GPU {gpu.index}: {gpu.why}" for gpu in reading.left_out]
-        raise PreflightError("this machine has no usable GPU", *why, *_PLAN_WITHOUT)
+        why = [
+            _("zerowiz does not use GPU {index}: {why}", index=gpu.index, why=gpu.why)
+            for gpu in reading.left_out
+        ]
+        raise PreflightError(_("this machine has no usable GPU"), *why, *_PLAN_WITHOUT)
     return select_gpus(_join(reading, world), world.environ, gpus)
 
 
@@ -63,7 +69,13 @@ def _inside_a_job(world: World) -> tuple[str, ...]:
         return ()
     command = _INSIDE.get(scheduler)
     run = f": `{command}`" if command else ""
-    return (f"this looks like a login node of {scheduler}: run zerowiz inside a job{run}",)
+    return (
+        _(
+            "this looks like a login node of {scheduler}: run zerowiz inside a job{run}",
+            scheduler=scheduler,
+            run=run,
+        ),
+    )
 
 
 def read_here(world: World) -> Host:
@@ -89,7 +101,9 @@ def _join(reading: GpuReading, world: World) -> Machine:
     off = _p2p_off(world.environ)
     if off is not None and any(link.nvlinks for link in links):
         links = tuple(without_nvlink(link, reading.gpus) for link in links)
-        notes.append(f"`{off}` is set: NCCL does not use NVLink, and copies through the host")
+        notes.append(
+            _("`{off}` is set: NCCL does not use NVLink, and copies through the host", off=off)
+        )
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
         source=MachineSource.NVML,
@@ -132,5 +146,5 @@ def _complete(gpu: Gpu, host: Host) -> Gpu:
         gpu,
         total_bytes=host.total_bytes,
         free_bytes=host.available_bytes,
-        memory_source=f"host, {host.available_by or 'unknown'}",
+        memory_source=_("host, {available_by}", available_by=host.available_by or _("unknown")),
     )

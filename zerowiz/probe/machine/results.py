@@ -1,13 +1,13 @@
 """Read what `measure` kept of this machine."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerowiz.core.codec import decode
+from zerowiz.core.codec import decode, parse_json
 from zerowiz.errors import UsageError
 from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.named_file import read_named
 
 if TYPE_CHECKING:
     from zerowiz.core.measure.machine_results import MachineResults
@@ -32,6 +32,6 @@ def read_results(path: Path) -> "MachineResults":
     from zerowiz.core.measure.machine_results import MachineResults  # noqa: PLC0415 - seldom needed
 
     try:
-        return decode(MachineResults, json.loads(path.read_bytes()), "measured")
+        return decode(MachineResults, parse_json(read_named(path)), "measured")
     except (OSError, ValueError, UsageError):
         return MachineResults()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.words import _
 
 
 class Transport(StrEnum):
@@ -71,8 +72,8 @@ def pick_transport(
         if takes and which(transport.value) is not None:
             return transport
     raise PreflightError(
-        "no `ssh` on PATH, which zerowiz needs to reach the nodes",
-        "install an SSH client, or plan for nodes like this one: `$nodes 2`",
+        _("no `ssh` on PATH, which zerowiz needs to reach the nodes"),
+        _("install an SSH client, or plan for nodes like this one: `$nodes 2`"),
     )
 
 
@@ -102,7 +103,7 @@ def argv_for(
 
     def argv(host: str) -> Sequence[str]:
         if _HOST.fullmatch(host) is None:
-            raise UsageError(f"`{host}` is not the name of a host")
+            raise UsageError(_("`{host}` is not the name of a host", host=host))
         return _ARGV[transport](host, command, environ)
 
     return argv

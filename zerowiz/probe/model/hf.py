@@ -1,11 +1,11 @@
 """Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from zerowiz.core.codec import parse_json
 from zerowiz.core.model.checkpoint_check import settle
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
@@ -16,9 +16,11 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cache import cache_folder
 from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.safetensors import read_stored
+from zerowiz.probe.named_file import is_named_file, read_named
+from zerowiz.words import _, listing
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
-_WANTED = (
+_WANTED = _(
     "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, a well-known name"
     " like `llama-3.1-8b`, or a size like `7b`"
 )
@@ -58,21 +60,21 @@ def parse_config(where: str, content: bytes) -> Mapping[str, object]:
         UsageError: It is no JSON object.
     """
     try:
-        config = json.loads(content.decode())
+        config = parse_json(content.decode())
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is a binary file, not text", _WANTED) from error
-    except json.JSONDecodeError as error:
+        raise UsageError(_("{where} is a binary file, not text", where=where), _WANTED) from error
+    except ValueError as error:
         raise UsageError(
-            f"{where} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
-            "download the file again if it is incomplete, or plan with a size: `$model 7b`",
+            _("{where} is not JSON: {error}", where=where, error=error),
+            _("download the file again if it is incomplete, or plan with a size: `$model 7b`"),
         ) from error
     if not isinstance(config, dict):
-        raise UsageError(f"{where} is not a JSON object", _WANTED)
+        raise UsageError(_("{where} is not a JSON object", where=where), _WANTED)
     return config
 
 
 def _read_config(path: Path) -> Mapping[str, object]:
-    return parse_config(f"`{path}`", path.read_bytes())
+    return parse_config(f"`{path}`", read_named(path))
 
 
 def _name(config_path: Path) -> str:
@@ -87,8 +89,10 @@ def _name(config_path: Path) -> str:
 
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
-    hint = f"plan with its base model: `$model {base} $method lora`" if base else _WANTED
-    return UsageError(f"`{path}` is an adapter, not a model", hint)
+    hint = (
+        _("plan with its base model: `$model {base} $method lora`", base=base) if base else _WANTED
+    )
+    return UsageError(_("`{path}` is an adapter, not a model", path=path), hint)
 
 
 def _refuse_folder(folder: Path) -> UsageError:
@@ -97,21 +101,25 @@ def _refuse_folder(folder: Path) -> UsageError:
     if adapter_path.is_file():
         return _refuse_adapter(folder, _read_config(adapter_path))
     names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    listed = ", ".join(f"`{name}`" for name in names[:_LISTED_FILES])
-    more = f" and {len(names) - _LISTED_FILES} more" if len(names) > _LISTED_FILES else ""
+    listed = listing(f"`{name}`" for name in names[:_LISTED_FILES])
+    more = (
+        _(" and {names} more", names=len(names) - _LISTED_FILES)
+        if len(names) > _LISTED_FILES
+        else ""
+    )
     nested = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     return UsageError(
-        f"`{folder}` has no config.json",
-        f"it contains {listed}{more}" if names else "it is empty",
-        f"did you mean `$model {nested[-1]}`?" if nested else _WANTED,
+        _("`{folder}` has no config.json", folder=folder),
+        _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
+        _("did you mean `$model {nested}`?", nested=nested[-1]) if nested else _WANTED,
     )
 
 
 def _find_config(text: str) -> Path | None:
     """The config.json that a path leads to; None where `text` is no path."""
     path = Path(text).expanduser()
-    config_path = path if path.is_file() else path / _CONFIG
-    if config_path.is_file():
+    config_path = path if is_named_file(path) else path / _CONFIG
+    if is_named_file(config_path):
         return config_path
     if path.is_dir() and parse_size(text) is None:
         raise _refuse_folder(path)
@@ -120,12 +128,15 @@ def _find_config(text: str) -> Path | None:
 
 # Rule: what a file holds that is no config.json, by its suffix, and what to say instead.
 _NO_MODELS = {
-    ".py": ("a script", "the script stands after the options: `zerowiz plan {path}`"),
-    ".safetensors": ("a file of weights", "use the folder that holds its config.json too"),
-    ".bin": ("a file of weights", "use the folder that holds its config.json too"),
-    ".pt": ("a file of weights", "use the folder that holds its config.json too"),
-    ".pth": ("a file of weights", "use the folder that holds its config.json too"),
-    ".gguf": ("a file of weights for inference", "use the model that it was made of, or a size"),
+    ".py": (_("a script"), _("the script stands after the options: `zerowiz plan {path}`")),
+    ".safetensors": (_("a file of weights"), _("use the folder that holds its config.json too")),
+    ".bin": (_("a file of weights"), _("use the folder that holds its config.json too")),
+    ".pt": (_("a file of weights"), _("use the folder that holds its config.json too")),
+    ".pth": (_("a file of weights"), _("use the folder that holds its config.json too")),
+    ".gguf": (
+        _("a file of weights for inference"),
+        _("use the model that it was made of, or a size"),
+    ),
 }
 # Some of these stand in every config.json (transformers writes the first); a size may be enough.
 _OF_MODELS = frozenset(
@@ -136,16 +147,23 @@ _OF_MODELS = frozenset(
 def _read_file(path: Path) -> Named:
     what, hint = _NO_MODELS.get(path.suffix, ("", ""))
     if what:
-        raise UsageError(f"`{path}` is {what}, not a model", hint.format(path=path), _WANTED)
+        raise UsageError(
+            _("`{path}` is {what}, not a model", path=path, what=what),
+            hint.format(path=path),
+            _WANTED,
+        )
     try:
         config = _read_config(path)
     except UsageError:
         if path.suffix == ".json":
             raise
-        raise UsageError(f"`{path}` is a file, but not a model", _WANTED) from None
+        raise UsageError(_("`{path}` is a file, but not a model", path=path), _WANTED) from None
     if not _OF_MODELS & config.keys() and "peft_type" not in config:
-        keys = ", ".join(f"`{key}`" for key in [*config][:_LISTED_KEYS]) or "no key"
-        raise UsageError(f"`{path}` is not the config.json of a model: it has {keys}", _WANTED)
+        keys = listing(f"`{key}`" for key in [*config][:_LISTED_KEYS]) or _("no key")
+        raise UsageError(
+            _("`{path}` is not the config.json of a model: it has {keys}", path=path, keys=keys),
+            _WANTED,
+        )
     if "peft_type" in config:
         raise _refuse_adapter(path, config)
     return Named(_name(path), config)
@@ -199,8 +217,15 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     switch = next((s for s in _OFFLINE_SWITCHES if environ.get(s, "").upper() in _TRUE), None)
     if switch is not None:
         raise ZerowizError(
-            f"`{model_id}` is not in the local cache, and `{switch}` forbids a download",
-            f"download it where there is a network: `hf download {model_id} config.json`",
+            _(
+                "`{model_id}` is not in the local cache, and `{switch}` forbids a download",
+                model_id=model_id,
+                switch=switch,
+            ),
+            _(
+                "download it where there is a network: `hf download {model_id} config.json`",
+                model_id=model_id,
+            ),
             _WANTED,
         )
     # Imported here: urllib takes longer to load than all else that a plan needs.
@@ -208,7 +233,10 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
 
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     content = hub.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
-    return Named(model_id.rpartition("/")[2], parse_config(f"config.json of `{model_id}`", content))
+    return Named(
+        model_id.rpartition("/")[2],
+        parse_config(_("config.json of `{model_id}`", model_id=model_id), content),
+    )
 
 
 def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
@@ -219,16 +247,16 @@ def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
         known = find_known(model_id, read_known_models())
         if known is None:
             raise type(error)(error.message, *_close(model_id), *error.hints) from None
-        said = "its shape is in zerowiz's table of models"
+        said = _("its shape is in zerowiz's table of models")
         if known.id != model_id:
-            said = f"zerowiz plans with the shape of `{known.id}`"
+            said = _("zerowiz plans with the shape of `{id}`", id=known.id)
         return Named(model_id.rpartition("/")[2], known.config, f"{error.message}; {said}")
 
 
 def _close(text: str) -> tuple[str, ...]:
     """A hint at models of the table whose names are close; none where none is."""
-    names = ", ".join(f"`$model {name}`" for name in close_known(text, read_known_models()))
-    return (f"similar names: {names}",) if names else ()
+    names = listing(f"`$model {name}`" for name in close_known(text, read_known_models()))
+    return (_("similar names: {names}", names=names),) if names else ()
 
 
 def _read(text: str, environ: Mapping[str, str]) -> Named | None:
@@ -241,9 +269,13 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
         return _read_file(path)
     known = _find_short(text)
     if known is not None:
-        return Named(known.name, known.config, f"`{text}` is taken to be `{known.id}`")
+        return Named(
+            known.name, known.config, _("`{text}` is taken to be `{id}`", text=text, id=known.id)
+        )
     if not is_id:
-        raise UsageError(f"`{text}` is not a folder, a hub id or a size", *_close(text), _WANTED)
+        raise UsageError(
+            _("`{text}` is not a folder, a hub id or a size", text=text), *_close(text), _WANTED
+        )
     return _fetch_or_know(text, environ)
 
 
@@ -265,13 +297,15 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         ZerowizError: There is no such model.
     """
     if not text.strip():
-        raise UsageError("`$model` is empty", _WANTED)
+        raise UsageError(_("`$model` is empty"), _WANTED)
     try:
         return _read(text, environ)
     except (OSError, RuntimeError) as error:
         # A folder without permission, a path that is too long, the home of an unknown user.
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read the model `{text}`: {reason}", _WANTED) from error
+        raise UsageError(
+            _("cannot read the model `{text}`: {reason}", text=text, reason=reason), _WANTED
+        ) from error
 
 
 def is_near(text: str, environ: Mapping[str, str]) -> bool:
@@ -298,7 +332,7 @@ def model_of(text: str, named: Named | None) -> Model:
     size = parse_size(text)
     if named is None and size is not None:
         return model_from_size(text.strip(), size)
-    name, config, _ = named or Named(text, {})
+    name, config, _note = named or Named(text, {})
     if is_unknown(config):
         model, check = guess_model(name, config), settle_guess
     else:
@@ -307,4 +341,7 @@ def model_of(text: str, named: Named | None) -> Model:
     try:
         return check(model, read_stored(folder)) if folder.is_dir() else model
     except OSError as error:
-        raise UsageError(f"cannot read the model `{text}`: {error.strerror}", _WANTED) from error
+        raise UsageError(
+            _("cannot read the model `{text}`: {strerror}", text=text, strerror=error.strerror),
+            _WANTED,
+        ) from error

@@ -3,6 +3,7 @@
 import re
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from zerowiz.core.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
@@ -21,7 +22,21 @@ def read_version(package: str) -> str | None:
     Returns:
         None where it is not installed.
     """
-    for folder in map(Path, sys.path):
+    return _find_version(package, tuple((folder, _changed_ns(folder)) for folder in sys.path))
+
+
+def _changed_ns(folder: str) -> int | None:
+    """When an entry came to a folder or left it last; None where there is none."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+# The wizard plans at each key that is pressed. What is installed meanwhile changes a folder.
+@lru_cache(maxsize=64)
+def _find_version(package: str, folders: tuple[tuple[str, int | None], ...]) -> str | None:
+    for folder in (Path(name) for name, _ in folders):
         with suppress(OSError):
             for found in sorted(folder.glob(f"{package}-*.dist-info")):
                 return found.stem.removeprefix(f"{package}-")

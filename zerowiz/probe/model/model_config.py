@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.probe.model.hf import parse_config
+from zerowiz.probe.named_file import read_named
 
 
 def read_config_json(text: str) -> Mapping[str, object]:
@@ -19,4 +20,4 @@ def read_config_json(text: str) -> Mapping[str, object]:
     config_path = path if path.is_file() else path / "config.json"
     if not config_path.is_file():
         return {}
-    return parse_config(f"`{config_path}`", config_path.read_bytes())
+    return parse_config(f"`{config_path}`", read_named(config_path))

@@ -1,17 +1,20 @@
 """Read the tensors of a checkpoint from the headers of its safetensors files, without weights."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
+from zerowiz.core.codec import parse_json
 from zerowiz.core.model.checkpoint_check import Stored, StoredTensor
 from zerowiz.errors import UsageError
+from zerowiz.probe.named_file import read_named
+from zerowiz.words import _
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 100_000_000
-_CUT_SHORT = "download the file again if it is incomplete"
+_CUT_SHORT = _("download the file again if it is incomplete")
 
 
 def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
@@ -25,7 +28,7 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
         UsageError: It is no header of safetensors.
     """
     try:
-        entries = json.loads(content)
+        entries = cast("Any", parse_json(content))
         return tuple(
             StoredTensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]))
             for name, entry in entries.items()
@@ -33,7 +36,7 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
         )
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{where} is not a safetensors file: its header is invalid", _CUT_SHORT
+            _("{where} is not a safetensors file: its header is invalid", where=where), _CUT_SHORT
         ) from error
 
 
@@ -48,9 +51,12 @@ def parse_index(where: str, content: bytes) -> Sequence[str]:
         UsageError: It is no index.
     """
     try:
-        return sorted(set(json.loads(content)["weight_map"].values()))
+        index = cast("Any", parse_json(content))
+        return sorted(set(index["weight_map"].values()))
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{where} is not an index of safetensors", _CUT_SHORT) from error
+        raise UsageError(
+            _("{where} is not an index of safetensors", where=where), _CUT_SHORT
+        ) from error
 
 
 def _read_header(path: Path) -> tuple[StoredTensor, ...]:
@@ -65,7 +71,7 @@ def _find_files(folder: Path) -> Iterator[Path]:
     """The files with the weights; in an unfinished download some are missing."""
     index, weights = folder / _INDEX, folder / _WEIGHTS
     if index.is_file():
-        names = parse_index(f"`{index}`", index.read_bytes())
+        names = parse_index(f"`{index}`", read_named(index))
         yield from (folder / name for name in names)
     elif weights.is_file():
         yield weights

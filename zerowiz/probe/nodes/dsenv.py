@@ -5,6 +5,8 @@ from pathlib import Path
 
 from zerowiz.core.launch.env import EnvText
 from zerowiz.errors import UsageError
+from zerowiz.probe.named_file import read_named_text
+from zerowiz.words import _
 
 # deepspeed/launcher/runner.py, DEEPSPEED_ENVIRONMENT_NAME (0.19.8).
 _NAME = ".deepspeed_env"
@@ -28,9 +30,13 @@ def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[E
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_named_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        reason = getattr(error, "strerror", None) or _("it is not text")
         raise UsageError(
-            f"`{path}`, whose variables DeepSpeed sends, cannot be read: {reason.lower()}"
+            _(
+                "`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}",
+                path=path,
+                reason=reason,
+            )
         ) from None

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from zerowiz.errors import UsageError
+from zerowiz.probe.named_file import read_named_text
+from zerowiz.words import _
 
 # deepspeed/launcher/runner.py, _parse_hostfile (0.19.8): the rest of a line is ignored.
 _LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
@@ -26,12 +28,19 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         match = _LINE.match(line.strip())
         if match is None or match[1] in slots or int(match[2]) < 1:
             raise UsageError(
-                f"hostfile `{name}` line {number}: `{line.strip()}` is not valid",
-                "list each host once, as `host slots=N`",
+                _(
+                    "hostfile `{name}` line {number}: `{line}` is not valid",
+                    name=name,
+                    number=number,
+                    line=line.strip(),
+                ),
+                _("list each host once, as `host slots=N`"),
             )
         slots[match[1]] = int(match[2])
     if not slots:
-        raise UsageError(f"hostfile `{name}` names no host", "write one `host slots=N` per line")
+        raise UsageError(
+            _("hostfile `{name}` names no host", name=name), _("write one `host slots=N` per line")
+        )
     return slots
 
 
@@ -42,8 +51,10 @@ def read_hostfile(path: Path) -> dict[str, int]:
         UsageError: The file cannot be read or parsed.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_named_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"hostfile `{path}` cannot be read: {reason.lower()}") from None
+        reason = getattr(error, "strerror", None) or _("it is not text")
+        raise UsageError(
+            _("hostfile `{path}` cannot be read: {reason}", path=path, reason=reason)
+        ) from None
     return parse_hostfile(text, str(path))

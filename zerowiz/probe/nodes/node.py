@@ -12,10 +12,11 @@ from msgspec import Struct
 from zerowiz.core.launch.node import NodeRank, expand_hosts
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
+from zerowiz.words import _
 
 _Environ = Mapping[str, str]
 
-_ALONE = "launch on this node only: `$nodes 1`"
+_ALONE = _("launch on this node only: `$nodes 1`")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -44,9 +45,14 @@ def require_address(node_rank: NodeRank) -> None:
         socket.getaddrinfo(node_rank.master_addr, None)
     except OSError:
         raise PreflightError(
-            f"`{node_rank.master_addr}`, the first of the job's {node_rank.nodes} nodes, has no"
-            f" address on `{node_rank.hosts[node_rank.node_rank]}`",
-            "in the job script, set MASTER_ADDR to an address of that node",
+            _(
+                "`{master_addr}`, the first of the job's {nodes} nodes, has no address on "
+                "`{hosts}`",
+                master_addr=node_rank.master_addr,
+                nodes=node_rank.nodes,
+                hosts=node_rank.hosts[node_rank.node_rank],
+            ),
+            _("in the job script, set MASTER_ADDR to an address of that node"),
         ) from None
 
 
@@ -82,18 +88,26 @@ def _refuse_tasks(environ: _Environ, nodes: int) -> None:
     tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
         raise UsageError(
-            "SLURM started zerowiz more than once on a node; one zerowiz starts all ranks of"
-            " the node",
-            f"start it once per node: `{_srun_line(nodes)}`",
+            _(
+                "SLURM started zerowiz more than once on a node; one zerowiz starts all ranks of"
+                " the node"
+            ),
+            _("start it once per node: `{srun_line}`", srun_line=_srun_line(nodes)),
         )
 
 
 def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
     if in_step:
-        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only"
+        message = _(
+            "SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only", nodes=nodes
+        )
     else:
-        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`"
-    return UsageError(message, f"start one per node: `{_srun_line(nodes)}`", _ALONE)
+        message = _(
+            "SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`", nodes=nodes
+        )
+    return UsageError(
+        message, _("start one per node: `{srun_line}`", srun_line=_srun_line(nodes)), _ALONE
+    )
 
 
 def _srun_line(nodes: int) -> str:
@@ -158,17 +172,20 @@ def _refuse_copies_of_torchrun(environ: _Environ) -> None:
     copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
     if copies is not None and copies > 1:
         raise UsageError(
-            f"a launcher started zerowiz {copies} times on this node; one zerowiz starts all"
-            " ranks of the node",
-            "on one node, start it without the launcher: `zerowiz launch train.py`",
-            "on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
+            _(
+                "a launcher started zerowiz {copies} times on this node; one zerowiz "
+                "starts all ranks of the node",
+                copies=copies,
+            ),
+            _("on one node, start it without the launcher: `zerowiz launch train.py`"),
+            _("on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`"),
         )
 
 
 def _rank(environ: _Environ, name: str) -> int:
     text = environ.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"`{name}={text}` is not a node number")
+        raise UsageError(_("`{name}={text}` is not a node number", name=name, text=text))
     return int(text)
 
 

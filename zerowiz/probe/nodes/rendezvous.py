@@ -16,6 +16,7 @@ from zerowiz.core.launch.rendezvous import (
     join_name,
 )
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.words import _
 
 _Value = TypeVar("_Value")
 
@@ -69,4 +70,6 @@ def _read(kind: type[_Value], path: Path) -> _Value | None:
         return None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ZerowizError(f"`{path}` cannot be read: {reason}") from None
+        raise ZerowizError(
+            _("`{path}` cannot be read: {reason}", path=path, reason=reason)
+        ) from None

@@ -1,13 +1,14 @@
 """Read files of a host, live or recorded; every access to /proc, /sys and disks is here."""
 
 import os
+import time
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
 
+from zerowiz.core.speed.python_call import time_python_call
 from zerowiz.core.values import Count
-from zerowiz.probe.recording.host_speed import read_python_call_seconds
 
 FOLDER = "{folder}"
 """Stands for the path of the job's folder, which a recording must not contain."""
@@ -97,7 +98,7 @@ class HostFiles(Struct, frozen=True, kw_only=True):
 
     def python_call_seconds(self) -> float | None:
         """As `Files.python_call_seconds`."""
-        return read_python_call_seconds()
+        return time_python_call(time.perf_counter)
 
 
 class FileAnswers(Struct, frozen=True, kw_only=True):

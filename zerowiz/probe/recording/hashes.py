@@ -4,6 +4,8 @@ import hashlib
 import re
 import uuid
 
+from zerowiz.words import edited
+
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 # systemd.net-naming-scheme(7) and rdma-core's rdma_rename(8): adapters that are named after their
@@ -13,7 +15,7 @@ _ADDRESS_NAME = re.compile(r"\b([a-z]+)x([0-9a-f]{12,40})\b")
 
 def hash_uuids(text: str) -> str:
     """The text with every UUID replaced by a UUID made of its hash."""
-    return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
+    return edited(text, lambda words: _UUID.sub(lambda match: _hash_uuid(match[0]), words))
 
 
 def hash_addresses(text: str) -> str:

@@ -13,6 +13,7 @@ from zerowiz.probe.recording.files import FileAnswers, FilesLog, HostFiles, Reco
 from zerowiz.probe.recording.scrub import scrub_calls, scrub_environ, scrub_files
 from zerowiz.probe.recording.tape import Calls
 from zerowiz.probe.recording.world import World
+from zerowiz.words import _
 
 SCHEMA_VERSION = 2
 
@@ -101,6 +102,9 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
+_AGAIN = _("record it again on that machine: `zerowiz machine --save FILE`")
+
+
 def decode_recording(content: Mapping[str, Any], name: str) -> World:
     """The World that a recording holds.
 
@@ -113,12 +117,22 @@ def decode_recording(content: Mapping[str, Any], name: str) -> World:
     """
     for key in ("nvml", "environ", "files"):
         if not isinstance(content.get(key), dict):
-            raise UsageError(f"`{name}: {key}` is not an object with answers")
+            raise UsageError(
+                _("`{name}: {key}` is not an object with answers", name=name, key=key), _AGAIN
+            )
     if not content["nvml"]:
-        raise UsageError(f"`{name}: nvml` holds no call")
+        raise UsageError(_("`{name}: nvml` holds no call", name=name), _AGAIN)
     for variable, value in content["environ"].items():
         if not isinstance(value, str):
-            raise UsageError(f"`{name}: environ.{variable}` is {value!r:.40}, not a text")
+            raise UsageError(
+                _(
+                    "`{name}: environ.{variable}` is {value!r:.40}, not a text",
+                    name=name,
+                    variable=variable,
+                    value=value,
+                ),
+                _AGAIN,
+            )
     return World(
         files=RecordedFiles(answers=decode(FileAnswers, content["files"], f"{name}: files")),
         environ=content["environ"],

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 Calls = MutableMapping[str, Any]
 """NVML calls and their answers: the driver's part of a recording."""
@@ -168,6 +169,38 @@ def _unplain(value: Any) -> Any:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
+class CallWatch:
+    """A function table that calls the real one, and says before each call which one it is.
+
+    Args:
+        library: The driver's library, or another table.
+        announce: Told the name of a call as a log has it, and an empty name after the call.
+    """
+
+    def __init__(self, library: object, announce: Callable[[str], None]) -> None:
+        self._library = library
+        self._announce = announce
+        self._handles = _Handles()
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        """The C function of this name, as ctypes finds it."""
+        function = getattr(self._library, symbol)
+        if symbol == _ERROR_STRING:
+            return function  # type: ignore[no-any-return]
+
+        def watched(*args: Any) -> int:
+            words = _inputs(args, self._handles)
+            self._announce(_name_call(symbol, words))
+            code = int(function(*args))
+            targets = _targets(args)
+            if not code and targets and isinstance(targets[0], ctypes._Pointer):  # noqa: SLF001
+                self._handles.learn(_name_handle(words), _address(targets[0]) or 0)
+            self._announce("")
+            return code
+
+        return watched
+
+
 class CallLog:
     """A function table that calls the real one, and logs every call.
 
@@ -265,7 +298,11 @@ class Replay:
         try:
             return _code(answer["err"]) if "err" in answer else fill(answer["ok"])
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            why = f"the recorded answer of `{call}` is broken: {answer!r:.60}"
+            why = _(
+                "the recorded answer of `{call}` is broken: {answer!r:.60}",
+                call=call,
+                answer=answer,
+            )
             raise BrokenAnswerError(why) from None
 
     def _fill_outputs(self, args: Sequence[Any], value: Any) -> int:

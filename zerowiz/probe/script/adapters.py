@@ -10,6 +10,7 @@ from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import Scope, follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
+from zerowiz.words import _
 
 # peft 0.21, tuners/lora/config.py, class LoraConfig.
 _DEFAULT_RANK = 8
@@ -281,7 +282,7 @@ def _quantized(read: Reader) -> Binding:
         return _join([b for b in found if b.value is not False or b.flag] or found)
     hidden = next((call for call in source.calls if _may_quantize(source, call)), None)
     if hidden is None or [*_with_keyword(source, "load_in_8bit")]:
-        return Binding(value=False, line=1, code="no `load_in_4bit`")
+        return Binding(value=False, line=1, code=_("no `load_in_4bit`"))
     return Binding(line=hidden.line, code=f"{hidden.name}(...)")
 
 

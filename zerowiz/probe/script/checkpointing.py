@@ -10,6 +10,7 @@ from zerowiz.probe.script.expressions import last_name
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source
+from zerowiz.words import _
 
 _ENABLING = frozenset({"gradient_checkpointing_enable", "activation_checkpointing_enable"})
 _DISABLING = frozenset({"gradient_checkpointing_disable"})
@@ -164,7 +165,7 @@ def _nothing(read: Reader) -> Binding:
         return UNSEEN
     for call in read.source.calls:
         if loads(read.source, call) == "Model":
-            code = f"{call.name}(...)` with no `gradient_checkpointing_enable()"
+            code = _("{call}(...)` with no `gradient_checkpointing_enable()", call=call.name)
             return Binding(value=False, line=call.line, code=code)
     return UNSEEN
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Import, Script
+from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named
 
 # Libraries that a file in the script's folder must not shadow.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
@@ -21,9 +22,9 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
         folder: The folder that it imports from first.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
         tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return Script(path=str(path))
     siblings = _list_names(folder)
     # A script that changes `sys.path` may import modules that are not found here.
@@ -81,4 +82,5 @@ def _list_names(folder: Path) -> frozenset[str]:
     except OSError:
         return frozenset()
     modules = {entry.name.removesuffix(".py") for entry in entries if entry.name.endswith(".py")}
-    return frozenset(modules | {entry.name for entry in entries if entry.is_dir()})
+    # That of an entry raises an error at a link that leads to itself.
+    return frozenset(modules | {entry.name for entry in entries if Path(entry.path).is_dir()})

@@ -4,19 +4,20 @@ import ast
 import difflib
 import io
 import re
-import shlex
 import tokenize
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.launch.shell_script import find_training_command, is_shell_script
-from zerowiz.core.script import Convention, Release, ScriptFacts
+from zerowiz.core.script import YAML_SUFFIXES, Convention, Release, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import NEWEST_TRL
-from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.model.libraries import read_trl_release
+from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.script.adapters import with_adapters
 from zerowiz.probe.script.checkpointing import with_checkpointing
 from zerowiz.probe.script.commandline import command_line
@@ -26,9 +27,11 @@ from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model import with_model
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source
+from zerowiz.probe.script.strict import reads_no_words
 from zerowiz.probe.script.trainer.trainer import with_trainer
 from zerowiz.probe.script.training import with_training
 from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
+from zerowiz.words import _, listing
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
 # memory. What `from_pretrained` reads stays mapped from its file.
@@ -37,6 +40,9 @@ _PLACES = re.compile(
     r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
     r"|[\"']meta[\"']"
 )
+
+
+_WANTED = _("pass the Python training script, not a shell script or a notebook")
 
 
 def parse_script(
@@ -56,13 +62,28 @@ def parse_script(
     Raises:
         ZerowizError: The text is not Python.
     """
-    source = replace(walk(_parse(text, path_name)), trl_release=trl_release)
+    try:
+        return _facts(text, path_name, read_module, trl_release)
+    except (MemoryError, RecursionError):
+        # Of Python's parser, and of what visits a tree.
+        raise ZerowizError(
+            _("{path} cannot be read: an expression in it has too many levels", path=path_name),
+            _WANTED,
+        ) from None
+
+
+def _facts(
+    text: str, path_name: str, read_module: Callable[[str], str | None], trl_release: Release
+) -> ScriptFacts:
+    tree = _parse(text, path_name)
+    source = replace(walk(tree), trl_release=trl_release)
     read = Reader(source=source, line=command_line(source))
     facts = ScriptFacts(
         path=path_name,
         convention=Convention.UNKNOWN,
         integration=None,
         parser=read.line.parser,
+        reads_no_words=reads_no_words(text, tree),
     )
     facts = with_convention(facts, read)
     if facts.obstacle in ENGINE_ELSEWHERE:
@@ -92,7 +113,7 @@ def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source 
     text = read_module(name)
     try:
         return None if text is None else walk(_parse(text, name))
-    except ZerowizError:
+    except (ZerowizError, MemoryError, RecursionError):
         return None
 
 
@@ -101,12 +122,26 @@ def _parse(text: str, path_name: str) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in the script
             return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+    except (SyntaxError, ValueError) as error:
+        line = (
+            _(" line {lineno}", lineno=error.lineno)
+            if isinstance(error, SyntaxError) and error.lineno
+            else ""
+        )
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        hints = [_WANTED]
+        if path_name.endswith(YAML_SUFFIXES):
+            hints.append(
+                _("plan for a file of axolotl by `zerowiz init {path_name}`", path_name=path_name)
+            )
         raise ZerowizError(
-            f"{path_name}{line} is not Python: {reason}",
-            "pass the Python training script, not a shell script or a notebook",
+            _(
+                "{path_name}{line} is not Python: {reason}",
+                path_name=path_name,
+                line=line,
+                reason=reason,
+            ),
+            *hints,
         ) from None
 
 
@@ -157,12 +192,16 @@ def read_script(
     if facts.args_file is None or not Path(facts.args_file).is_file():
         return facts
     try:
-        words = Path(facts.args_file).read_text(encoding="utf-8").split()
+        words = read_named_text(Path(facts.args_file)).split()
     except (OSError, UnicodeDecodeError) as error:
         raise PreflightError(
-            f"`{facts.args_file}`, from which {facts.path} reads arguments, cannot be read:"
-            f" {error}",
-            "save it as UTF-8 text, or move it away",
+            _(
+                "`{args_file}`, from which {path} reads arguments, cannot be read: {error}",
+                args_file=facts.args_file,
+                path=facts.path,
+                error=error,
+            ),
+            _("save it as UTF-8 text, or move it away"),
         ) from None
     return replace(facts, args_file_words=tuple(words))
 
@@ -171,23 +210,23 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
     if path.is_dir():
         scripts = sorted(child.name for child in path.glob("*.py"))
         raise PreflightError(
-            f"`{path}` is a folder, not a script",
-            *(f"did you mean `{path / name}`?" for name in scripts[:3]),
+            _("`{path}` is a folder, not a script", path=path),
+            *did_you_mean(path / name for name in scripts[:3]),
         )
+    if path.exists():
+        _refuse_notebook(path)
     try:
-        data = path.read_bytes()
+        data = read_named(path, LONGEST_SCRIPT_BYTES)
     except FileNotFoundError:
-        raise PreflightError(f"there is no script `{path}`", *_suggest(path)) from None
+        raise PreflightError(_("there is no script `{path}`", path=path), *_suggest(path)) from None
     except OSError as error:
-        raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
+        raise PreflightError(
+            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
+        ) from None
     text = _decode(data, path)
-    _refuse_other_languages(text, path)
+    _refuse_shell_script(text, path)
     beside = partial(_read_module, import_folder)
     return parse_script(text, str(path), beside, read_trl_release())
-
-
-# More than any module that somebody wrote.
-_LONGEST_MODULE_BYTES = 2**20
 
 
 def _read_module(folder: Path, name: str) -> str | None:
@@ -197,61 +236,92 @@ def _read_module(folder: Path, name: str) -> str | None:
     place = folder.joinpath(*name.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         try:
-            if path.is_file() and path.stat().st_size <= _LONGEST_MODULE_BYTES:
-                return path.read_text(encoding="utf-8", errors="replace")
+            if path.is_file():
+                return read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
         except OSError:
             continue
     return None
 
 
-def _refuse_other_languages(text: str, path: Path) -> None:
-    """Say of a notebook, and of a shell script, how its training is launched."""
+def _refuse_notebook(path: Path) -> None:
+    """Say of a notebook how its training is launched; with its pictures it may be large."""
     if path.suffix == ".ipynb":
         raise ZerowizError(
-            f"`{path}` is a notebook, not a script",
-            f"convert it to `{path.with_suffix('.py')}`: `jupyter nbconvert --to script"
-            f" {shlex.quote(str(path))}`",
+            _("`{path}` is a notebook, not a script", path=path),
+            _(
+                "convert it to `{script}`: `jupyter nbconvert --to script {path}`",
+                script=path.with_suffix(".py"),
+                path=shell.quote(str(path)),
+            ),
         )
+
+
+def _refuse_shell_script(text: str, path: Path) -> None:
+    """Say of a shell script how its training is launched."""
     if not is_shell_script(str(path), text):
         return
     command = find_training_command(text)
     if command is None:
         raise ZerowizError(
-            f"`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
-            "pass the Python script: `zerowiz launch train.py`",
+            _(
+                "`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
+                path=path,
+            ),
+            _("pass the Python script: `zerowiz launch train.py`"),
         )
-    as_typed = [] if command.expands else [f"`zerowiz launch {shlex.join(command.words)}`"]
+    as_typed = [] if command.expands else [f"`zerowiz launch {shell.join(command.words)}`"]
     raise ZerowizError(
-        f"`{path}` is a shell script that starts the training with `{command.launcher}` in line"
-        f" {command.line}",
+        _(
+            "`{path}` is a shell script that starts the training with `{launcher}` in line {line}",
+            path=path,
+            launcher=command.launcher,
+            line=command.line,
+        ),
         *as_typed,
-        f"write `zerowiz launch` before `{command.launcher}` in that line, then run `bash {path}`",
+        _(
+            "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
+            launcher=command.launcher,
+            path=path,
+        ),
     )
 
 
 def _suggest(path: Path) -> tuple[str, ...]:
-    """Hints that name a module, the folder's scripts with a similar name, or its first scripts."""
+    """Hints that name a module, scripts of the folder, the similar ones first, or a template."""
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (f"to launch a module: `zerowiz launch -m {path}`",)
+        return (_("to launch a module: `zerowiz launch -m {path}`", path=path),)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
-        return tuple(f"did you mean `{path.parent / name}`?" for name in near)
-    scripts = ", ".join(f"`{path.parent / name}`" for name in siblings[:3])
-    return (f"scripts there: {scripts}",) if scripts else ()
+        return did_you_mean(path.parent / name for name in near)
+    scripts = listing(f"`{path.parent / name}`" for name in siblings[:3])
+    # `zerowiz plan llama-3.1-8b`
+    model = (
+        () if path.suffix == ".py" else (_("a model has an option: `$model {path}`", path=path),)
+    )
+    if scripts:
+        return (*model, _("scripts there: {scripts}", scripts=scripts))
+    return (*model, _("to start from one: `zerowiz template`"))
 
 
 def _decode(data: bytes, path: Path) -> str:
     """The text of Python source, by its encoding cookie or BOM."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding, _lines = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ZerowizError(
-            f"{path} line {line} is not valid {error.encoding}",
-            "save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`",
+            _(
+                "{path} line {line} is not valid {encoding}",
+                path=path,
+                line=line,
+                encoding=error.encoding,
+            ),
+            _("save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`"),
         ) from None
     except SyntaxError as error:
-        raise ZerowizError(f"{path} line 1 is not Python: {error.msg}") from None
+        raise ZerowizError(
+            _("{path} line 1 is not Python: {msg}", path=path, msg=error.msg)
+        ) from None

@@ -1,11 +1,12 @@
-"""See whether a script refuses a word that none of its own options spells.
+"""See whether a script refuses a word that none of its own options spells, or reads no word at all.
 
 It must be seen of every parser that reads the command line. A parser that another module made, or
 was handed, may have options that do not stand here.
 """
 
 import ast
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 
 from zerowiz.core.script import LOCAL_RANK_FLAG
 from zerowiz.probe.script.expressions import Scope, last_name
@@ -19,6 +20,45 @@ _STRICT_CALLS = PARSE_CALLS - {"parse_known_args"}
 _LENIENT_PARSE = ("return_remaining_strings", "fail_with_unknown_args")
 # Arguments with which a parser has options that do not stand here, or spells them differently.
 _LENIENT_MAKE = ("parents", "prefix_chars")
+
+
+# Libraries that read no command line when a script imports and calls them. Anything else that it
+# imports, such as a module of its own, may read it.
+_WORDLESS_MODULES = frozenset(
+    {
+        *("accelerate", "bitsandbytes", "datasets", "deepspeed", "numpy", "peft"),
+        *("safetensors", "tokenizers", "torch", "tqdm", "transformers", "trl"),
+        *("__future__", "collections", "contextlib", "copy", "dataclasses", "datetime"),
+        *("functools", "gc", "itertools", "json", "logging", "math", "os", "pathlib", "random"),
+        *("re", "sys", "time", "typing", "warnings"),
+    }
+)
+# What may read it all the same: a parser, `sys.argv`, a library's own program, code in a text.
+_MAY_READ_WORDS = re.compile(
+    r"argv|cmdline|pars(e|ing)|Parser|add_config_arguments|__\w*import|__dict__"
+    r"|(?<![\w.])(exec|eval|getattr|vars)\(|import_module|runpy"
+    r"|\b(trl|transformers|accelerate)\.(scripts|cli|commands)|torch\.distributed\.run"
+    r"|deepspeed\.launcher"
+)
+
+
+def reads_no_words(text: str, tree: ast.Module) -> bool:
+    """Whether it is seen that a script reads nothing of its command line.
+
+    Args:
+        text: The script.
+        tree: Its syntax tree.
+    """
+    return _MAY_READ_WORDS.search(text) is None and _WORDLESS_MODULES.issuperset(_libraries(tree))
+
+
+def _libraries(tree: ast.Module) -> Iterator[str]:
+    """The first part of each imported module; empty for one of the script's own package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else str(node.module).partition(".")[0]
 
 
 def is_strict(source: Source, flags: Collection[str]) -> bool:

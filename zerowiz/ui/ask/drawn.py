@@ -8,6 +8,7 @@ import termios
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
@@ -41,13 +42,16 @@ from zerowiz.core.flags import spell
 from zerowiz.ui.ask.background import Background
 from zerowiz.ui.ask.menu import MUST_CHOOSE, Menu, choices_of
 from zerowiz.ui.ask.paths import as_answer, complete
+from zerowiz.ui.text.fold import fill_wide
+from zerowiz.ui.text.plain import plain
+from zerowiz.words import _, listing
 
 _WIDEST_COLUMNS = 100
 # A menu of more rows scrolls.
 _MOST_ROWS = 16
 # So many are seen at a glance.
 _FEW_LINES = 6
-# Beside titles where so much is left for it, else below each.
+# Beside titles where so much is left for it, or each fits one line; else below each.
 _NARROWEST_DETAIL_COLUMNS = 30
 _WIDEST_TITLE_COLUMNS = 32
 # What is typed starts a row of its own where the question leaves less.
@@ -66,6 +70,12 @@ STYLE = Style(
         ("consequence", "bold"),
     ]
 )
+
+
+def _end(event: KeyPressEvent, **how: Any) -> None:  # noqa: ANN401 - as `Application.exit` takes it
+    """End the question, unless a key before this one did: Esc and Enter can come in one read."""
+    if event.app.is_running and not event.app.is_done:
+        event.app.exit(**how)
 
 
 class Screen:
@@ -130,6 +140,8 @@ class Screen:
 
 
 def _fold(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
+    if get_cwidth(text) > len(text):
+        return fill_wide(text, width, indent, hang)
     lines = textwrap.wrap(
         text,
         max(width, len(hang) + 1),
@@ -141,7 +153,7 @@ def _fold(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in spell(text))
+    return plain(spell(text))
 
 
 class DrawnQuestion:
@@ -229,11 +241,11 @@ class DrawnQuestion:
         keys.add("?")(lambda _event: self._toggle_more())
         keys.add("down", filter=can_point)(lambda _event: self._menu.move(1))
         keys.add("up", filter=can_point)(lambda _event: self._menu.move(-1))
-        keys.add("escape", filter=can_go_back)(lambda event: event.app.exit(result=Back.BACK))
+        keys.add("escape", filter=can_go_back)(lambda event: _end(event, result=Back.BACK))
         keys.add(Keys.BracketedPaste)(lambda event: self._paste(event.data))
-        keys.add("c-c")(lambda event: event.app.exit(exception=KeyboardInterrupt))
-        keys.add("<sigint>")(lambda event: event.app.exit(exception=KeyboardInterrupt))
-        keys.add("c-d", filter=is_empty)(lambda event: event.app.exit(exception=EOFError))
+        keys.add("c-c")(lambda event: _end(event, exception=KeyboardInterrupt))
+        keys.add("<sigint>")(lambda event: _end(event, exception=KeyboardInterrupt))
+        keys.add("c-d", filter=is_empty)(lambda event: _end(event, exception=EOFError))
         keys.add("c-z")(self._suspend)
         return keys
 
@@ -242,9 +254,11 @@ class DrawnQuestion:
         if choice is not None and self._menu is not self._choices:
             self._take(choice.value)
         elif choice is None and self._must_choose:
-            self._problem = f"no line has `{self._buffer.text}`; delete it to see all lines"
+            self._problem = _(
+                "no line has `{text}`; delete it to see all lines", text=self._buffer.text
+            )
         else:
-            event.app.exit(result=self._answer())
+            _end(event, result=self._answer())
 
     def _suspend(self, event: KeyPressEvent) -> None:
         """Leave the terminal to the shell until `fg`."""
@@ -307,7 +321,7 @@ class DrawnQuestion:
         has_menu = bool(choices_of(question))
         default = f" ({question.default})" if question.default and not has_menu else ""
         lines = self._screen.fold(_printable(f"? {question.text}{default}"), hang=2)
-        if self._screen.width - len(lines[-1]) < _NARROWEST_INPUT_COLUMNS:
+        if self._screen.width - get_cwidth(lines[-1]) < _NARROWEST_INPUT_COLUMNS:
             lines.append(" ")
         return lines
 
@@ -325,9 +339,11 @@ class DrawnQuestion:
     def _listed(self) -> StyleAndTextTuples:
         """The menu; the pointer stands before the line that Enter takes."""
         shown = self._menu.shown
-        widest = max(len(choice.title) for choice in shown)
+        widest = max(get_cwidth(choice.title) for choice in shown)
         left = self._screen.width - widest - len("  > ") - 2
-        beside = widest <= _WIDEST_TITLE_COLUMNS and left >= _NARROWEST_DETAIL_COLUMNS
+        longest = max(get_cwidth(choice.detail) for choice in shown)
+        fits = widest <= _WIDEST_TITLE_COLUMNS and left >= _NARROWEST_DETAIL_COLUMNS
+        beside = fits or longest <= left
         fragments: StyleAndTextTuples = []
         for index, choice in enumerate(shown):
             is_pointed = index == self._menu.pointed
@@ -348,7 +364,7 @@ class DrawnQuestion:
             return "\n" + "\n".join(self._screen.fold(_printable(detail), indent=8))
         start = len("  > ") + widest + 2
         lines = self._screen.fold(_printable(detail), indent=start)
-        return "\n".join([lines[0][len(title[0]) :], *lines[1:]])
+        return "\n".join([" " * (start - get_cwidth(title[0])) + lines[0][start:], *lines[1:]])
 
     def _remarks(self) -> StyleAndTextTuples:
         """What is wrong, what there is to know, what the answer leads to, which keys there are."""
@@ -361,7 +377,11 @@ class DrawnQuestion:
             )
             lines.append(("" if index else "class:problem", "\n".join(folded)))
         if self._shows_more:
-            more = self._question.more or self._question.why or "There is no more to say here."
+            more = (
+                self._question.more
+                or self._question.why
+                or _("There is no more help for this question.")
+            )
             paragraphs = more.splitlines()
             lines += [("", "\n".join(fold(_printable(line), indent=2))) for line in paragraphs]
         answer = self._answer()
@@ -376,16 +396,16 @@ class DrawnQuestion:
         has_choices = bool(choices_of(self._question))
         lines = len(self._menu.shown)
         # Some of them may have no room on the screen.
-        among = f" among {lines}" if lines > _FEW_LINES else ""
+        among = _(" among {lines}", lines=lines) if lines > _FEW_LINES else ""
         keys = {
-            f"Up/Down to choose{among}": lines > 1,
-            "type to filter": has_choices and self._must_choose,
-            "type to filter or to name another": has_choices and not self._must_choose,
-            "Tab to complete": self._question.kind is AnswerKind.PATH,
-            "? for more": bool(self._question.more),
-            "Esc to go back": self._can_go_back,
+            _("Up/Down to choose{among}", among=among): lines > 1,
+            _("type to filter"): has_choices and self._must_choose,
+            _("type to filter or to name another"): has_choices and not self._must_choose,
+            _("Tab to complete"): self._question.kind is AnswerKind.PATH,
+            _("? for more"): bool(self._question.more),
+            _("Esc to go back"): self._can_go_back,
         }
-        return ", ".join(key for key, is_known in keys.items() if is_known)
+        return listing(key for key, is_known in keys.items() if is_known)
 
 
 def _window(text: Callable[[], StyleAndTextTuples], height: Dimension | None = None) -> Window:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from zerowiz.core.decision.questions import AnswerKind, Choice, Question
+from zerowiz.words import _
 
 MUST_CHOOSE = frozenset({AnswerKind.CHOICE, AnswerKind.CONFIRM})
 """What is answered by a choice alone; elsewhere what is typed is an answer, too."""
 
-_YES_OR_NO = (Choice(value="yes", title="yes"), Choice(value="no", title="no"))
+_YES_OR_NO = (Choice(value="yes", title=_("yes")), Choice(value="no", title=_("no")))
 
 
 def choices_of(question: Question) -> tuple[Choice, ...]:
@@ -75,4 +76,4 @@ def _with_typed(shown: tuple[Choice, ...], text: str) -> tuple[Choice, ...]:
     same = [each for each in shown if text in (each.value, each.title)]
     if same:
         return (same[0], *(each for each in shown if each is not same[0]))
-    return (*shown, Choice(value=text, title=text, detail="as typed"))
+    return (*shown, Choice(value=text, title=text, detail=_("as typed")))

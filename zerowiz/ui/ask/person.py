@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.flags import spell
+from zerowiz.core.values import replace
 from zerowiz.errors import InterruptedByUserError, ZerowizError
 from zerowiz.ui.ask import plain
 from zerowiz.ui.ask.counted import counted
 from zerowiz.ui.ask.transcript import Transcript
 from zerowiz.ui.text.progress import TerminalWait
+from zerowiz.words import _
 
 if TYPE_CHECKING:
     from zerowiz.ui.ask.drawn import Screen
@@ -71,7 +73,7 @@ class TerminalPerson:
         try:
             return ask(question, check, leads_to, can_go_back=can_go_back)
         except (KeyboardInterrupt, EOFError):
-            raise InterruptedByUserError("interrupted; nothing was written") from None
+            raise InterruptedByUserError(_("interrupted; nothing was written")) from None
 
     @cached_property
     def stream(self) -> TextIO:
@@ -104,6 +106,7 @@ class TerminalPerson:
                 plain.show_consequence(answer, consequence)
                 return answer
             plain.say(f"! {problem}", indent=2)
+            question = _without_default(question, answer)
 
     def _ask_drawn(
         self,
@@ -145,6 +148,7 @@ class TerminalPerson:
                     self._last_answer = answer
                     return answer
                 self._take_back(question)
+                question = _without_default(question, answer)
 
     def _take_back(self, question: Question) -> None:
         self._screen.erase(self._transcript.take_back(question.key))
@@ -156,11 +160,19 @@ class TerminalPerson:
         return Screen()
 
 
+def _without_default(question: Question, refused: str) -> Question:
+    """The question asked again: Enter alone does not give once more what was refused."""
+    values = [choice.value for choice in question.choices]
+    if refused != question.default or refused not in values:
+        return question
+    return replace(question, default=values[(values.index(refused) + 1) % len(values)])
+
+
 def _refused(answer: str, check: _Check | None) -> str | None:
     """Why the world does not bear out this answer, and what to do."""
     try:
         if check is not None:
-            with TerminalWait(f"checking `{answer}`", sys.stderr):
+            with TerminalWait(_("checking `{answer}`", answer=answer), sys.stderr):
                 check(answer)
     except ZerowizError as error:
         return spell("\n".join((error.message, *error.hints)))

@@ -7,7 +7,10 @@ from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.flags import spell
 from zerowiz.ui.ask.menu import MUST_CHOOSE, choices_of
 from zerowiz.ui.ask.paths import as_answer
+from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.fold import columns, fold
+from zerowiz.ui.text.plain import plain
+from zerowiz.words import _, listing
 
 _BACK, _MORE = "<", "?"
 # Of a menu in which what is typed is an answer, too; a longer one would push the question away.
@@ -27,7 +30,10 @@ def show(question: Question) -> None:
         detail = f" - {choice.detail}" if choice.detail else ""
         say(f"{number}) {choice.title}{detail}", indent=2)
     if len(listed) < len(question.choices):
-        say(f"and {len(question.choices) - len(listed)} more: type a name", indent=2)
+        say(
+            _("and {choices} more: type a name", choices=len(question.choices) - len(listed)),
+            indent=2,
+        )
 
 
 def _listed(question: Question) -> tuple[Choice, ...]:
@@ -56,7 +62,7 @@ def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
 def problem(question: Question, answer: str) -> str | None:
     """Why this answer cannot be taken, in the words of what is seen: numbers."""
     if question.kind is AnswerKind.CHOICE and question.problem(answer):
-        return f"a number from 1 to {len(question.choices)}"
+        return _("a number from 1 to {choices}", choices=len(question.choices))
     return question.problem(answer)
 
 
@@ -69,20 +75,22 @@ def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
 def say(text: str, *, indent: int = 0) -> None:
     """Text on stderr; what would steer a terminal is shown as `?`."""
     for line in spell(text).splitlines():
-        plain = "".join(c if c.isprintable() else "?" for c in line)
-        sys.stderr.write(fold(" " * indent + plain, sys.stderr, hang=indent + 2) + "\n")
+        sys.stderr.write(fold(" " * indent + plain(line), sys.stderr, hang=indent + 2) + "\n")
 
 
 def _prompt(question: Question, *, can_go_back: bool) -> str:
     parts = {
-        f"Enter: {_default(question)}": question.default is not None,
-        "yes or no": question.kind is AnswerKind.CONFIRM,
-        f"{_MORE}: more": bool(question.more),
-        f"{_BACK}: back": can_go_back,
+        _("Enter: {answer}", answer=_default(question)): question.default is not None,
+        _("yes or no"): question.kind is AnswerKind.CONFIRM,
+        _("{key}: more", key=_MORE): bool(question.more),
+        _("{key}: back", key=_BACK): can_go_back,
     }
-    keys = ", ".join(part for part, is_known in parts.items() if is_known)
-    words = {"number": bool(question.choices), "answer": question.kind is not AnswerKind.CHOICE}
-    what = " or ".join(word for word, is_known in words.items() if is_known)
+    keys = listing(part for part, is_known in parts.items() if is_known)
+    words = {
+        _("number"): bool(question.choices),
+        _("answer"): question.kind is not AnswerKind.CHOICE,
+    }
+    what = _(" or ").join(word for word, is_known in words.items() if is_known)
     return f"  {what} ({keys}): " if keys else f"  {what}: "
 
 
@@ -96,7 +104,7 @@ def _default(question: Question) -> str:
 
 def _read(prompt: str) -> str:
     width = columns(sys.stderr)
-    is_long = width is not None and width - len(prompt) < _NARROWEST_ANSWER_COLUMNS
+    is_long = width is not None and width - cells(prompt) < _NARROWEST_ANSWER_COLUMNS
     sys.stderr.write(f"{prompt.rstrip()}\n  > " if is_long else prompt)
     sys.stderr.flush()
     line = ""

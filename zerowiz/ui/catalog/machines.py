@@ -6,21 +6,32 @@ from typing import TextIO
 from zerowiz.core.catalog.offers import Offer, Offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
+from zerowiz.ui.sentences import decisions, models
+from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, count, hours, money, seconds
+from zerowiz.words import N_, _, listing
 
 _UNKNOWN = "-"
 # What can be seen of one machine's own plan leaves first.
-_LEAVING = ("(step)", "peak", "headroom", "ckpt", "batch", "step", "verdict", "strategy")
+_LEAVING = (
+    N_("(step)"),
+    N_("peak"),
+    N_("headroom"),
+    N_("ckpt"),
+    N_("batch"),
+    N_("step"),
+    N_("verdict"),
+    N_("strategy"),
+)
 # A table that is looked over, not searched.
 _MOST_ROWS = 30
 
 
 def machines(found: Offers, job: PlanInput, prices: PriceList, stream: TextIO) -> None:
     """A row for each machine, the best first, and what was left out."""
-    say(stream, f"Model    {sentences.model(job.model)}", "")
+    say(stream, labelled(_("Model"), models.model(job.model)), "")
     if found.offers:
         _table(found, prices, stream)
         stream.write("\n")
@@ -35,9 +46,9 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
         *("machine", "strategy", "verdict", "peak", "headroom"),
         *(("batch",) if split else ()),
         *(("ckpt",) if mixed else ()),
-        *("step", "(step)", "tokens/s"),
-        *(("time",) if timed else ()),
-        *(("cost",) if priced else ()),
+        *("step", "(step)", N_("tokens/s")),
+        *((N_("time"),) if timed else ()),
+        *((N_("cost"),) if priced else ()),
     )
     rows = [
         (
@@ -58,7 +69,7 @@ def _machine(offer: Offer) -> tuple[str, ...]:
     return (
         offer.candidate.name + ("*" if offer.assumes_network else ""),
         chosen.strategy.name,
-        sentences.verdict(chosen),
+        decisions.verdict(chosen),
         bare_gib(chosen.estimate.peak_bytes),
         bare_gib(chosen.headroom_bytes),
     )
@@ -75,14 +86,18 @@ def _mixes_checkpointing(found: Offers) -> bool:
 
 
 def _checkpointing(offer: Offer) -> str:
-    return "yes" if offer.workload.gradient_checkpointing else "no"
+    return _("yes") if offer.workload.gradient_checkpointing else _("no")
 
 
 def _speed(offer: Offer) -> tuple[str, ...]:
     time = offer.chosen.step_time
     if time is None:
         return (_UNKNOWN,) * 3
-    bounds = f"({seconds(time.low_seconds)} to {seconds(time.high_seconds)})"
+    bounds = _(
+        "({low_seconds} to {high_seconds})",
+        low_seconds=seconds(time.low_seconds),
+        high_seconds=seconds(time.high_seconds),
+    )
     return (seconds(time.expected_seconds), bounds, f"{time.tokens_per_s:,.0f}")
 
 
@@ -100,57 +115,77 @@ def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
     if offers:
         yield _rows(prices)
     if offers and not any(offer.chosen.step_time for offer in offers):
-        yield f"zerowiz predicts no step time: {job.why_untimed}."
+        yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
     yield from _steps(found)
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
-        yield f"Time and cost are for {count(max(tokens))} tokens, optimizer steps only."
+        yield _(
+            "Time and cost are for {tokens} tokens, optimizer steps only.",
+            tokens=count(max(tokens)),
+        )
     if any(offer.assumes_network for offer in offers):
-        yield (
+        yield _(
             "* assumes InfiniBand between nodes: one adapter per GPU, 400 Gb/s on PCIe 5, 200"
             " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`."
         )
     if len(offers) > _MOST_ROWS:
-        yield f"{len(offers) - _MOST_ROWS} more machines fit: list them all with `$as_json`."
+        yield _(
+            "{offers} more machines fit: list them all with `$as_json`.",
+            offers=len(offers) - _MOST_ROWS,
+        )
     yield from _left_out(found)
 
 
 def _rows(prices: PriceList) -> str:
     """Which machines there are, in which order, and what is said of each."""
-    order = "fewest GPUs first, then the fastest"
+    order = _("fewest GPUs first, then the fastest")
     if prices.prices:
-        order = f"cheapest first, then those without a price ({order})"
+        order = _("cheapest first, then those without a price ({order})", order=order)
     of_nodes = any(price.gpus is not None for price in prices.prices)
-    priced = ", and every count that has its own price" if of_nodes else ""
-    return (
-        f"Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit and twice"
-        f" as many{priced}. Peak and room are GiB per GPU; step is seconds per optimizer step;"
-        " tokens/s is the total of all GPUs."
+    priced = _(", and every count that has its own price") if of_nodes else ""
+    return _(
+        "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
+        "and twice as many{priced}. Peak and headroom are GiB per GPU; step is seconds per "
+        "optimizer step; tokens/s is the total of all GPUs.",
+        order=order,
+        priced=priced,
     )
 
 
 def _steps(found: Offers) -> Iterator[str]:
     """What differs between the steps of the machines."""
     if _splits(found):
-        yield "Batch is the micro-batch and the number of micro-steps."
+        yield _("Batch is the micro-batch and the number of micro-steps.")
     if _mixes_checkpointing(found):
-        yield "Ckpt shows whether the plan uses gradient checkpointing."
+        yield _("Ckpt shows whether the plan uses gradient checkpointing.")
 
 
 def _left_out(found: Offers) -> Iterator[str]:
     """What has no row, and why."""
     if found.kinds_without:
-        some = "any" if found.kinds_without == found.kinds else str(found.kinds_without)
-        of_them = f"{some} of the {found.kinds} GPUs of the table"
-        yield f"The model does not fit {of_them} in any count that zerowiz tried."
+        some, kinds = found.kinds_without, found.kinds
+        of_them = (
+            _("any of the {kinds} GPUs of the table", kinds=kinds)
+            if some == kinds
+            else _("{some} of the {kinds} GPUs of the table", some=some, kinds=kinds)
+        )
+        yield _(
+            "The model does not fit {of_them} in any count that zerowiz tried.", of_them=of_them
+        )
     if found.kinds_unasked:
         why = "" if found.why_unasked is None else f" ({found.why_unasked})"
-        also = "a further " if found.kinds_without else ""
-        yield (
-            f"Not listed, {also}{found.kinds_unasked} of the {found.kinds} GPUs of the table:"
-            f" some counts of them cannot divide the batch that you set{why}, and smaller counts"
-            " have too little memory."
+        also = _("a further ") if found.kinds_without else ""
+        yield _(
+            "Not listed, {also}{kinds_unasked} of the {kinds} GPUs of the table: some "
+            "counts of them cannot divide the batch that you set{why}, and smaller "
+            "counts have too little memory.",
+            also=also,
+            kinds_unasked=found.kinds_unasked,
+            kinds=found.kinds,
+            why=why,
         )
     if found.unlisted_prices:
-        names = ", ".join(f"`{name}`" for name in found.unlisted_prices)
-        yield f"These have a price, but the job fits on none that zerowiz tried: {names}."
+        names = listing(f"`{name}`" for name in found.unlisted_prices)
+        yield _(
+            "These have a price, but the job fits on none that zerowiz tried: {names}.", names=names
+        )

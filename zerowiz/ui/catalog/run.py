@@ -4,11 +4,13 @@ from typing import TextIO
 
 from zerowiz.core.catalog.planned_run import PlannedRun, StrategyRun
 from zerowiz.core.speed.run_cost import PredictedRun
+from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import count, hours, money
+from zerowiz.words import N_, _
 
 _UNKNOWN = "-"
-_LEGEND = (
+_LEGEND = _(
     "times are for optimizer steps only, without startup, evaluation and saving; brackets show"
     " the bounds of the prediction"
 )
@@ -19,13 +21,13 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
 
     There is no table where no time is known.
     """
-    say(stream, "", f"Run      {_what(planned)}")
+    say(stream, "", labelled(_("Run"), _what(planned)))
     if not any(each.run for each in planned.strategies):
         return
     stream.write("\n")
     priced = planned.price_per_hour is not None
-    costs = ("cost", "(cost)") if priced else ()
-    headings = ("strategy", "steps", "time", "(time)", *costs)
+    costs = (N_("cost"), N_("(cost)")) if priced else ()
+    headings = ("strategy", N_("steps"), N_("time"), N_("(time)"), *costs)
     rows = [_row(each, planned.currency, priced=priced) for each in planned.strategies]
     show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
     say(stream, "", _LEGEND)
@@ -33,18 +35,28 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
 
 def _what(planned: PlannedRun) -> str:
     """What is trained on, and how long the chosen strategy takes for it."""
-    trained = f"{count(planned.tokens)} tokens"
+    trained = _("{tokens} tokens", tokens=count(planned.tokens))
     if planned.price_per_hour is not None:
         price = money(planned.price_per_hour, planned.currency)
-        trained += f", at {price} an hour for the whole machine"
+        trained += _(", at {price} an hour for the whole machine", price=price)
     runs = {each.evaluated.strategy.name: each.run for each in planned.strategies}
     chosen = runs.get(planned.chosen or "")
     if chosen is None:
-        why = "" if planned.why_untimed is None else f", as {planned.why_untimed}"
-        return f"{trained}: no step time is predicted{why}"
+        why = (
+            ""
+            if planned.why_untimed is None
+            else _(", as {why_untimed}", why_untimed=planned.why_untimed)
+        )
+        return _("{trained}: no step time is predicted{why}", trained=trained, why=why)
     cost = chosen.cost
     costs = "" if cost is None else f", {money(cost.expected_cost, planned.currency)}"
-    return f"{trained}: {planned.chosen} takes {hours(chosen.expected_hours)}{costs}"
+    return _(
+        "{trained}: {chosen} takes {expected_hours}{costs}",
+        trained=trained,
+        chosen=planned.chosen,
+        expected_hours=hours(chosen.expected_hours),
+        costs=costs,
+    )
 
 
 def _row(each: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
@@ -55,7 +67,11 @@ def _row(each: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
 
 
 def _time(found: PredictedRun) -> tuple[str, str]:
-    bounds = f"({hours(found.low_hours)} to {hours(found.high_hours)})"
+    bounds = _(
+        "({low_hours} to {high_hours})",
+        low_hours=hours(found.low_hours),
+        high_hours=hours(found.high_hours),
+    )
     return hours(found.expected_hours), bounds
 
 
@@ -63,5 +79,9 @@ def _cost(found: PredictedRun, currency: str) -> tuple[str, str]:
     cost = found.cost
     if cost is None:
         return _UNKNOWN, _UNKNOWN
-    bounds = f"({money(cost.low_cost, currency)} to {money(cost.high_cost, currency)})"
+    bounds = _(
+        "({low_cost} to {high_cost})",
+        low_cost=money(cost.low_cost, currency),
+        high_cost=money(cost.high_cost, currency),
+    )
     return money(cost.expected_cost, currency), bounds

@@ -1,18 +1,19 @@
 """Show what a job was predicted to take beside what it took."""
 
-import shlex
 from collections.abc import Mapping
 from typing import TextIO
 
+from zerowiz.core import shell
 from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures, error_of
 from zerowiz.core.outcome.record import AttemptRecord, AttemptSummary, RunSummary
 from zerowiz.ui.outcome.ended import CAUSES
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import seconds
+from zerowiz.words import N_, _
 
 _MEMORY: Mapping[CountedMemory, str] = {
-    CountedMemory.ALLOCATED: "peak GPU memory",
-    CountedMemory.RESIDENT: "peak process memory",
+    CountedMemory.ALLOCATED: _("peak GPU memory"),
+    CountedMemory.RESIDENT: _("peak process memory"),
 }
 
 
@@ -26,10 +27,17 @@ def last_lines(attempt: AttemptRecord, folder: str, stream: TextIO) -> None:
     """
     if attempt.measured is None:
         return
-    say(stream, "", f"{attempt.strategy}: predicted and measured, for the rank that took most")
+    say(
+        stream,
+        "",
+        _(
+            "{strategy}: predicted and measured, for the rank that took most",
+            strategy=attempt.strategy,
+        ),
+    )
     _table(attempt.predicted, attempt.measured, stream)
-    words = shlex.join(["zerowiz", "report", *([folder] if folder else [])])
-    say(stream, f"`{words}` shows this again")
+    words = shell.join(["zerowiz", "report", *([folder] if folder else [])])
+    say(stream, _("`{words}` shows this again", words=words))
 
 
 def run(summary: RunSummary, stream: TextIO) -> None:
@@ -42,36 +50,63 @@ def run(summary: RunSummary, stream: TextIO) -> None:
             say(stream, _why_unmeasured(attempt))
         else:
             _table(attempt.predicted, attempt.measured, stream)
-        say(stream, f"Logs: {attempt.logs}")
+        say(stream, _("Logs: {logs}", logs=attempt.logs))
 
 
 def _title(attempt: AttemptSummary, script: str) -> str:
-    name = f"{script}, attempt {attempt.number} ({attempt.strategy}), {attempt.started_at}"
+    name = _(
+        "{script}, attempt {number} ({strategy}), {started_at}",
+        script=script,
+        number=attempt.number,
+        strategy=attempt.strategy,
+        started_at=attempt.started_at,
+    )
     if attempt.end is None:
-        return f"{name}: it is running"
-    return f"{name}: {CAUSES[attempt.end.cause]}, status {attempt.end.status}"
+        return _("{name}: it is running", name=name)
+    return _(
+        "{name}: {cause}, status {status}",
+        name=name,
+        cause=CAUSES[attempt.end.cause],
+        status=attempt.end.status,
+    )
 
 
 def _why_unmeasured(attempt: AttemptSummary) -> str:
     if attempt.end is None:
-        return "Nothing is measured yet: DeepSpeed's engine has taken no optimizer step"
-    return "Nothing was measured: DeepSpeed's engine took no optimizer step"
+        return _("Nothing is measured yet: DeepSpeed's engine has taken no optimizer step")
+    return _("Nothing was measured: DeepSpeed's engine took no optimizer step")
 
 
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
+    planned = predicted.accumulation_steps
+    predicted = predicted.of_micro_batches(measured.micro_batches)
     peaks = (predicted.peak_bytes, measured.peak_bytes)
     steps = (predicted.step_seconds, measured.step_seconds)
     rows = [
         (_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks))),
-        ("time of a step", *map(_time, steps), _percent(error_of(*steps))),
+        (_("time of a step"), *map(_time, steps), _percent(error_of(*steps))),
     ]
-    show_rows(stream, ("", "predicted", "measured", "error"), rows)
+    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("error")), rows)
+    if predicted.memory is CountedMemory.RESIDENT:
+        text = _(
+            "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
+            " libraries"
+        )
+        say(stream, text)
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
-        bounds = f"{seconds(low)} to {seconds(high)}"
-        say(stream, f"The predicted interval of a step is {bounds} s")
+        bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))
+        say(stream, _("The predicted interval of a step is {bounds} s", bounds=bounds))
+    if planned is not None and measured.micro_batches and measured.micro_batches < planned:
+        text = _(
+            "Each step had {count} of {planned} micro-batches, because the data set is "
+            "smaller than the global batch; the prediction is for {count}",
+            count=measured.micro_batches,
+            planned=planned,
+        )
+        say(stream, text)
     if measured.step_seconds is None:
-        say(stream, "A step time needs four optimizer steps; this attempt took fewer")
+        say(stream, _("A step time needs four optimizer steps; this attempt took fewer"))
 
 
 def _gib(size_bytes: float | None) -> str:

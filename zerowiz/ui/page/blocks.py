@@ -1,7 +1,11 @@
 """Write the blocks that stand in many places of a page."""
 
+import re
 from collections.abc import Container, Iterable
-from html import escape
+
+from zerowiz.core.flags import spell
+from zerowiz.ui.text.plain import escape
+from zerowiz.words import _
 
 
 def section(name: str, title: str, content: str, opened: str | None = None) -> str:
@@ -22,12 +26,12 @@ def table(caption: str, head: Iterable[str], rows: str, more: Container[str] = f
 
     Args:
         caption: What it shows.
-        head: The headings of its columns.
+        head: The headings of its columns, in English: they are shown in the person's language.
         rows: As HTML.
         more: The headings of those that a narrow page leaves out; their cells say so, too.
     """
     cells = "".join(
-        f'<th scope="col"{" class=more" if each in more else ""}>{escape(each)}</th>'
+        f'<th scope="col"{" class=more" if each in more else ""}>{escape(_(each))}</th>'
         for each in head
     )
     label = escape(caption)
@@ -39,7 +43,13 @@ def table(caption: str, head: Iterable[str], rows: str, more: Container[str] = f
     )
 
 
+def prose(text: str) -> str:
+    """A sentence, what is typed in it as code."""
+    typed = re.sub(r"`([^`\s]{1,30})`", r'<code class="word">\1</code>', escape(spell(text)))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", typed)
+
+
 def bullets(texts: Iterable[str]) -> str:
     """A list of sentences."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    items = "".join(f"<li>{prose(text)}</li>" for text in texts)
     return f"<ul>{items}</ul>" if items else ""

@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Sequence
-from html import escape
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.grid import Grid, GridCell, index_of
-from zerowiz.core.flags import spell
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.ui import sentences
+from zerowiz.core.search.grid import Grid, GridCell, index_of
 from zerowiz.ui.page import machine, plan
-from zerowiz.ui.page.blocks import bullets, section
+from zerowiz.ui.page.blocks import bullets, prose, section
 from zerowiz.ui.page.colours import style_rules
 from zerowiz.ui.page.slots import Slots
 from zerowiz.ui.remedies import hint
+from zerowiz.ui.sentences import machines, models
+from zerowiz.ui.text.plain import escape
 from zerowiz.ui.text.units import gpus
+from zerowiz.words import _, language
 
 
 def write(
@@ -39,52 +39,66 @@ def write(
         version: Of zerowiz.
     """
     job = decision.job
-    title = escape(f"{job.model.name} on {gpus(job.machine)}")
+    title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
     body = plan.body(grid.own, decision, slots)
     return "".join(
         (
             "<!doctype html>\n",
-            '<html lang="en"><head><meta charset="utf-8">',
+            f'<html lang="{language()}"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}: plan by zerowiz</title>",
+            f"<title>{_('{title}: plan by zerowiz', title=title)}</title>",
             f"<style>{style_rules()}{style}</style></head><body>",
             f"<header><h1>{title}</h1>",
-            '<button type="button" id="theme" aria-pressed="false" hidden>Dark</button></header>',
+            '<button type="button" id="theme" aria-pressed="false" hidden>',
+            f"{_('Dark')}</button></header>",
             f"<main>{_job(decision)}{_sliders(grid)}{body}",
             _links(decision),
-            _list("remedies", "What would help the plan", [hint(each) for each in remedies]),
-            _list("notes", "What the plan rests on", notes),
-            f"</main><footer><p>Planned by zerowiz {escape(version)}. Memory and times are",
-            " predicted; nothing was measured for this page.</p></footer>",
+            _list("remedies", _("What would help the plan"), [hint(each) for each in remedies]),
+            _list("notes", _("What the plan assumes"), notes),
+            f"</main><footer><p>{_planned_by(version)}</p></footer>",
             _data(grid, decision),
             f"<script>{script}</script></body></html>\n",
         )
     )
 
 
+def _planned_by(version: str) -> str:
+    return _(
+        "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
+        " this page.",
+        version=escape(version),
+    )
+
+
 def _job(decision: Decision) -> str:
     job = decision.job
     step = job.workload
-    checkpointing = "with" if step.gradient_checkpointing else "without"
-    words = (
-        f"{sentences.model(job.model)}. {step.precision}, {job.state_format} optimizer states,"
-        f" {step.method}, accumulation {step.accumulation_steps}, {checkpointing} gradient"
-        " checkpointing."
+    words = _(
+        "{model}. {precision}, {states} optimizer states, {method}, accumulation"
+        " {accumulation_steps}, {checkpointing}.",
+        model=models.model(job.model),
+        precision=step.precision,
+        states=job.state_format,
+        method=models.method(step.method),
+        accumulation_steps=step.accumulation_steps,
+        checkpointing=_("with gradient checkpointing")
+        if step.gradient_checkpointing
+        else _("without gradient checkpointing"),
     )
     return f'<p class="dim">{escape(words)}</p>'
 
 
 def _sliders(grid: Grid) -> str:
     batch, length = index_of(grid, grid.own)
-    why = escape(spell(grid.why_fewer))
-    note = f'<p class="dim">No other settings: {why}</p>' if why else ""
+    why = prose(grid.why_fewer)
+    note = f'<p class="dim">{_("No other settings: {why}", why=why)}</p>' if why else ""
     return (
-        '<form id="sliders" hidden><fieldset><legend>Other settings</legend>'
-        + _slider("micro-batch", "Micro-batch", grid.micro_batch_stops, batch)
-        + _slider("length", "Tokens in a sequence", grid.sequence_tokens, length)
-        + f'<button type="reset">Back to the plan</button>{note}</fieldset></form>'
-        + "<noscript><p>The sliders for other settings need JavaScript.</p></noscript>"
+        f'<form id="sliders" hidden><fieldset><legend>{_("Other settings")}</legend>'
+        + _slider("micro-batch", _("Micro-batch"), grid.micro_batch_stops, batch)
+        + _slider("length", _("Tokens in a sequence"), grid.sequence_tokens, length)
+        + f'<button type="reset">{_("Back to the plan")}</button>{note}</fieldset></form>'
+        + f"<noscript><p>{_('The sliders for other settings need JavaScript.')}</p></noscript>"
     )
 
 
@@ -101,12 +115,12 @@ def _slider(name: str, label: str, stops: Sequence[int], at: int) -> str:
 def _links(decision: Decision) -> str:
     found = decision.job.machine
     return section(
-        "links", "Links", f"<p>{escape(sentences.links(found))}</p>{machine.links(found)}"
+        "links", _("Links"), f"<p>{escape(machines.links(found))}</p>{machine.links(found)}"
     )
 
 
 def _list(name: str, title: str, texts: Sequence[str]) -> str:
-    return section(name, title, bullets(map(spell, texts))) if texts else ""
+    return section(name, title, bullets(texts)) if texts else ""
 
 
 def _data(grid: Grid, decision: Decision) -> str:

@@ -1,18 +1,19 @@
 """Write a plan or a machine for a notebook: a piece of HTML that needs no script."""
 
 from collections.abc import Sequence
-from html import escape
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.workload import Accounting
-from zerowiz.ui import sentences
 from zerowiz.ui.page import flowchart, machine, memory, strategies
-from zerowiz.ui.page.blocks import bullets
+from zerowiz.ui.page.blocks import bullets, prose
 from zerowiz.ui.page.colours import PARTS
 from zerowiz.ui.page.slots import Slots
 from zerowiz.ui.remedies import hint
+from zerowiz.ui.sentences import decisions
+from zerowiz.ui.text.plain import escape
+from zerowiz.words import _
 
 # A notebook has colours of its own, light or dark: text and lines take theirs.
 _RULES = (
@@ -22,7 +23,10 @@ _RULES = (
     ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
     ".chosen{font-weight:bold}",
     ".bar text{font-size:12px;fill:#000}",
-    "line.budget{stroke:currentColor;stroke-width:2}",
+    # A notebook's ground is not known: parts are told apart by a black edge, as their letters are.
+    ".bar>rect{stroke:#000;stroke-width:.5}",
+    ".bar .edge{fill:#fff}",
+    ".bar .budget{fill:#000}",
     ".legend{list-style:none;padding:0}",
     ".legend li{display:inline-block;margin-right:1rem}",
     ".swatch{display:inline-block;width:1.25rem;text-align:center;color:#000}",
@@ -42,16 +46,17 @@ def _wrapped(content: str) -> str:
 def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     """The flowchart, every strategy, what each holds; what would help, where nothing fits."""
     slots = Slots(exchanged=False)
-    name = "none" if decision.chosen is None else decision.chosen.strategy.name
-    why = escape("; ".join(sentences.reasons(decision)))
+    name = _("none") if decision.chosen is None else decision.chosen.strategy.name
+    why = prose("; ".join(decisions.reasons(decision)))
     drawn = ""
     if decision.job.accounting is Accounting.REAL:
         drawn = memory.bars(decision, slots) + memory.legend(decision)
     helps = bullets(hint(each) for each in remedies)
+    heading = f"<p>{_('What would help:')}</p>"
     return _wrapped(
-        f"<p>Chosen: <b>{escape(name)}</b>: {why}</p>"
+        f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"
         f"{flowchart.steps(decision, slots)}{strategies.numbers(decision, slots)}{drawn}"
-        f"{f'<p>What would help:</p>{helps}' if helps else ''}"
+        f"{heading + helps if helps else ''}"
     )
 
 

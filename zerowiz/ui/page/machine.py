@@ -1,18 +1,19 @@
 """Write a machine: its GPUs, and the matrix of the links between them."""
 
 from collections.abc import Mapping
-from html import escape
 
 from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink
 from zerowiz.core.machine.types import Machine
-from zerowiz.ui import sentences
 from zerowiz.ui.page.blocks import table
+from zerowiz.ui.sentences import machines
+from zerowiz.ui.text.plain import escape
 from zerowiz.ui.text.units import gib, gpus, on_device
+from zerowiz.words import N_, _
 
 
 def summary(machine: Machine) -> str:
     """Its devices and links in one sentence."""
-    return f"{gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}"
+    return f"{gpus(machine)} ({machines.source(machine)}); {machines.links(machine)}"
 
 
 def devices(machine: Machine) -> str:
@@ -23,7 +24,9 @@ def devices(machine: Machine) -> str:
         for each in machine.gpus
     )
     title = on_device("GPU", machine)
-    return table(on_device("The GPUs of a node", machine), (title, "name", "memory", "free"), rows)
+    return table(
+        on_device(_("The GPUs of a node"), machine), (title, "name", N_("memory"), "free"), rows
+    )
 
 
 def links(machine: Machine) -> str:
@@ -31,17 +34,17 @@ def links(machine: Machine) -> str:
     if not machine.links:
         return ""
     by_pair = {link.pair: link for link in machine.links}
-    names = {gpu.index: f"GPU {gpu.index}" for gpu in machine.gpus}
+    names = {gpu.index: _("GPU {index}", index=gpu.index) for gpu in machine.gpus}
     rows = "".join(
         f'<tr><th scope="row">{name}</th>'
         + "".join(_pair(by_pair, row, column) for column in names)
         + "</tr>"
         for row, name in names.items()
     )
-    return table(_LINKS, ("pair", *names.values()), rows)
+    return table(_LINKS, (N_("pair"), *names.values()), rows)
 
 
-_LINKS = (
+_LINKS = _(
     "Each pair of GPUs: NV is NVLink, and how many; the others are paths over PCIe, as nvidia-smi"
     " names them"
 )
@@ -49,7 +52,7 @@ _LINKS = (
 
 def _pair(by_pair: Mapping[tuple[int, int], PairLink], row: int, column: int) -> str:
     if row == column:
-        return '<td class="dim">itself</td>'
+        return f'<td class="dim">{_("itself")}</td>'
     low, high = sorted((row, column))
     link = by_pair.get((low, high))
     word = UNKNOWN_WORD if link is None else link.word

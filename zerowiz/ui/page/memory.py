@@ -8,6 +8,7 @@ from zerowiz.ui.page.blocks import table
 from zerowiz.ui.page.slots import Slots
 from zerowiz.ui.pictures.memory import SIGNS, widest_bytes
 from zerowiz.ui.text.units import bare_gib, gib, on_device
+from zerowiz.words import N_, _
 
 # A narrower part has no room for its letter, in per cent of the bar.
 _LETTER_PERCENT = 4.0
@@ -46,15 +47,19 @@ def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: S
 def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
     """The shapes of one bar."""
     sizes = parts(decision.job, evaluated)
+    budget_bytes = decision.job.gpu_budget_bytes
+    at = scale.percent(budget_bytes or 0)
     drawn, end_bytes = [], 0
     for part in MemoryPart:
         begin = scale.percent(end_bytes)
         end_bytes += sizes.get(part, 0)
-        drawn.append(_part(part, begin, scale.percent(end_bytes), slots))
-    budget_bytes = decision.job.gpu_budget_bytes
-    at = f"{scale.percent(budget_bytes or 0):.1f}%"
-    budget = slots.shape(
-        "line", 'y1="0" y2="22"', x1=at, x2=at, kind="budget" if budget_bytes else "off"
+        drawn.append(_part(part, (begin, scale.percent(end_bytes)), at, slots))
+    # The line has an edge of the ground's colour, so that it is seen on every part.
+    placed = {"x": f"{at:.1f}%", "kind": "" if budget_bytes else "off"}
+    budget = (
+        slots.opened("svg", 'aria-hidden="true" overflow="visible"', **placed)
+        + '<rect class="edge" x="-2" width="4" height="22"/>'
+        + '<rect class="budget" x="-1" width="2" height="22"/></svg>'
     )
     cut = slots.opened(
         "text",
@@ -64,9 +69,11 @@ def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Sl
     return f"{''.join(drawn)}{budget}{cut}»</text>"
 
 
-def _part(part: MemoryPart, begin: float, end: float, slots: Slots) -> str:
+def _part(part: MemoryPart, span: tuple[float, float], budget_percent: float, slots: Slots) -> str:
+    begin, end = span
     width = end - begin
-    has_letter = width >= _LETTER_PERCENT
+    first, last = _lettered(begin, end, budget_percent)
+    has_letter = last - first >= _LETTER_PERCENT
     rectangle = slots.shape(
         "rect",
         f'class="{part.name.lower()}" y="3" height="16"',
@@ -76,20 +83,28 @@ def _part(part: MemoryPart, begin: float, end: float, slots: Slots) -> str:
     letter = slots.opened(
         "text",
         'y="15" text-anchor="middle"',
-        x=f"{begin + width / 2:.1f}%",
+        x=f"{(first + last) / 2:.1f}%",
         kind="letter" if has_letter else "off",
     )
     return f"{rectangle}{letter}{SIGNS[part][0]}</text>"
+
+
+def _lettered(begin: float, end: float, budget_percent: float) -> tuple[float, float]:
+    """The span, or where the line of the budget cuts it the longer piece."""
+    if not begin < budget_percent < end:
+        return begin, end
+    pieces = (begin, budget_percent), (budget_percent, end)
+    return max(pieces, key=lambda piece: piece[1] - piece[0])
 
 
 def legend(decision: Decision) -> str:
     """What the colours and letters mean."""
     items = "".join(
         f'<li><span class="swatch {part.name.lower()}" aria-hidden="true">{SIGNS[part][0]}</span>'
-        f" {part.value}</li>"
+        f" {_(part.value)}</li>"
         for part in _shown(decision)
     )
-    tick = '<li><span class="tick" aria-hidden="true"></span> budget</li>'
+    tick = f'<li><span class="tick" aria-hidden="true"></span> {_("budget")}</li>'
     return f'<ul class="legend">{items}{tick}</ul>'
 
 
@@ -102,8 +117,8 @@ def numbers(decision: Decision, slots: Slots) -> str:
     """The same as a table."""
     shown = _shown(decision)
     rows = "".join(_table_row(decision, each, shown, slots) for each in decision.evaluated)
-    caption = on_device("GiB of each GPU, where it is fullest", decision.job.machine)
-    return table(caption, ("strategy", *shown, "sum"), rows)
+    caption = on_device(_("GiB of each GPU, where it is fullest"), decision.job.machine)
+    return table(caption, ("strategy", *shown, N_("sum")), rows)
 
 
 def _table_row(
@@ -118,4 +133,4 @@ def _table_row(
 def budget_words(decision: Decision) -> str:
     """What the line is."""
     budget_bytes = decision.job.gpu_budget_bytes
-    return "unknown" if budget_bytes is None else gib(budget_bytes)
+    return _("unknown") if budget_bytes is None else gib(budget_bytes)

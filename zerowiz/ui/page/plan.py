@@ -1,15 +1,20 @@
 """Write what changes from plan to plan: the answer, its flowchart, its pictures and its tables."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.grid import GridCell
 from zerowiz.core.flags import spell
-from zerowiz.ui import remedies, sentences
+from zerowiz.core.search.grid import GridCell
+from zerowiz.ui import remedies
 from zerowiz.ui.page import flowchart, memory, speed, strategies
 from zerowiz.ui.page.blocks import section
 from zerowiz.ui.page.colours import VERDICTS
 from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.units import on_device, seconds, size_of
+from zerowiz.words import _
 
 
 def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
@@ -22,12 +27,12 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     """
     said = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
     reasons = slots.text("p", why(cell))
-    parts = [section("answer", "Answer", said + reasons)]
-    contents = {
-        "flowchart": ("Flowchart", flowchart.steps),
-        "speed": ("Speed and headroom", speed.picture),
-        "memory": (on_device("Memory of each GPU", drawn.job.machine), _memory),
-        "strategies": ("Strategies", strategies.numbers),
+    parts = [section("answer", _("Answer"), said + reasons)]
+    contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
+        "flowchart": (_("Flowchart"), flowchart.steps),
+        "speed": (_("Speed and headroom"), partial(speed.picture, cell.search)),
+        "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
+        "strategies": (_("Strategies"), strategies.numbers),
     }
     kind = "off" if cell.decision is None else ""
     for name, (title, write) in contents.items():
@@ -40,24 +45,32 @@ def _memory(drawn: Decision, slots: Slots) -> str:
     budget = memory.budget_words(drawn)
     return "".join(
         (
-            f'<p class="dim">Where it is fullest. The budget is {budget}.</p>',
+            f'<p class="dim">{_fullest(budget)}</p>',
             memory.bars(drawn, slots),
             memory.legend(drawn),
-            "<details><summary>Memory as a table</summary>",
+            f"<details><summary>{_('Memory as a table')}</summary>",
             memory.numbers(drawn, slots),
             "</details>",
         )
     )
 
 
+def _fullest(budget: str) -> str:
+    return _("Where it is fullest. The budget is {budget}.", budget=budget)
+
+
 def answer(cell: GridCell) -> str:
     """The settings and what they lead to, in one sentence."""
-    step = f"Micro-batch {cell.micro_batch}, {cell.sequence_tokens} tokens"
+    step = _(
+        "Micro-batch {micro_batch}, {sequence_tokens} tokens",
+        micro_batch=cell.micro_batch,
+        sequence_tokens=cell.sequence_tokens,
+    )
     if cell.decision is None:
         return f"{step}: {spell(cell.refusal)}"
     chosen = cell.decision.chosen
     if chosen is None:
-        return f"{step}: {sentences.nothing_fits(cell.decision)}"
+        return f"{step}: {decisions.nothing_fits(cell.decision)}"
     return f"{step}: {_chosen(chosen)}"
 
 
@@ -67,8 +80,17 @@ def _chosen(chosen: StrategyEstimate) -> str:
     time = chosen.step_time
     if time is None:
         return needs
-    step = f"{seconds(time.expected_seconds)} s a step ({strategies.bounds(chosen)})"
-    return f"{needs}, {step}, {time.tokens_per_s:,.0f} tokens/s"
+    step = _(
+        "{expected_seconds} s a step ({bounds})",
+        expected_seconds=seconds(time.expected_seconds),
+        bounds=strategies.bounds(chosen),
+    )
+    return _(
+        "{needs}, {step}, {tokens_per_s:,.0f} tokens/s",
+        needs=needs,
+        step=step,
+        tokens_per_s=time.tokens_per_s,
+    )
 
 
 def answer_kind(cell: GridCell) -> str:
@@ -80,4 +102,4 @@ def answer_kind(cell: GridCell) -> str:
 
 def why(cell: GridCell) -> str:
     """What speaks for the choice."""
-    return "" if cell.decision is None else "; ".join(sentences.reasons(cell.decision))
+    return "" if cell.decision is None else "; ".join(decisions.reasons(cell.decision))

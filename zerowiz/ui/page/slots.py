@@ -1,6 +1,6 @@
 """Write HTML whose values can be exchanged: every plan fills the same slots."""
 
-from html import escape
+from zerowiz.ui.text.plain import escape
 
 
 class Slots:
@@ -19,12 +19,15 @@ class Slots:
     def text(self, tag: str, value: str, attributes: str = "", **changing: str) -> str:
         """An element whose text may change, and attributes that may.
 
+        The script exchanges text alone, so what is typed is no element, and has no marks either.
+
         Args:
             tag: Its name.
             value: Its text now.
             attributes: Those that stay, as HTML.
             **changing: The others; `kind` is the class.
         """
+        value = value.replace("`", "")
         place = self._keep(value)
         fixed = f" {attributes}" if attributes else ""
         said = f' data-t="{place}"' if self._exchanged else ""

@@ -2,20 +2,21 @@
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.ui import sentences
 from zerowiz.ui.page.blocks import table
 from zerowiz.ui.page.colours import VERDICTS
 from zerowiz.ui.page.slots import Slots
+from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.units import bare_gib, on_device, seconds
+from zerowiz.words import N_, _
 
-_HEADINGS = ("strategy", "needs", "headroom", "host", "time", "bounds of it", "verdict")
+_HEADINGS = ("strategy", "needs", "headroom", "host", "time", N_("bounds of it"), "verdict")
 _MORE = frozenset({"host", "bounds of it"})
 
 
 def numbers(decision: Decision, slots: Slots) -> str:
     """The chosen one is marked by a word too."""
     rows = "".join(_row(decision, each, slots) for each in decision.evaluated)
-    caption = "Sizes in GiB of each GPU, and of a node's host; times of a step in seconds"
+    caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
     return table(on_device(caption, decision.job.machine), _HEADINGS, rows, _MORE)
 
 
@@ -26,14 +27,14 @@ def _row(decision: Decision, evaluated: StrategyEstimate, slots: Slots) -> str:
     return (
         slots.opened("tr", kind="chosen" if is_chosen else "")
         + f'<th scope="row">{evaluated.strategy.name}'
-        + slots.text("span", ", chosen" if is_chosen else "")
+        + slots.text("span", _(", chosen") if is_chosen else "")
         + "</th>"
         + slots.text("td", bare_gib(evaluated.device_bytes))
         + slots.text("td", bare_gib(evaluated.headroom_bytes))
         + slots.text("td", host, "class=more")
         + slots.text("td", "-" if time is None else seconds(time.expected_seconds))
         + slots.text("td", bounds(evaluated), "class=more")
-        + slots.text("td", sentences.verdict(evaluated), kind=VERDICTS[evaluated.verdict])
+        + slots.text("td", decisions.verdict(evaluated), kind=VERDICTS[evaluated.verdict])
         + "</tr>"
     )
 
@@ -43,4 +44,8 @@ def bounds(evaluated: StrategyEstimate) -> str:
     time = evaluated.step_time
     if time is None:
         return "-"
-    return f"{seconds(time.low_seconds)} to {seconds(time.high_seconds)}"
+    return _(
+        "{low_seconds} to {high_seconds}",
+        low_seconds=seconds(time.low_seconds),
+        high_seconds=seconds(time.high_seconds),
+    )

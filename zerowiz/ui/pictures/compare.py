@@ -8,13 +8,14 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.workload import SETTINGS, Workload
-from zerowiz.ui import sentences
 from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
+from zerowiz.ui.sentences import decisions, machines
 from zerowiz.ui.text.table import Cell, say, show_rows, show_sides
 from zerowiz.ui.text.units import bare_gib, count, gib, gpus, seconds
+from zerowiz.words import N_, _, listing
 
 _LABEL_COLUMNS = 3
-_UNKNOWN, _OFF = "-", "off"
+_UNKNOWN, _OFF = "-", _("off")
 # Shown of every step.
 _ALWAYS = ("micro_batch", "sequence_tokens", "accumulation_steps", "precision", "method")
 
@@ -40,23 +41,26 @@ def compare(one: Side, other: Side, stream: TextIO) -> None:
         _faster(one.decision, other.decision, stream)
         stream.write("\n")
     _strategies(one.decision, other.decision, stream)
-    same = ", ".join(f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _UNKNOWN)
+    same = listing(f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _UNKNOWN)
     if same:
-        say(stream, "", f"The same in both: {same}")
+        say(stream, "", _("The same in both: {same}", same=same))
 
 
 def _facts(decision: Decision) -> dict[str, str]:
     """What a plan comes to, and what it is for."""
     job = decision.job
-    link, _, speed = sentences.links(job.machine).partition(", ")
+    link = machines.link_class(job.machine.interconnect)
+    speed = machines.links(job.machine).removeprefix(link).lstrip(",;、 ")
     return {
         **_outcome(decision),
-        "machine": gpus(job.machine).replace("NVIDIA ", ""),
-        "links": link,
-        "link speed": speed or _UNKNOWN,
-        "budget": gib(job.gpu_budget_bytes),
-        "model": f"{job.model.name}, {count(job.model.params)} parameters",
-        "optimizer states": job.state_format,
+        _("machine"): gpus(job.machine).replace("NVIDIA ", ""),
+        _("links"): link,
+        _("link speed"): speed or _UNKNOWN,
+        _("budget"): gib(job.gpu_budget_bytes),
+        _("model"): _(
+            "{model}, {params} parameters", model=job.model.name, params=count(job.model.params)
+        ),
+        _("optimizer states"): job.state_format,
         **dict(_settings(job.workload)),
     }
 
@@ -67,9 +71,9 @@ def _settings(step: Workload) -> Iterator[tuple[str, str]]:
         value = getattr(step, name)
         label = SETTINGS[name].on.removeprefix("--").replace("-", " ")
         if isinstance(value, bool):
-            yield label, "on" if value else _OFF
+            yield label, _("on") if value else _OFF
         else:
-            yield label, ", ".join(value) if isinstance(value, tuple) else str(value)
+            yield label, listing(value) if isinstance(value, tuple) else str(value)
 
 
 def _outcome(decision: Decision) -> dict[str, str]:
@@ -77,13 +81,13 @@ def _outcome(decision: Decision) -> dict[str, str]:
     shown = decision.chosen or decision.closest
     name, time = shown.strategy.name, shown.step_time
     return {
-        "chosen": name if decision.chosen else f"none (closest: {name})",
-        "verdict": sentences.verdict(shown),
-        "needs": gib(shown.device_bytes),
-        "headroom": gib(shown.headroom_bytes),
-        "step time": _UNKNOWN if time is None else f"{seconds(time.expected_seconds)} s",
-        "tokens/s": _UNKNOWN if time is None else f"{time.tokens_per_s:,.0f}",
-        "host": gib(shown.host_bytes) if shown.host_bytes else _UNKNOWN,
+        _("chosen"): name if decision.chosen else _("none (closest: {name})", name=name),
+        _("verdict"): decisions.verdict(shown),
+        _("needs"): gib(shown.device_bytes),
+        _("headroom"): gib(shown.headroom_bytes),
+        _("step time"): _UNKNOWN if time is None else f"{seconds(time.expected_seconds)} s",
+        _("tokens/s"): _UNKNOWN if time is None else f"{time.tokens_per_s:,.0f}",
+        _("host"): gib(shown.host_bytes) if shown.host_bytes else _UNKNOWN,
     }
 
 
@@ -103,23 +107,26 @@ def _faster(one: Decision, other: Decision, stream: TextIO) -> None:
     first, second = speeds
     name, ratio = ("A", first / second) if first >= second else ("B", second / first)
     if ratio < 1 + _SAME_FRACTION:
-        said = "A and B train about as many tokens a second"
+        said = _("A and B train about as many tokens a second")
     elif ratio < _AS_TIMES:
-        said = f"{name} trains {100 * (ratio - 1):.0f} % more tokens a second"
+        said = _(
+            "{name} trains {ratio:.0f} % more tokens a second", name=name, ratio=100 * (ratio - 1)
+        )
     else:
-        said = f"{name} trains {ratio:.1f} times as many tokens a second"
+        said = _("{name} trains {ratio:.1f} times as many tokens a second", name=name, ratio=ratio)
     say(stream, "", said)
 
 
 def _strategies(one: Decision, other: Decision, stream: TextIO) -> None:
     """Each strategy in both plans."""
     rows = [(a.strategy.name, *_row(a), *_row(other.of(a.strategy))) for a in one.evaluated]
-    headings = ("strategy", "GiB", "s/step", "A verdict", "GiB", "s/step", "B verdict")
-    show_rows(stream, headings, rows, ("s/step", "GiB"))
+    size, time = "GiB", N_("s/step")
+    headings = ("strategy", size, time, N_("A verdict"), size, time, N_("B verdict"))
+    show_rows(stream, headings, rows, (time, size))
 
 
 def _row(evaluated: StrategyEstimate) -> Iterator[Cell]:
     time = evaluated.step_time
     yield bare_gib(evaluated.device_bytes)
     yield _UNKNOWN if time is None else seconds(time.expected_seconds)
-    yield sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]
+    yield decisions.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]

@@ -15,10 +15,13 @@ from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion
 from zerowiz.core.decision.path import FlowchartPath, FlowchartStep, find_path
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.workload import Accounting
-from zerowiz.ui import remedies, sentences
+from zerowiz.ui import remedies
+from zerowiz.ui.sentences import decisions
+from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture, Span, length
-from zerowiz.ui.text.units import decimal_size_of, gib, on_device, range_of, size_of
+from zerowiz.ui.text.units import OF, decimal_size_of, gib, on_device, range_of, size_of
+from zerowiz.words import _
 
 MOST_LINES, MOST_COLUMNS = 10, 50
 
@@ -29,25 +32,25 @@ VERDICT_COLOURS: Mapping[Verdict, Colour] = {
     Verdict.DOES_NOT_FIT: Colour.BAD,
 }
 ANSWER_COLOURS: Mapping[str, Colour] = {
-    "yes": Colour.GOOD,
-    "no": Colour.BAD,
-    "too slow": Colour.BAD,
-    "uncertain": Colour.DOUBT,
+    _("yes"): Colour.GOOD,
+    _("no"): Colour.BAD,
+    _("too slow"): Colour.BAD,
+    _("uncertain"): Colour.DOUBT,
 }
 _OFFLOADS: Mapping[str, str] = {
-    "zero2-offload": "ZeRO-2 offload",
-    "zero3-offload": "ZeRO-3 offload",
-    "zero3-offload-optimizer": "ZeRO-3 optimizer offload",
+    "zero2-offload": _("ZeRO-2 offload"),
+    "zero3-offload": _("ZeRO-3 offload"),
+    "zero3-offload-optimizer": _("ZeRO-3 optimizer offload"),
 }
-_UNKNOWN = ", unknown"
+_UNKNOWN = _(", unknown")
 # Where a question shares a line with its branch.
 _SHORT: Mapping[FlowchartQuestion, str] = {
-    FlowchartQuestion.FITS_ONE_GPU: "Replica?",
+    FlowchartQuestion.FITS_ONE_GPU: _("Replica?"),
     FlowchartQuestion.FITS_ZERO1: "ZeRO-1?",
     FlowchartQuestion.FITS_ZERO2: "ZeRO-2?",
-    FlowchartQuestion.FAST_INTERCONNECT: "Fast link?",
+    FlowchartQuestion.FAST_INTERCONNECT: _("Fast link?"),
     FlowchartQuestion.FITS_ZERO3: "ZeRO-3?",
-    FlowchartQuestion.FITS_OFFLOAD: "Offload?",
+    FlowchartQuestion.FITS_OFFLOAD: _("Offload?"),
 }
 
 
@@ -67,8 +70,8 @@ def _step(
 ) -> Iterator[Line]:
     question = step.answer.question
     strategy = None if step.about is None else step.about.strategy
-    words = _SHORT[question] if is_short else sentences.question(question, strategy)
-    answer = sentences.answered(decision, step.answer)
+    words = _SHORT[question] if is_short else decisions.question(question, strategy)
+    answer = decisions.answered(decision, step.answer)
     machine = decision.job.machine
     asked: Line = (
         ("● ", Colour.LABEL),
@@ -77,8 +80,7 @@ def _step(
         (answer, ANSWER_COLOURS[answer]),
         *(() if is_short else _rate(step.answer, machine)),
     )
-    # What was asked next is where a "yes" that was not taken led.
-    branch = "" if step.answer.answer and step.about and not is_last else _branch(decision, step)
+    branch = "" if is_followed(step, is_last=is_last) else f"╌ {other_branch(decision, step)}"
     if is_short:
         room = MOST_COLUMNS - length(asked) - len("  ")
         yield (*asked, ("  ", None), (_within(branch, room), Colour.DIM)) if branch else asked
@@ -95,38 +97,43 @@ def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
         yield f", {rate / 1e9:.0f} GB/s", None
 
 
-def _branch(decision: Decision, step: FlowchartStep) -> str:
-    """Where the other answer leads, with its number."""
-    other = "no" if step.answer.answer else "yes"
+def is_followed(step: FlowchartStep, *, is_last: bool) -> bool:
+    """Whether what is asked next stands where a "yes" that was not taken led."""
+    return step.answer.answer and step.about is not None and not is_last
+
+
+def other_branch(decision: Decision, step: FlowchartStep) -> str:
+    """Where the other answer leads, with its number: `yes → DDP: 133.2 of 39.4 GiB`."""
+    other = _("no") if step.answer.answer else _("yes")
     if step.other is None:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
-        return f"╌ {other} → {'ZeRO-3 would be slow' if is_link else 'what would help'}"
+        return f"{other} → {(_('ZeRO-3 would be slow') if is_link else _('what would help'))}"
     asked = step.answer if step.other is step.about else None
-    return f"╌ {other} → {_name(step.other)}: {sizes(decision, step.other, asked)}"
+    return f"{other} → {name(step.other)}: {sizes(decision, step.other, asked)}"
 
 
-def _name(evaluated: StrategyEstimate) -> str:
+def name(evaluated: StrategyEstimate) -> str:
     """Its name, short: `ZeRO-3`, `ZeRO-3 offload`."""
-    name = evaluated.strategy.name
-    return _OFFLOADS.get(name) or remedies.strategy(name)
+    found = evaluated.strategy.name
+    return _OFFLOADS.get(found) or remedies.strategy(found)
 
 
 def _within(branch: str, columns: int) -> str:
     """A branch without what it is compared with, where that has no room."""
-    if len(branch) <= columns:
+    if cells(branch) <= columns:
         return branch
-    need, _, have = branch.removesuffix(_UNKNOWN).partition(" of ")
+    need, _of, have = branch.removesuffix(_UNKNOWN).partition(OF)
     return f"{need} {have.partition(' ')[2]}".rstrip()
 
 
 def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
-        return (("┗ ", Colour.LABEL), ("none", Colour.BAD))
-    name = _name(path.end)
-    room = MOST_COLUMNS - len(name) - len("┗ : ")
+        return (("┗ ", Colour.LABEL), (_("none"), Colour.BAD))
+    called = name(path.end)
+    room = MOST_COLUMNS - cells(called) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),
-        (name, VERDICT_COLOURS[path.end.verdict]),
+        (called, VERDICT_COLOURS[path.end.verdict]),
         (f": {_within(sizes(decision, path.end, None), room)}", None),
     )
 
@@ -144,8 +151,8 @@ def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None)
     if not evaluated.runs and room_bytes is not None and room_bytes >= 0 and not evaluated.ran_out:
         need_bytes, host_bytes = evaluated.host.running_bytes, evaluated.host_budget_bytes
         if host_bytes is None:
-            return f"{gib(need_bytes)} host{_UNKNOWN}"
-        return f"{size_of(need_bytes, host_bytes)} host"
+            return _("{need_bytes} host{unknown}", need_bytes=gib(need_bytes), unknown=_UNKNOWN)
+        return _("{size_of} host", size_of=size_of(need_bytes, host_bytes))
     if asked is None or doubted:
         return size_of(evaluated.device_bytes, have_bytes)
     return size_of(asked.need_bytes, asked.have_bytes)

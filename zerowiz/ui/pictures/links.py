@@ -14,14 +14,15 @@ from zerowiz.core.machine.links import UNKNOWN_WORD, PairLink, PciePath
 from zerowiz.core.machine.types import Machine
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture
+from zerowiz.words import _
 
 _PATHS: Mapping[PciePath, str] = {
-    PciePath.SAME_BOARD: "PCIe, one board",
-    PciePath.PIX: "PCIe, one switch",
-    PciePath.PXB: "PCIe, several switches",
-    PciePath.PHB: "PCIe, through the CPU",
-    PciePath.NODE: "PCIe, through host bridges of one NUMA node",
-    PciePath.SYS: "PCIe, between NUMA nodes",
+    PciePath.SAME_BOARD: _("PCIe, one board"),
+    PciePath.PIX: _("PCIe, one switch"),
+    PciePath.PXB: _("PCIe, several switches"),
+    PciePath.PHB: _("PCIe, through the CPU"),
+    PciePath.NODE: _("PCIe, through host bridges of one NUMA node"),
+    PciePath.SYS: _("PCIe, between NUMA nodes"),
 }
 _MEANINGS: Mapping[str, str] = {
     **{path.value: words for path, words in _PATHS.items()},

@@ -14,9 +14,12 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.memory_parts import parts, parts_by_phase
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.ledger import MemoryPart
+from zerowiz.ui.text.cells import cells as cells_of
+from zerowiz.ui.text.cells import pad, pad_left
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture, Span, wrap
 from zerowiz.ui.text.units import bare_gib, on_device
+from zerowiz.words import _
 
 SIGNS: Mapping[MemoryPart, tuple[str, Colour]] = {
     MemoryPart.WEIGHTS: ("w", Colour.BLUE),
@@ -48,13 +51,13 @@ def strategies(job: PlanInput, evaluated: Sequence[StrategyEstimate], columns: i
 def phases(job: PlanInput, evaluated: StrategyEstimate, columns: int) -> Picture:
     """One strategy at the peak of each phase."""
     found = parts_by_phase(job, evaluated)
-    return _bars(job, {phase.value: sizes for phase, sizes in found.items()}, columns)
+    return _bars(job, {_(phase.value): sizes for phase, sizes in found.items()}, columns)
 
 
 def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
     columns = min(columns, _WIDEST_COLUMNS)
     numbered = columns >= _WITH_NUMBERS_COLUMNS
-    label = max(map(len, rows))
+    label = max(map(cells_of, rows))
     # One column is the budget's.
     cells = columns - label - 2 - (_NUMBER_COLUMNS if numbered else 0)
     cells = max(cells, _FEWEST_CELLS)
@@ -62,7 +65,7 @@ def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
     lines: list[Line] = [_heading(job, label, scale)]
     for name, sizes in rows.items():
         number = f"{bare_gib(sum(sizes.values())):>{_NUMBER_COLUMNS}}" if numbered else ""
-        lines.append(((f"{name:<{label}} ", None), *scale.bar(sizes), (number, None)))
+        lines.append(((pad(name, label) + " ", None), *scale.bar(sizes), (number, None)))
     seen = {part for sizes in rows.values() for part in sizes}
     return (*lines, *_legend([part for part in MemoryPart if part in seen], columns))
 
@@ -105,16 +108,16 @@ class _Scale:
 
 
 def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
-    title = on_device("GiB of each GPU", job.machine)
+    title = on_device(_("GiB of each GPU"), job.machine)
     if scale.budget is None:
         return ((title, None),)
-    said = f"budget {bare_gib(job.gpu_budget_bytes)}"
+    said = _("budget {gpu_budget_bytes}", gpu_budget_bytes=bare_gib(job.gpu_budget_bytes))
     # It ends where its line is.
-    room = label + 1 + scale.budget + 1 - len(title)
-    return ((title, None), (f"{said:>{max(room, len(said) + 2)}}", Colour.LABEL))
+    room = label + 1 + scale.budget + 1 - cells_of(title)
+    return ((title, None), (pad_left(said, max(room, cells_of(said) + 2)), Colour.LABEL))
 
 
 def _legend(seen: Sequence[MemoryPart], columns: int) -> Iterator[Line]:
     """What the letters mean, in as many lines as it takes."""
-    entries = ((SIGNS[part], (f"={part.value}", None)) for part in seen)
+    entries = ((SIGNS[part], (f"={_(part.value)}", None)) for part in seen)
     return wrap(entries, " ", columns)

@@ -6,44 +6,47 @@ from typing import TextIO
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.memory.ledger import AllocationKind, Phase
-from zerowiz.ui import sentences
 from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
+from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.table import Cell, say, show_rows
 from zerowiz.ui.text.units import bare_gib, decimal_gb, gib, on_device, seconds
+from zerowiz.words import N_, _
 
 # The column that says least beside the others leaves first.
-_LEAVING = ("sent", "peak in", "host", "peak", "headroom", "time")
+_LEAVING = (N_("sent"), "peak in", N_("host"), N_("peak"), N_("headroom"), N_("time"))
 _DETAILS = frozenset({"peak", "peak in", "host", "sent"})
 
-_LEGEND = (
+_LEGEND = _(
     "peak is what torch allocates; needs adds CUDA, NCCL and allocator slack; headroom is what is"
     " left of the budget; host is the most that a node's ranks hold of its memory, saving"
     " included; sent is what each GPU sends in one optimizer step"
 )
-_UNKNOWN_HOST = (
-    '"host?": the GPU has room, and the free host memory is unknown (set it with `$host_memory`)'
+_UNKNOWN_HOST = _(
+    '"{verdict}": the GPU has room; the free host memory is unknown (`$host_memory`)',
+    verdict=decisions.HOST_UNKNOWN,
 )
-_RULE_OF_THUMB_LEGEND = (
+_RULE_OF_THUMB_LEGEND = _(
     "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
     " textbook` to count what it allocates"
 )
+_HANG = 2
 
 
 def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
     """A row for each strategy, its sizes in GiB."""
     machine = decision.job.machine
     budget = gib(decision.job.gpu_budget_bytes)
-    title = f"Sizes in GiB, times in seconds; the budget of each GPU is {budget}"
-    say(stream, on_device(title, machine))
+    title = _("Sizes in GiB, times in seconds; the budget of each GPU is {budget}", budget=budget)
+    say(stream, on_device(title, machine), hang=_HANG)
     rows = [_row(each, is_chosen=each is decision.chosen) for each in decision.evaluated]
     names = [name for name in rows[0] if is_verbose or name not in _DETAILS]
     show_rows(stream, names, [[row[name] for name in names] for row in rows], _LEAVING)
     legend = [on_device(_LEGEND, machine)] if is_verbose else []
-    unknown = any(sentences.verdict(each) == sentences.HOST_UNKNOWN for each in decision.evaluated)
+    unknown = any(decisions.verdict(each) == decisions.HOST_UNKNOWN for each in decision.evaluated)
     legend += [on_device(_UNKNOWN_HOST, machine)] if unknown else []
     if legend:
-        say(stream, "", *legend)
+        say(stream, "", *legend, hang=_HANG)
 
 
 def _row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[str, Cell]:
@@ -51,33 +54,33 @@ def _row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[str, Cell]:
     return {
         "strategy": (name, Colour.LABEL) if is_chosen else name,
         "peak": bare_gib(evaluated.estimate.peak_bytes),
-        "peak in": evaluated.estimate.peak_phase.value,
-        "needs": bare_gib(evaluated.device_bytes),
+        "peak in": _(evaluated.estimate.peak_phase.value),
+        N_("needs"): bare_gib(evaluated.device_bytes),
         "headroom": bare_gib(evaluated.headroom_bytes),
         "host": bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
         "sent": bare_gib(evaluated.wire_bytes_per_step),
         "time": "-" if time is None else seconds(time.expected_seconds),
-        "verdict": (sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
+        "verdict": (decisions.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
     }
 
 
 # The ledger's kind, and the heading of the rule of thumb for it.
 _RULE_OF_THUMB_KINDS = {
-    AllocationKind.PARAMETERS: "params",
-    AllocationKind.GRADIENTS: "grads",
-    AllocationKind.OPTIMIZER: "optimizer",
-    AllocationKind.ACTIVATIONS: "activations",
+    AllocationKind.PARAMETERS: N_("params"),
+    AllocationKind.GRADIENTS: N_("grads"),
+    AllocationKind.OPTIMIZER: N_("optimizer"),
+    AllocationKind.ACTIVATIONS: N_("activations"),
 }
 
 
 def rule_of_thumb_table(decision: Decision, stream: TextIO) -> None:
     """A row for each strategy with the four parts of the rule of thumb."""
     parts = tuple(_RULE_OF_THUMB_KINDS.values())
-    total = on_device("per GPU", decision.job.machine)
+    total = on_device(_("per GPU"), decision.job.machine)
     rows = [_rule_of_thumb_row(each) for each in decision.evaluated]
     headings = ("strategy", *parts, total, "verdict")
     show_rows(stream, headings, rows, (parts[3], *parts[:3]))
-    say(stream, "", _RULE_OF_THUMB_LEGEND)
+    say(stream, "", _RULE_OF_THUMB_LEGEND, hang=_HANG)
 
 
 def _rule_of_thumb_row(evaluated: StrategyEstimate) -> tuple[Cell, ...]:
@@ -89,5 +92,5 @@ def _rule_of_thumb_row(evaluated: StrategyEstimate) -> tuple[Cell, ...]:
         evaluated.strategy.name,
         *(decimal_gb(held.get(kind, 0)) for kind in _RULE_OF_THUMB_KINDS),
         decimal_gb(evaluated.device_bytes),
-        (sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
+        (decisions.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
     )

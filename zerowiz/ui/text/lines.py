@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.colours import SGR, Colour, is_coloured
 
 Span = tuple[str, Colour | None]
@@ -11,12 +12,12 @@ Line = tuple[Span, ...]
 Picture = tuple[Line, ...]
 
 # What a terminal without Unicode shows instead.
-_ASCII = str.maketrans("┃│●◆╌┗→»└─", "||**-`>>+-")
+_ASCII = str.maketrans("┃│╎●◆╌┗→»└─", "|||**-`>>+-")
 
 
 def length(line: Iterable[Span]) -> int:
     """Columns of a line."""
-    return sum(len(words) for words, _ in line)
+    return sum(cells(words) for words, _ in line)
 
 
 def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:

@@ -5,7 +5,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self, TextIO
 
+from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.colours import is_dumb
+from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -117,10 +119,12 @@ class Pace:
 
     def words(self) -> str:
         """Such as `2 of 5, 0:12, about 0:18 left`."""
-        counted = [] if self.total is None else [f"{self.done} of {self.total}"]
+        counted = (
+            [] if self.total is None else [_("{done} of {total}", done=self.done, total=self.total)]
+        )
         left_s = self.left_s()
-        left = [] if left_s is None else [f"about {_clock(left_s)} left"]
-        return ", ".join([*counted, _clock(time.monotonic() - self._began_s), *left])
+        left = [] if left_s is None else [_("about {clock} left", clock=_clock(left_s))]
+        return listing([*counted, _clock(time.monotonic() - self._began_s), *left])
 
 
 def _clock(seconds: float) -> str:
@@ -142,7 +146,7 @@ def _draw(pace: Pace, stream: TextIO) -> "Progress":
         def render(self, task: Task) -> Text:
             times = pace.words()
             label = Text(task.description)
-            label.truncate(max(0, console.width - len(times) - 2), overflow="ellipsis")
+            label.truncate(max(0, console.width - cells(times) - 2), overflow="ellipsis")
             return label.append(f"  {times}")
 
     return Progress(

@@ -1,11 +1,11 @@
 """Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address."""
 
 from collections.abc import Callable
-from html import escape
 from io import StringIO
 from typing import TextIO
 
 from zerowiz.ui.text.canvas import Canvas
+from zerowiz.ui.text.plain import escape
 
 # As the light page has them (`ui/page/colours.py`), in the order of a terminal's colours.
 _COLOURS = (

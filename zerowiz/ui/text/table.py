@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.core.flags import spell
 from zerowiz.ui.text.canvas import Canvas
+from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.colours import Colour, is_coloured, paint
 from zerowiz.ui.text.fold import columns, fold
+from zerowiz.ui.text.plain import plain
+from zerowiz.words import N_, _
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,9 +20,9 @@ _FILE_COLUMNS = 120
 
 _WORDS = frozenset(
     {
-        *("A verdict", "B verdict"),
-        *("strategy", "verdict", "peak in", "phase", "part", "formula"),
-        *("machine", "GPU", "rank", "name", "kernels", "ckpt", ""),
+        *(N_("A verdict"), N_("B verdict"), N_("strategy"), N_("verdict"), N_("peak in")),
+        *(N_("phase"), N_("part"), N_("formula"), N_("machine"), N_("GPU"), N_("rank")),
+        *(N_("name"), N_("kernels"), N_("ckpt"), N_("setting"), N_("value"), N_("from"), ""),
     }
 )
 # The longest word of a label that may be folded.
@@ -34,7 +37,7 @@ def _table(gap: int, headings: Sequence[str]) -> "Table":
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     for heading in headings:
         justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)
+        table.add_column(_text(_(heading)), justify=justify, no_wrap=True)
     return table
 
 
@@ -52,13 +55,13 @@ def show_rows(
 
     Args:
         stream: Where to; a file or a pipe gets every column.
-        headings: Of the columns.
+        headings: Of the columns, in English: they are shown in the person's language.
         rows: Their cells.
         leaving: Headings of the columns that can be done without, in the order in which they leave.
     """
     room = columns(stream)
     widths = [
-        max(len(heading), *(len(_words(row[place])) for row in rows))
+        max(cells(_(heading)), *(cells(_words(row[place])) for row in rows))
         for place, heading in enumerate(headings)
     ]
     kept = list(range(len(headings)))
@@ -98,13 +101,13 @@ def _columns(widths: Sequence[int], kept: Sequence[int], gap: int) -> int:
 
 
 def _words(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell[0]
+    return plain(cell if isinstance(cell, str) else cell[0])
 
 
 def _text(cell: Cell) -> "Text":
     from rich.text import Text
 
-    return Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1].value)
+    return Text(_words(cell), style="" if isinstance(cell, str) else cell[1].value)
 
 
 def _print(table: "Table", stream: TextIO, width: int) -> None:
@@ -117,7 +120,8 @@ def _print(table: "Table", stream: TextIO, width: int) -> None:
         width=width,
         highlight=False,
         color_system="standard" if is_drawn else colours,
-        no_color=False if is_drawn else None,
+        # rich before 14 takes an empty NO_COLOR for one that forbids them.
+        no_color=False,
     )
     with console.capture() as captured:
         console.print(table)
@@ -137,6 +141,5 @@ def say(
         hang: Spaces before a line that was folded.
         marks: The colours of patterns; the first match in each line has it.
     """
-    plain = ("".join(c if c.isprintable() else "?" for c in spell(line)) for line in lines)
-    folded = (fold(line, stream, hang=hang) for line in plain)
+    folded = (fold(plain(spell(line)), stream, hang=hang) for line in lines)
     stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)

@@ -6,19 +6,22 @@ from collections.abc import Iterable
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Severity
+from zerowiz.words import Message, _, listing
 
+OF = _(" of ")
+"""Between what is needed and what there is."""
 # Not in a path or a name.
 _GPU = re.compile(r"(?<![\w/.-])GPU(?=s?\b)")
 
 
 def gib(size_bytes: int | None) -> str:
     """Binary gigabytes with one decimal: `47.3 GiB`."""
-    return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+    return _("unknown") if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
 
 
 def mib(size_bytes: int | None) -> str:
     """Whole binary megabytes, as `nvidia-smi` lists what processes hold: `20998 MiB`."""
-    return "unknown" if size_bytes is None else f"{size_bytes // 2**20} MiB"
+    return _("unknown") if size_bytes is None else f"{size_bytes // 2**20} MiB"
 
 
 def bare_gib(size_bytes: int | None) -> str:
@@ -29,17 +32,25 @@ def bare_gib(size_bytes: int | None) -> str:
     return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
 
 
+def with_bounds(expected_bytes: int, low_bytes: int, high_bytes: int) -> tuple[str, str, str]:
+    """A size with its unit, and its bounds in the same one: `310 MiB`, `301`, `318`."""
+    if high_bytes < 2**30:
+        low, high = (f"{each / 2**20:.0f}" for each in (low_bytes, high_bytes))
+        return f"{expected_bytes / 2**20:.0f} MiB", low, high
+    return gib(expected_bytes), bare_gib(low_bytes), bare_gib(high_bytes)
+
+
 def decimal_gb(size_bytes: int | None) -> str:
     """Decimal gigabytes without idle decimals, as textbooks write them: `28.5 GB`."""
-    return "unknown" if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
+    return _("unknown") if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
 
 
 def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     """What is needed of what there is, in the unit that shows the difference: `594 of 590 MiB`."""
     known = [size for size in (need_bytes, have_bytes) if size is not None]
     unit, digits, name = (2**20, 0, "MiB") if max(known, default=0) < 2**30 else (2**30, 1, "GiB")
-    sizes = ("?" if b is None else f"{b / unit:.{digits}f}" for b in (need_bytes, have_bytes))
-    return f"{' of '.join(sizes)} {name}"
+    need, have = ("?" if b is None else f"{b / unit:.{digits}f}" for b in (need_bytes, have_bytes))
+    return f"{need}{OF}{have} {name}"
 
 
 def range_of(low_bytes: int, high_bytes: int, have_bytes: int) -> str:
@@ -47,12 +58,12 @@ def range_of(low_bytes: int, high_bytes: int, have_bytes: int) -> str:
     is_small = max(high_bytes, have_bytes) < 2**30
     unit, digits, name = (2**20, 0, "MiB") if is_small else (2**30, 1, "GiB")
     low, high, have = (f"{b / unit:.{digits}f}" for b in (low_bytes, high_bytes, have_bytes))
-    return f"{low} to {high} of {have} {name}"
+    return _("{low} to {high}", low=low, high=high) + f"{OF}{have} {name}"
 
 
 def decimal_size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     """As `size_of`, in textbook units: `28.5 of 42.29 GB`."""
-    return f"{decimal_gb(need_bytes).removesuffix(' GB')} of {decimal_gb(have_bytes)}"
+    return f"{decimal_gb(need_bytes).removesuffix(' GB')}{OF}{decimal_gb(have_bytes)}"
 
 
 def small(size_bytes: int) -> str:
@@ -88,13 +99,13 @@ def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
         advice: One finding of the mildest severity in words, and several.
     """
     one_and_more = {
-        Severity.ERROR: ("error", "errors"),
-        Severity.WARNING: ("warning", "warnings"),
+        Severity.ERROR: (_("error"), _("errors")),
+        Severity.WARNING: (_("warning"), _("warnings")),
         Severity.INFO: advice,
     }
     counts = Counter(found)
-    return ", ".join(
-        f"{counts[severity]} {one if counts[severity] == 1 else more}"
+    return listing(
+        _("{count} {kind}", count=counts[severity], kind=one if counts[severity] == 1 else more)
         for severity, (one, more) in one_and_more.items()
         if counts[severity]
     )
@@ -102,14 +113,25 @@ def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
 
 def gpus(machine: Machine) -> str:
     """The machine's devices in words: `2 nodes of 4 x NVIDIA H200`."""
-    names = list(dict.fromkeys(gpu.name for gpu in machine.gpus))
-    node = f"{len(machine.gpus)} x {' + '.join(names)}"
-    return node if machine.nodes == 1 else f"{machine.nodes} nodes of {node}"
+    count = len(machine.gpus)
+    if machine.accelerator is Accelerator.CPU:
+        node = _("1 CPU rank") if count == 1 else _("{count} CPU ranks", count=count)
+    else:
+        names = list(dict.fromkeys(_(gpu.name) for gpu in machine.gpus))
+        node = f"{count} x {' + '.join(names)}"
+    return (
+        node if machine.nodes == 1 else _("{nodes} nodes of {node}", nodes=machine.nodes, node=node)
+    )
 
 
 def on_device(text: str, machine: Machine) -> str:
     """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
-    return text if machine.accelerator is Accelerator.CUDA else _GPU.sub("CPU rank", text)
+    if machine.accelerator is Accelerator.CUDA:
+        return text
+    rank = _("CPU rank")
+    if isinstance(text, Message):
+        return Message(_GPU.sub(rank, text), _GPU.sub("CPU rank", text.english))
+    return _GPU.sub(rank, text)
 
 
 def hours(value: float) -> str:

@@ -6,13 +6,17 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
-from zerowiz.ui import remedies, sentences
+from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.ui import remedies
+from zerowiz.ui.sentences import machines, scripts
+from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.units import gib, gpus, seconds, size_of
+from zerowiz.words import _, listing
 
 
 def detected(
     machine: Machine | str,
-    script: ScriptFacts | Sequence[str],
+    script: ScriptFacts | AxolotlFile | Sequence[str],
     model: str | None,
     versions: Mapping[str, str | None],
 ) -> tuple[str, str, str]:
@@ -20,35 +24,48 @@ def detected(
 
     Args:
         machine: The machine that is planned for, or why there is none.
-        script: What it shows, or the names of those that could be meant.
+        script: What it shows, or the names of those that could be meant; or a file of axolotl.
         model: As it was named; None where nobody did.
         versions: Of the libraries that train, None for what is not installed.
     """
-    where = f"no GPU: {machine}" if isinstance(machine, str) else _machine(machine)
+    where = (
+        _("no GPU: {machine}", machine=machine) if isinstance(machine, str) else _machine(machine)
+    )
     if isinstance(script, ScriptFacts):
-        what = f"{script.target}: {sentences.convention(script)}"
+        what = f"{script.target}: {scripts.convention(script)}"
+    elif isinstance(script, AxolotlFile):
+        what = _(
+            "{path}: a file of axolotl, which takes the config by its key `deepspeed`",
+            path=script.path,
+        )
     else:
-        what = f"{len(script)} found here" if script else "none found here"
-    named = model or ("the script names none" if isinstance(script, ScriptFacts) else "none named")
+        what = _("{script} found here", script=len(script)) if script else _("none found here")
+    named = model or (
+        _("the script names none") if isinstance(script, ScriptFacts) else _("none named")
+    )
     found = [f"{name} {version}" for name, version in versions.items() if version is not None]
     missing = [name for name, version in versions.items() if version is None]
-    has = ", ".join([*found, *(f"no {name}" for name in missing)])
-    return (f"Machine  {where}", f"Script   {what}", f"Model    {named}; {has}")
+    has = listing([*found, *(_("no {name}", name=name) for name in missing)])
+    return (
+        labelled(_("Machine"), where),
+        labelled(_("Script"), what),
+        labelled(_("Model"), _("{named}; {has}", named=named, has=has)),
+    )
 
 
 def _machine(machine: Machine) -> str:
-    shown = f"{gpus(machine)} ({sentences.source(machine)})"
-    return f"{shown}; {sentences.links(machine)}" if machine.world_size > 1 else shown
+    shown = f"{gpus(machine)} ({machines.source(machine)})"
+    return f"{shown}; {machines.links(machine)}" if machine.world_size > 1 else shown
 
 
 def host(machine: Machine) -> str:
     """Cores and memory of a host that may train without a GPU."""
     cores, available_bytes = machine.host.cores, machine.host.available_bytes
     known = {
-        f"{cores} cores": cores is not None,
-        f"{gib(available_bytes)} free": available_bytes is not None,
+        _("{cores} cores", cores=cores): cores is not None,
+        _("{amount} free", amount=gib(available_bytes)): available_bytes is not None,
     }
-    return ", ".join(words for words, is_known in known.items() if is_known)
+    return listing(words for words, is_known in known.items() if is_known)
 
 
 def consequence(decision: Decision) -> str:
@@ -58,15 +75,28 @@ def consequence(decision: Decision) -> str:
         closest = decision.closest
         name = remedies.strategy(closest.strategy.name)
         if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
-            return f"only {name} fits, and the link is slow for it"
-        return f"nothing fits: {name} needs {_memory(decision, closest)}"
+            return _("only {name} fits, and the link is slow for it", name=name)
+        return _(
+            "nothing fits: {name} needs {memory}", name=name, memory=_memory(decision, closest)
+        )
     fits = remedies.fits(chosen.strategy.name, chosen.verdict)
     said = f"{fits}: {_memory(decision, chosen)}"
     if chosen.step_time is not None:
-        said += f", {seconds(chosen.step_time.expected_seconds)} s a step"
+        said += _(
+            ", {expected_seconds} s a step",
+            expected_seconds=seconds(chosen.step_time.expected_seconds),
+        )
     step = decision.job.workload
-    said += f", micro-batch {step.micro_batch}"
-    return f"{said} x {step.accumulation_steps} steps" if step.accumulation_steps > 1 else said
+    said += _(", micro-batch {micro_batch}", micro_batch=step.micro_batch)
+    return (
+        _(
+            "{said} x {accumulation_steps} steps",
+            said=said,
+            accumulation_steps=step.accumulation_steps,
+        )
+        if step.accumulation_steps > 1
+        else said
+    )
 
 
 def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
@@ -76,8 +106,22 @@ def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
 def where(machine: Machine, *, is_here: bool) -> str:
     """On which machine the command runs, before the last question."""
     if is_here:
-        return f"It runs on this machine, on {gpus(machine)}; your script gets the config."
-    return f"The job is for {gpus(machine)}: run the command there. It cannot be launched here."
+        return _(
+            "It runs on this machine, on {machine}; your script gets the config.",
+            machine=gpus(machine),
+        )
+    return _(
+        "The job is for {machine}: run the command there. It cannot be launched here.",
+        machine=gpus(machine),
+    )
+
+
+def where_axolotl(file: AxolotlFile) -> str:
+    """Who starts a job of axolotl, before the last question."""
+    return _(
+        "axolotl starts the ranks; zerowiz writes the config, and says what to set in {path}.",
+        path=file.path,
+    )
 
 
 def trains_on(machine: Machine) -> str:

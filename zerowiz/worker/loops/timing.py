@@ -4,12 +4,14 @@ Nothing waits for the device inside a step or between two: the boundaries of the
 and read once the last step has ended.
 """
 
+import statistics
 import time
 from itertools import pairwise
 from typing import Protocol
 
 import torch
 
+from zerowiz.core.speed.python_call import time_python_call
 from zerowiz.worker.batch_files import Case
 from zerowiz.worker.links.agreement import agree_on_least
 from zerowiz.worker.loops.recorder import StepRecorder
@@ -83,6 +85,7 @@ class TimingPass:
         self._until = until
         self._clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
         self._retries = 0
+        self._call_seconds: list[float] = []
 
     def begin(self) -> int:
         """End the part of the run whose memory is reported; the steps that are to be taken now."""
@@ -94,6 +97,7 @@ class TimingPass:
             self._recorder.name_phase("timing")
             self._retries = self._meter.retries() or 0
             self._meter.begin()
+            self._call_seconds.append(time_python_call(time.perf_counter))
             self._clock.note()
         return steps
 
@@ -109,8 +113,11 @@ class TimingPass:
     def end(self) -> None:
         """Report, once the device has taken the last step."""
         reading, retries = self._meter.end(), self._meter.retries()
+        self._call_seconds.append(time_python_call(time.perf_counter))
         self._recorder.add(
             timed_step_seconds=self._clock.read(),
             timed_peak_bytes=reading["peak_bytes"],
             timed_allocator_retries=None if retries is None else retries - self._retries,
+            # A host that others use is not as fast at any moment.
+            python_call_seconds=statistics.mean(self._call_seconds),
         )

@@ -16,6 +16,7 @@ from zerowiz.core.launch.doctor.facts import (
     Lock,
     Package,
     PreflightFacts,
+    SavedStates,
     Script,
     Toolchain,
     Torch,
@@ -205,6 +206,18 @@ def loaded(
     return given(None, replace(job, script=facts), machine)
 
 
+def resuming(
+    ranks: int,
+    strategy: StrategyRow = ZERO2,
+    integration: Integration = Integration.HF,
+    **section: bool,
+) -> PreflightInput:
+    """A job of four ranks, from a checkpoint of this many."""
+    saved = SavedStates(path="out/checkpoint-500", tag="global_step500", ranks=ranks)
+    job = replace(plan(H200, strategy, integration=integration), config={"checkpoint": section})
+    return given(PreflightFacts(resumed=saved), job, H200)
+
+
 def with_fsdp(
     value: str | bool | None, integration: Integration = Integration.HF
 ) -> PreflightInput:
@@ -288,6 +301,7 @@ CASES = (
     case("config-key-missing", using(key("scheduler")), using(key("zero_optimization"))),
     case("device-map", loaded("auto"), loaded("cuda")),
     case("fsdp", with_fsdp("full_shard"), with_fsdp("")),
+    case("other-ranks", resuming(8), resuming(4)),
     case("pipeline-sharded", piped(ZERO2), piped(ZERO1)),
     case(
         "config-key-changed",

@@ -19,14 +19,17 @@ from core.launch.doctor.cases import (
     lock,
     locked,
     plan,
+    resuming,
     two_nodes,
     with_capability,
     with_host,
 )
 from recorded import play, recording
 
+from zerowiz import words
 from zerowiz.core.launch.doctor import refused
-from zerowiz.core.launch.doctor.builds import COMPILES, dead_locks
+from zerowiz.core.launch.doctor.builds import COMPILES, dead_locks, judge_lock
+from zerowiz.core.launch.doctor.checkpoint import OTHER_RANKS
 from zerowiz.core.launch.doctor.examine import RULES, examine
 from zerowiz.core.launch.doctor.facts import (
     Extensions,
@@ -52,6 +55,7 @@ from zerowiz.core.rule import Severity, errors_of, rules_of
 from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.errors import page_of
 
 
 def codes(
@@ -722,6 +726,7 @@ def test_the_json_of_a_finding() -> None:
                 "what": "`DS_ACCELERATOR=cpu` is set, but the plan is for GPUs",
                 "why": "DeepSpeed uses the device that the variable names",
                 "mends": ["unset DS_ACCELERATOR", "plan for the CPU: `--accelerator cpu`"],
+                "url": page_of("pf307"),
             }
         ],
     } == encoded
@@ -729,3 +734,36 @@ def test_the_json_of_a_finding() -> None:
 
 def test_sizes_are_written_in_the_unit_that_shows_them() -> None:
     assert ("64 MiB", "3.1 GiB") == (size(64 * 2**20), size(int(3.1 * GIB)))
+
+
+@pytest.mark.parametrize(
+    ("given", "severity"),
+    [
+        (resuming(8), Severity.ERROR),
+        (resuming(8, ZERO3), Severity.ERROR),
+        (resuming(8, DDP), None),
+        (resuming(8, load_universal=True), None),
+        (resuming(8, load_universal=False), Severity.ERROR),
+        (resuming(8, integration=Integration.ACCELERATE), Severity.WARNING),
+    ],
+    ids=["ZeRO-2", "ZeRO-3", "DDP", "universal", "not universal", "no Trainer"],
+)
+def test_states_of_other_ranks_load_only_if_they_are_universal(
+    given: PreflightInput, severity: Severity | None
+) -> None:
+    found = [each for each in examine(given) if each.rule is OTHER_RANKS]
+    assert [each.severity for each in found] == ([] if severity is None else [severity])
+
+
+def test_what_programs_read_of_a_lock_is_english() -> None:
+    left = Lock(
+        path="/x/lock", op="x", age_milliseconds=1, made=(1, 1), holder_pid=None, left_by_rank=True
+    )
+    words.speak("ja")
+    try:
+        message = judge_lock(left, "ext4").message
+    finally:
+        words.speak("en")
+    assert "x/lock` " in message
+    assert message != words.english(message)
+    assert judge_lock(left, "ext4").message == words.english(message)

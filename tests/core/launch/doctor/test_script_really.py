@@ -3,29 +3,24 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
 from paths import TEMPLATES
 
-pytest.importorskip("transformers")
-
-from accelerate import Accelerator
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.integrations.accelerate import (
-    check_and_set_device_map,
-    get_balanced_memory,
-    infer_auto_device_map,
-)
-from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
+# The libraries are loaded by the tests that ask them: collecting all tests needs none.
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
     yield
     unset_hf_deepspeed_config()
 
 
 @pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])
 def test_transformers_refuses_any_map_once_it_knows_of_stage_3(device_map: object) -> None:
+    from transformers.integrations.accelerate import check_and_set_device_map
+    from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
     assert check_and_set_device_map(device_map) is not None
     known = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
     with pytest.raises(ValueError, match="not compatible with passing a `device_map`"):
@@ -42,6 +37,9 @@ def test_transformers_refuses_any_map_once_it_knows_of_stage_3(device_map: objec
 def test_accelerate_refuses_a_model_on_several_devices(
     device_map: dict[str, int], *, refused: bool
 ) -> None:
+    import torch
+    from accelerate import Accelerator
+
     model = torch.nn.Linear(1, 1)
     model.hf_device_map = device_map
     assert refused is Accelerator.verify_device_map(None, model)
@@ -51,6 +49,10 @@ def test_accelerate_refuses_a_model_on_several_devices(
 def test_auto_shares_even_a_small_model_out_to_the_gpus_that_a_rank_sees(
     gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.integrations.accelerate import get_balanced_memory, infer_auto_device_map
+
     # There need not be any: it counts them, and is told what they hold.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

@@ -43,6 +43,7 @@ def test_modules_are_said_as_they_were_told(text: str) -> None:
         (LORA, False, 2),
         (LORA, True, 4),
         (Workload(method=Method.LORA, zero_init=False), True, 2),
+        (Workload(method=Method.QLORA), True, 2),
         (Workload(method=Method.LORA, precision=Precision.FP32), False, 4),
         (Workload(), True, 2),
     ],

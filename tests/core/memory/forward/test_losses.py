@@ -91,10 +91,10 @@ def test_all_losses_keep_the_same_blocks_but_ligers(loss: Loss) -> None:
 @pytest.mark.parametrize(
     ("model", "change", "words"),
     [
-        ("gpt2-medium", {"loss": Loss.LIGER}, "loss liger"),
-        ("mixtral-8x7b", {"loss": Loss.LIGER}, "loss liger"),
-        ("t5-base", {"loss": Loss.CHUNKED}, "loss chunked"),
-        ("bert-base", {"loss": Loss.CHUNKED}, "loss chunked"),
+        ("gpt2-medium", {"loss": Loss.LIGER}, 'loss="liger"'),
+        ("mixtral-8x7b", {"loss": Loss.LIGER}, 'loss="liger"'),
+        ("t5-base", {"loss": Loss.CHUNKED}, 'loss="chunked"'),
+        ("bert-base", {"loss": Loss.CHUNKED}, 'loss="chunked"'),
         ("vit-base", {"packing": True}, "packing"),
         ("opt-1.3b", {"packing": True}, "packing"),
     ],

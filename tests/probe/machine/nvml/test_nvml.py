@@ -1,3 +1,5 @@
+from types import ModuleType
+
 import pynvml
 import pytest
 from recorded import (
@@ -17,6 +19,7 @@ from zerowiz.core.machine.types import MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.machine.nvml import calls
 
 GEN5_X16_BYTES_PER_S = 63_008_000_000
 NVSWITCH_H200_BYTES_PER_S = 450_000_000_000
@@ -166,6 +169,94 @@ def test_a_gpu_lost_after_its_handle_is_left_out_too() -> None:
     refuse(content, "nvmlDeviceGetMemoryInfo_v2(gpu0)", GPU_IS_LOST)
     refuse(content, "nvmlDeviceGetMemoryInfo(gpu0)", GPU_IS_LOST)
     assert [1] == [gpu.index for gpu in play(content).gpus]
+
+
+def calls_of(content: Recording, *names: str) -> list[str]:
+    """The recorded calls of one GPU, or of it and another."""
+    return [call for call in content["nvml"] if any(f"{name}" in call for name in names)]
+
+
+# Each call that is made of GPU 1, and two that are made of it and of another.
+CALLS_OF_GPU_1 = sorted(
+    {
+        call.partition("(")[0]: call
+        for call in calls_of(recording("h200-x4"), "(gpu1)", "(gpu1,", ", gpu1,")
+    }.values()
+)
+
+
+@pytest.mark.parametrize("call", CALLS_OF_GPU_1)
+@pytest.mark.parametrize("code", [GPU_IS_LOST, 16])
+def test_a_gpu_that_is_lost_at_any_call_is_left_out_and_named(call: str, code: int) -> None:
+    whole = play(recording("h200-x4"))
+    content = refuse(recording("h200-x4"), call, code)
+    of_both = call.count("gpu") > 1
+    if of_both:  # what is lost answers nothing any more; which of the two it is shows so
+        for each in calls_of(content, "nvmlDeviceGetMemoryInfo(gpu1", "_v2(gpu1)"):
+            refuse(content, each, code)
+    machine = play(content)
+    assert [0, 2, 3] == [gpu.index for gpu in machine.gpus]
+    assert [0, 1, 2] == [gpu.ordinal for gpu in machine.gpus]
+    assert [1] == [gpu.index for gpu in machine.left_out]
+    assert all(1 not in link.pair for link in machine.links)
+    assert whole.interconnect.link_class is machine.interconnect.link_class
+    assert find_warnings(machine)[0].startswith("zerowiz does not use GPU 1: ")
+
+
+def lost_later(content: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """GPU 2 answers until the links are read."""
+    refuse(content, "nvmlDeviceGetP2PStatus(gpu1, gpu2, 2)", GPU_IS_LOST)
+    asked = []
+
+    def memory(nvml: ModuleType, gpu: object) -> object:
+        asked.append(gpu)
+        if len(asked) == 7:  # four when they are listed, and the third again
+            raise pynvml.NVMLError(GPU_IS_LOST)
+        return real(nvml, gpu)
+
+    real = calls.memory_v2
+    monkeypatch.setattr(calls, "memory_v2", memory)
+    refuse(content, "nvmlDeviceGetMemoryInfo(gpu2)", GPU_IS_LOST)
+    return content
+
+
+def test_a_gpu_that_is_lost_as_its_links_are_read_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = play(lost_later(recording("h200-x4"), monkeypatch))
+    assert [(0, 0), (1, 1), (3, 2)] == [(gpu.index, gpu.ordinal) for gpu in machine.gpus]
+    assert [2] == [gpu.index for gpu in machine.left_out]
+    assert all(2 not in link.pair for link in machine.links)
+
+
+def test_a_gpu_with_more_free_memory_than_it_has_is_left_out_and_named() -> None:
+    sizes = {"total": 2**30, "free": 2**31, "reserved": 0}
+    machine = play(answer(recording("h200-x4"), "nvmlDeviceGetMemoryInfo_v2(gpu1)", sizes))
+    assert [(0, 0), (2, 2), (3, 3)] == [(gpu.index, gpu.ordinal) for gpu in machine.gpus]
+    [warning, *_] = find_warnings(machine)
+    assert "zerowiz does not use GPU 1: NVML returned that 2147483648 of 1073741824" in warning
+
+
+@pytest.mark.parametrize("of_zero", [False, True])
+@pytest.mark.parametrize("name", ["h200-x4", "h200-x1"])
+def test_a_board_that_reports_no_memory_does_not_get_the_hosts(name: str, of_zero: bool) -> None:
+    content = recording(name)
+    v2, v1 = "nvmlDeviceGetMemoryInfo_v2(gpu0)", "nvmlDeviceGetMemoryInfo(gpu0)"
+    for call in (v2, v1):
+        if of_zero:
+            answer(content, call, {"total": 0})
+        else:
+            refuse(content, call, NOT_SUPPORTED)
+    why = "zerowiz does not use GPU 0: NVML does not report how much memory it has"
+    if name == "h200-x1":
+        with pytest.raises(PreflightError) as caught:
+            play(content)
+        assert why in caught.value.hints
+        return
+    machine = play(content)
+    assert [1, 2, 3] == [gpu.index for gpu in machine.gpus]
+    assert not machine.lives_on_host
+    assert why in find_warnings(machine)
 
 
 def test_a_driver_that_opens_no_gpu_by_index_is_asked_once() -> None:

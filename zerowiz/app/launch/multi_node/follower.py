@@ -9,6 +9,7 @@ from zerowiz.core.launch.rendezvous import AttemptSpec, Join, LaunchSpec, encode
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.nodes.rendezvous import has_content, read_attempt, read_open_rendezvous
+from zerowiz.words import _
 
 
 def follow(
@@ -26,7 +27,7 @@ def follow(
         ZerowizError: There was none in time, or its config is not on this node as it was written.
     """
     joined: list[Path] = []
-    for _ in ticks(deadline_s):
+    for _tick in ticks(deadline_s):
         opened = read_open_rendezvous(job)
         # A node 0 that opens another has written before how the last one ended.
         for folder in joined:
@@ -59,7 +60,7 @@ def follow_on(
     Raises:
         ZerowizError: As `follow`.
     """
-    for _ in ticks(deadline_s, hurry):
+    for _tick in ticks(deadline_s, hurry):
         attempt = _take(rendezvous.folder, rendezvous.own, number)
         if attempt is not None:
             return attempt
@@ -89,10 +90,25 @@ def _no_attempt(
     for spec in specs:
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))
-            return ZerowizError(f"`{path}` differs here from what `{leader}` wrote", SHARED)
+            return ZerowizError(
+                _("`{path}` differs here from what `{leader}` wrote", path=path, leader=leader),
+                SHARED,
+            )
     if folders:
         return ZerowizError(
-            f"`{leader}` called, and has not said what to do within {deadline_s:g} s",
-            "see the output on that node",
+            _(
+                "`{leader}` started, but sent no instructions within {deadline_s:g} s",
+                leader=leader,
+                deadline_s=deadline_s,
+            ),
+            _("see the output on that node"),
         )
-    return ZerowizError(f"no word from `{leader}` in `{job}` within {deadline_s:g} s", SHARED)
+    return ZerowizError(
+        _(
+            "`{leader}` wrote nothing to `{job}` within {deadline_s:g} s",
+            leader=leader,
+            job=job,
+            deadline_s=deadline_s,
+        ),
+        SHARED,
+    )

@@ -26,6 +26,7 @@ from zerowiz.core.values import replace
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ExitCode, ZerowizError
 from zerowiz.probe.nodes.rendezvous import read_attempt, read_join, read_open_rendezvous
+from zerowiz.words import _, listing
 
 DEADLINE_S = 300.0
 
@@ -35,7 +36,7 @@ _FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
 _HURRIED_S = 5.0
 _MOST_NAMED = 5
 
-SHARED = "put the output folder on a file system that all nodes share: `$output_dir DIR`"
+SHARED = _("put the output folder on a file system that all nodes share: `$output_dir DIR`")
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -111,8 +112,8 @@ def _refuse_other_rendezvous(job: Path, own: Join) -> None:
     opened = read_open_rendezvous(job)
     if opened is None or opened.word != own.word:
         raise ZerowizError(
-            f"another job is using `{job}`",
-            "give each job its own output folder: `$output_dir DIR`",
+            _("another job is using `{job}`", job=job),
+            _("give each job its own output folder: `$output_dir DIR`"),
         )
 
 
@@ -184,10 +185,20 @@ def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Itera
 
 
 def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
-    names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
-    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    names = listing(f"`{host}`" for host in missing[:_MOST_NAMED])
+    more = (
+        _(" and {missing} more", missing=len(missing) - _MOST_NAMED)
+        if len(missing) > _MOST_NAMED
+        else ""
+    )
     return ZerowizError(
-        f"no word from {names}{more} in `{job}` within {deadline_s:g} s",
-        "start one `zerowiz launch` on every node, all of the same version",
+        _(
+            "{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
+            names=names,
+            more=more,
+            job=job,
+            deadline_s=deadline_s,
+        ),
+        _("start one `zerowiz launch` on every node, all of the same version"),
         SHARED,
     )

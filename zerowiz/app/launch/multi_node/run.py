@@ -33,6 +33,7 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.nodes.node import require_address
 from zerowiz.ui import outliers
+from zerowiz.words import _, listing
 
 # On top of the grace: for node 0 to judge an attempt, to plan the next, and to publish it.
 _VERDICT_S = 120.0
@@ -108,7 +109,7 @@ def follow_leader(
     ignore_signals()
     # Node 0 may have ended well before a rank of this node failed.
     if attempt.why:
-        reporter.event(f"`{node.hosts[0]}` ends the job: {attempt.why}")
+        reporter.event(_("`{hosts}` ends the job: {why}", hosts=node.hosts[0], why=attempt.why))
     return attempt.end or status
 
 
@@ -180,7 +181,7 @@ def _merge(rendezvous: Rendezvous) -> Machine:
 def _launch_spec(start: Start) -> LaunchSpec:
     launch_plan, node_launch = start.launch_plan, start.run.node_launch
     if node_launch is None or launch_plan.master_port is None:
-        raise UsageError("this job has one zerowiz only")
+        raise UsageError(_("this job has one zerowiz only"))
     delivery = deliver_plan(start.plan, start.facts, start.resume.script_args, start.strategy)
     copy = () if delivery.copy is None else (delivery.copy.path,)
     paths = (config_file(start.plan.options, start.strategy), *copy)
@@ -209,7 +210,14 @@ def _noting_missing(node: NodeRank, reporter: Reporter) -> Callable[[Sequence[st
         nonlocal is_noted
         if not is_noted:
             is_noted = True
-            names = ", ".join(missing[:3])
-            reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
+            names = listing(missing[:3])
+            reporter.note(
+                _(
+                    "waiting for {missing} of {nodes} nodes ({names})",
+                    missing=len(missing),
+                    nodes=node.nodes,
+                    names=names,
+                )
+            )
 
     return note_missing

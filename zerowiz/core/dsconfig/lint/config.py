@@ -12,6 +12,7 @@ from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
+from zerowiz.words import _
 
 AUTO = "auto"
 ZERO = "zero_optimization"
@@ -55,13 +56,21 @@ class Entry(Struct, frozen=True, kw_only=True):
         message: str,
         *,
         severity: Severity | None = None,
+        because: str | None = None,
         fix: str | None = None,
         edits: tuple[Edit, ...] = (),
     ) -> ConfigFinding:
         """A finding at the key."""
         place = self.member.key.place
         return found_at(
-            place, rule, message, key=self.path, severity=severity, fix=fix, edits=edits
+            place,
+            rule,
+            message,
+            key=self.path,
+            severity=severity,
+            because=because,
+            fix=fix,
+            edits=edits,
         )
 
 
@@ -211,6 +220,6 @@ def shown(value: object) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value)
     except ValueError:
-        text = "a number of too many digits"
+        text = _("a number of too many digits")
     line = repr(text)[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
@@ -19,6 +20,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """Memory of the smallest GPU."""
     compute_capability: tuple[int, int] | None = None
     """The lowest of the GPUs."""
+    before: Schema | None = None
+    """Of the DeepSpeed that the config was trained with so far, where another is to come."""
 
 
 def on_machine(context: Context, machine: Machine) -> Context:

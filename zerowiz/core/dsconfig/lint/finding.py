@@ -21,10 +21,17 @@ class ConfigFinding(Finding, frozen=True, kw_only=True):
     """Dotted path of the key that it is about; empty for the whole file."""
     line: int
     column: int
+    because: str | None = None
+    """Why this very case matters; None where what the rule says of all of them is enough."""
     fix: str | None = None
     """What to do, in words."""
     edits: tuple[Edit, ...] = ()
     """What `--fix` does, where that is safe."""
+
+    @property
+    def why(self) -> str:
+        """Why it matters; empty where the message says it all."""
+        return self.rule.why if self.because is None else self.because
 
 
 def found_at(
@@ -34,6 +41,7 @@ def found_at(
     *,
     key: str = "",
     severity: Severity | None = None,
+    because: str | None = None,
     fix: str | None = None,
     edits: tuple[Edit, ...] = (),
 ) -> ConfigFinding:
@@ -45,6 +53,7 @@ def found_at(
         line=place.line,
         column=place.column,
         message=message,
+        because=because,
         fix=fix,
         edits=edits,
     )

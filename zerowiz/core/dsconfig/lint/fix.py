@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.rule import errors_of
+from zerowiz.words import _
 
 # A fix can make room for another: a renamed key turns out to have a wrong value. More rounds than
 # a key can have mistakes mean that one fix undoes another.
@@ -36,7 +37,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     done = 0
     for edit in sorted(edits, key=_span):
         if edit.start < done or (pieces and edit.start == edit.end == done):
-            raise OverlapError(f"two edits at character {edit.start}")
+            raise OverlapError(_("two edits at character {start}", start=edit.start))
         pieces += [text[done : edit.start], edit.text]
         done = edit.end
     return "".join([*pieces, text[done:]])
@@ -54,7 +55,7 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
     """
     findings = check(text)
     fixed: tuple[ConfigFinding, ...] = ()
-    for _ in range(_ROUNDS):
+    for _round in range(_ROUNDS):
         chosen = _together(findings)
         if not chosen:
             break

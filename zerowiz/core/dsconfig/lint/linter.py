@@ -23,6 +23,7 @@ from zerowiz.core.dsconfig.lint.rules import (
     refused,
     structure,
     values,
+    versions,
 )
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity, rules_of
@@ -52,6 +53,7 @@ _FAMILIES: tuple[_RuleFamily, ...] = (
     effects,
     against_script,
     danger,
+    versions,
 )
 
 RULES = rules_of(_FAMILIES)

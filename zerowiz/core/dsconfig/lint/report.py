@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import errors_of
+from zerowiz.errors import ZerowizError
 
 SCHEMA_VERSION = 1
 
@@ -23,13 +24,23 @@ class FileReport(Struct, frozen=True, kw_only=True):
         return bool(errors_of(self.findings))
 
 
-def encode_reports(reports: Sequence[FileReport]) -> dict[str, object]:
-    """One JSON object, the files in the order of the command line."""
+def encode_reports(
+    reports: Sequence[FileReport], unreadable: Sequence[ZerowizError] = ()
+) -> dict[str, object]:
+    """One JSON object, the files in the order of the command line.
+
+    Args:
+        reports: What was found.
+        unreadable: Why a path has no config.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "files": [
             {"path": report.path, "findings": [_finding(each) for each in report.findings]}
             for report in reports
+        ],
+        "unreadable": [
+            {"message": error.message, "hints": list(error.hints)} for error in unreadable
         ],
     }
 
@@ -43,6 +54,7 @@ def _finding(finding: ConfigFinding) -> dict[str, object]:
         "line": finding.line,
         "column": finding.column,
         "message": finding.message,
-        "why": finding.rule.why,
+        "why": finding.why,
         "fix": finding.fix,
+        "url": finding.rule.url,
     }

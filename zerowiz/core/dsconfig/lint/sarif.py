@@ -6,6 +6,7 @@ from urllib.parse import quote
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.errors import ZerowizError
 
 # OASIS, Static Analysis Results Interchange Format 2.1.0.
 VERSION = "2.1.0"
@@ -18,7 +19,10 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: 
 
 
 def encode_sarif(
-    reports: Sequence[FileReport], rules: Sequence[Rule], version: str
+    reports: Sequence[FileReport],
+    rules: Sequence[Rule],
+    version: str,
+    unreadable: Sequence[ZerowizError] = (),
 ) -> dict[str, object]:
     """One log with one run.
 
@@ -26,6 +30,7 @@ def encode_sarif(
         reports: What was found.
         rules: All rules, found or not.
         version: Of zerowiz.
+        unreadable: Why a path has no config.
     """
     driver = {"name": "zerowiz", "version": version, "rules": [_rule(rule) for rule in rules]}
     place = {rule.code: index for index, rule in enumerate(rules)}
@@ -35,8 +40,19 @@ def encode_sarif(
         for finding in report.findings
     ]
     # Section 3.14.17: a column counts characters, not UTF-16 code units.
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+        "invocations": [_invocation(unreadable)],
+    }
     return {"$schema": _SCHEMA, "version": VERSION, "runs": [run]}
+
+
+def _invocation(unreadable: Sequence[ZerowizError]) -> dict[str, object]:
+    """Section 3.20: whether all was checked, and what was not."""
+    said = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
+    return {"executionSuccessful": not unreadable, "toolExecutionNotifications": said}
 
 
 def _rule(rule: Rule) -> dict[str, object]:
@@ -46,6 +62,7 @@ def _rule(rule: Rule) -> dict[str, object]:
         "shortDescription": {"text": rule.name.replace("-", " ")},
         "fullDescription": {"text": rule.why},
         "help": {"text": rule.why},
+        "helpUri": rule.url,
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
     }
 

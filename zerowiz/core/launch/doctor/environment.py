@@ -9,6 +9,7 @@ from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
+from zerowiz.words import _
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
 _DEEPSPEED = (0, 19, 8)
@@ -19,15 +20,15 @@ OTHER_ENVIRONMENT = Rule(
     code="PF204",
     name="other-environment",
     severity=Severity.WARNING,
-    why="the ranks run with that Python and its packages, not with zerowiz's",
-    when="the `deepspeed` on PATH belongs to another Python than zerowiz",
+    why=_("the ranks run with that Python and its packages, not with zerowiz's"),
+    when=_("the `deepspeed` on PATH belongs to another Python than zerowiz"),
 )
 NO_INTERPRETER = Rule(
     code="PF205",
     name="no-interpreter",
     severity=Severity.ERROR,
-    why="`deepspeed` cannot start",
-    when="its first line names a Python that does not exist (a moved environment)",
+    why=_("`deepspeed` cannot start"),
+    when=_("its first line names a Python that does not exist (a moved environment)"),
 )
 
 
@@ -38,16 +39,26 @@ def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if installed.interpreter_exists is False:
         yield found(
             NO_INTERPRETER,
-            f"`{installed.program}` needs `{installed.interpreter}`, which does not exist",
-            'create the environment again, then `pip install "zerowiz[train]"`',
+            _(
+                "`{program}` needs `{interpreter}`, which does not exist",
+                program=installed.program,
+                interpreter=installed.interpreter,
+            ),
+            _('create the environment again, then `pip install "zerowiz[train]"`'),
         )
     elif installed.own is False:
         yield found(
             OTHER_ENVIRONMENT,
-            f"`{installed.program}` belongs to `{installed.interpreter}`",
-            'install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`',
-            f"or install zerowiz in that of DeepSpeed: `{installed.interpreter} -m pip"
-            " install zerowiz`",
+            _(
+                "`{program}` belongs to `{interpreter}`",
+                program=installed.program,
+                interpreter=installed.interpreter,
+            ),
+            _('install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`'),
+            _(
+                "or install zerowiz in that of DeepSpeed: `{interpreter} -m pip install zerowiz`",
+                interpreter=installed.interpreter,
+            ),
         )
 
 
@@ -55,8 +66,8 @@ PACKAGE_MISSING = Rule(
     code="PF202",
     name="package-missing",
     severity=Severity.ERROR,
-    why="the ranks fail when they import it",
-    when=(
+    why=_("the ranks fail when they import it"),
+    when=_(
         "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: packages"
         " that this job needs"
     ),
@@ -72,29 +83,29 @@ def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if package is not None and package.present is False:
             yield found(
                 PACKAGE_MISSING,
-                f"`{name}` is not installed, and {wants}",
+                _("`{name}` is not installed, and {wants}", name=name, wants=wants),
                 f"{_pip(installed)} install {name}",
             )
 
 
 def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
     """The libraries of this job, each with who needs it."""
-    yield "torch", "DeepSpeed needs it"
-    yield "deepspeed", "the ranks need it"
+    yield "torch", _("DeepSpeed needs it")
+    yield "deepspeed", _("the ranks need it")
     planned = inputs.planned
     if planned is None:
         return
     if planned.integration is Integration.HF:
-        yield "transformers", "the script uses its Trainer"
-        yield "accelerate", "the Trainer needs it"
+        yield "transformers", _("the script uses its Trainer")
+        yield "accelerate", _("the Trainer needs it")
     if planned.integration is Integration.ACCELERATE:
-        yield "accelerate", "the script imports it"
+        yield "accelerate", _("the script imports it")
     if planned.uses_peft:
-        yield "peft", "the script trains adapters"
+        yield "peft", _("the script trains adapters")
     if planned.uses_bitsandbytes:
-        yield "bitsandbytes", "8-bit states and 4-bit weights need it"
+        yield "bitsandbytes", _("8-bit states and 4-bit weights need it")
     if planned.ops:
-        yield "setuptools", "torch needs it to build DeepSpeed's ops"
+        yield "setuptools", _("torch needs it to build DeepSpeed's ops")
 
 
 def _pip(installed: Installed) -> str:
@@ -106,11 +117,11 @@ OLD_DEEPSPEED = Rule(
     code="PF203",
     name="old-deepspeed",
     severity=Severity.WARNING,
-    why=(
+    why=_(
         "zerowiz is tested with 0.19.8; older versions have other keys and use other amounts of"
         " memory"
     ),
-    when="older than 0.19.8",
+    when=_("older than 0.19.8"),
 )
 
 
@@ -124,14 +135,18 @@ def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         least = ".".join(map(str, _DEEPSPEED))
         yield found(
             OLD_DEEPSPEED,
-            f"DeepSpeed {match[0]} is installed, and zerowiz writes configs for {least} and later",
+            _(
+                "DeepSpeed {match} is installed, and zerowiz writes configs for {least} and later",
+                match=match[0],
+                least=least,
+            ),
             f'{_pip(installed)} install "deepspeed>={least}"',
         )
 
 
 # No package has it.
 _OURS: Mapping[str, str] = {
-    "portable_checkpoint": "copy zerowiz's `templates/portable_checkpoint` next to the script"
+    "portable_checkpoint": _("copy zerowiz's `templates/portable_checkpoint` next to the script")
 }
 
 # Where a package has another name than its module; some of these modules' names are other packages.
@@ -154,22 +169,24 @@ IMPORT_MISSING = Rule(
     code="PF102",
     name="import-missing",
     severity=Severity.ERROR,
-    why="every rank fails at that line of the script",
-    when="the script imports a package that is not installed, at its top and without `try`",
+    why=_("every rank fails at that line of the script"),
+    when=_("the script imports a package that is not installed, at its top and without `try`"),
 )
 SHADOWED = Rule(
     code="PF103",
     name="shadowed",
     severity=Severity.WARNING,
-    why="Python looks in the script's folder first, so it imports the file instead of the library",
-    when="a file next to the script has the name of a library: `torch.py`",
+    why=_(
+        "Python looks in the script's folder first, so it imports the file instead of the library"
+    ),
+    when=_("a file next to the script has the name of a library: `torch.py`"),
 )
 RELATIVE = Rule(
     code="PF111",
     name="relative-import",
     severity=Severity.ERROR,
-    why="a script that is started by its path belongs to no package",
-    when="`from .x import y` at the top of a script that does not start as a module (`-m`)",
+    why=_("a script that is started by its path belongs to no package"),
+    when=_("`from .x import y` at the top of a script that does not start as a module (`-m`)"),
 )
 
 
@@ -180,7 +197,12 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     for each in script.missing:
         yield found(
             IMPORT_MISSING,
-            f"{script.path} line {each.line} imports `{each.name}`, which is not installed",
+            _(
+                "{path} line {line} imports `{each}`, which is not installed",
+                path=script.path,
+                line=each.line,
+                each=each.name,
+            ),
             _OURS.get(each.name, f"{_pip(installed)} install {_package(each.name)}"),
         )
     if script.relative is not None:
@@ -188,15 +210,24 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         package = posixpath.basename(package) or "PACKAGE"
         yield found(
             RELATIVE,
-            f"{script.path} line {script.relative.line} imports from its own package,"
-            f" `{script.relative.name}`",
-            f"start it as a module from the folder above its package: `$module {package}.{stem}`",
+            _(
+                "{path} line {line} imports from its own package, `{relative}`",
+                path=script.path,
+                line=script.relative.line,
+                relative=script.relative.name,
+            ),
+            _(
+                "start it as a module from the folder above its package: `$module "
+                "{package}.{stem}`",
+                package=package,
+                stem=stem,
+            ),
         )
     for path in script.shadowing:
         yield found(
             SHADOWED,
-            f"`{path}` has the name of a library, and hides it",
-            f"rename it: `mv {path} ...`",
+            _("`{path}` has the name of a library, and hides it", path=path),
+            _("rename it: `mv {path} ...`", path=path),
         )
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from zerowiz.core.launch.doctor import (
     builds,
+    checkpoint,
     environment,
     gpus,
     host,
@@ -25,7 +26,15 @@ class _CheckFamily(Protocol):
 
 
 # A check reports nothing where a fact is not known.
-_FAMILIES: tuple[_CheckFamily, ...] = (script, environment, gpus, builds, host, network)
+_FAMILIES: tuple[_CheckFamily, ...] = (
+    script,
+    checkpoint,
+    environment,
+    gpus,
+    builds,
+    host,
+    network,
+)
 
 RULES = rules_of((refused, *_FAMILIES))
 

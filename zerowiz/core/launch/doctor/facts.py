@@ -102,6 +102,17 @@ class Folder(Struct, frozen=True, kw_only=True):
     """Whether an earlier job offloaded to it; its files are written over."""
 
 
+class SavedStates(Struct, frozen=True, kw_only=True):
+    """The states of ZeRO in a checkpoint that a job resumes from."""
+
+    path: str
+    """The checkpoint, as the script is told."""
+    tag: str
+    """DeepSpeed's folder in it: `global_step500`."""
+    ranks: int
+    """How many saved a part each."""
+
+
 class Import(Struct, frozen=True, kw_only=True):
     """A library that a script cannot do without."""
 
@@ -130,6 +141,7 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     script: Script | None = None
     nvme: Folder | None = None
     checkpoints: Folder | None = None
+    resumed: SavedStates | None = None
     shm_free_bytes: int | None = None
     locks_any_amount: bool | None = None
     """Whether the limit on locked memory does not bind this process."""

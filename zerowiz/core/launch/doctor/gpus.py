@@ -9,6 +9,7 @@ from zerowiz.core.launch.doctor.network import SLOW_BY_CHOICE
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Precision, Workload
+from zerowiz.words import _, listing
 
 # NVIDIA, CUDA compatibility, minor version compatibility: from CUDA 11 on a driver runs what any
 # release of its own major version built, and what older ones did. What NVML tells is that of the
@@ -19,7 +20,7 @@ _FIRST_COMPATIBLE_MAJOR = 11
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 
 # Reinstalling picks the build for another CUDA; https://pytorch.org/get-started/locally.
-_TORCH_PAGE = "choose a build at https://pytorch.org/get-started/locally"
+_TORCH_PAGE = _("choose a build at https://pytorch.org/get-started/locally")
 
 # deepspeed/accelerator/cuda_accelerator.py, is_fp16_supported (0.19.8).
 _FP16_MAJOR = 7
@@ -30,8 +31,8 @@ ACCELERATOR = Rule(
     code="PF307",
     name="accelerator",
     severity=Severity.ERROR,
-    why="DeepSpeed uses the device that the variable names",
-    when="`DS_ACCELERATOR` conflicts with the plan",
+    why=_("DeepSpeed uses the device that the variable names"),
+    when=_("`DS_ACCELERATOR` conflicts with the plan"),
 )
 
 
@@ -41,9 +42,9 @@ def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if name is not None and inputs.on_gpus and name != "cuda":
         yield found(
             ACCELERATOR,
-            f"`DS_ACCELERATOR={name}` is set, but the plan is for GPUs",
+            _("`DS_ACCELERATOR={name}` is set, but the plan is for GPUs", name=name),
             "unset DS_ACCELERATOR",
-            "plan for the CPU: `$accelerator cpu`",
+            _("plan for the CPU: `$accelerator cpu`"),
         )
 
 
@@ -51,24 +52,28 @@ TORCH_WITHOUT_CUDA = Rule(
     code="PF302",
     name="torch-without-cuda",
     severity=Severity.ERROR,
-    why="torch sees none of the GPUs",
-    when="torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's",
+    why=_("torch sees none of the GPUs"),
+    when=_("torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's"),
 )
 
 
 def _cuda_build(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     torch = inputs.facts.torch
     if inputs.on_gpus and torch is not None and torch.cuda_version is None:
-        kind = "ROCm" if torch.hip else "the CPU"
-        yield found(TORCH_WITHOUT_CUDA, f"torch {torch.version} is a build for {kind}", _TORCH_PAGE)
+        kind = "ROCm" if torch.hip else _("the CPU")
+        yield found(
+            TORCH_WITHOUT_CUDA,
+            _("torch {version} is a build for {kind}", version=torch.version, kind=kind),
+            _TORCH_PAGE,
+        )
 
 
 OLD_DRIVER = Rule(
     code="PF303",
     name="old-driver",
     severity=Severity.ERROR,
-    why="a driver supports its own major version of CUDA and older ones only",
-    when="torch is built for a newer major version of CUDA than the driver supports",
+    why=_("a driver supports its own major version of CUDA and older ones only"),
+    when=_("torch is built for a newer major version of CUDA than the driver supports"),
 )
 
 
@@ -85,10 +90,20 @@ def _driver(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     wanted, least = _dotted(torch.cuda_version), _DRIVERS.get(torch.cuda_version[0])
     yield found(
         OLD_DRIVER,
-        f"torch {torch.version} is built for CUDA {wanted}, and driver"
-        f" {machine.driver_version or 'here'} supports up to {_dotted(newest)}",
-        f"install a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
-        *([f"or install driver {least} or later"] if least else []),
+        _(
+            "torch {version} is built for CUDA {wanted}, and driver {driver_version} "
+            "supports up to {newest}",
+            version=torch.version,
+            wanted=wanted,
+            driver_version=machine.driver_version or _("here"),
+            newest=_dotted(newest),
+        ),
+        _(
+            "install a torch built for CUDA {newest}: {torch_page}",
+            newest=newest[0],
+            torch_page=_TORCH_PAGE,
+        ),
+        *([_("or install driver {least} or later", least=least)] if least else []),
     )
 
 
@@ -96,8 +111,8 @@ NO_CODE_FOR_GPU = Rule(
     code="PF304",
     name="no-code-for-gpu",
     severity=Severity.ERROR,
-    why="the first kernel fails with `no kernel image is available`",
-    when="the GPU is too old for this release of torch",
+    why=_("the first kernel fails with `no kernel image is available`"),
+    when=_("the GPU is too old for this release of torch"),
 )
 
 
@@ -112,9 +127,16 @@ def _code(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if capability is not None and capability < oldest:
             yield found(
                 NO_CODE_FOR_GPU,
-                f"torch {torch.version} supports compute capability {_dotted(oldest)} and later,"
-                f" and GPU {gpu.label} ({gpu.name}) is {_dotted(capability)}",
-                f"install a torch built for an older CUDA: {_TORCH_PAGE}",
+                _(
+                    "torch {version} supports compute capability {oldest} and later, and "
+                    "GPU {label} ({gpu}) is {capability}",
+                    version=torch.version,
+                    oldest=_dotted(oldest),
+                    label=gpu.label,
+                    gpu=gpu.name,
+                    capability=_dotted(capability),
+                ),
+                _("install a torch built for an older CUDA: {torch_page}", torch_page=_TORCH_PAGE),
             )
 
 
@@ -122,8 +144,8 @@ BUSY_GPU = Rule(
     code="PF305",
     name="busy-gpu",
     severity=Severity.INFO,
-    why="the plan uses the memory that is free now",
-    when="other processes use a GPU of the job",
+    why=_("the plan uses the memory that is free now"),
+    when=_("other processes use a GPU of the job"),
 )
 
 
@@ -131,11 +153,14 @@ def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     for gpu in () if inputs.machine is None or not inputs.on_gpus else inputs.machine.gpus:
         if gpu.processes:
             pids = " ".join(str(process.pid) for process in gpu.processes)
-            names = ", ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
+            names = listing(f"{p.name or _('a process')} ({p.pid})" for p in gpu.processes)
             yield found(
                 BUSY_GPU,
-                f"GPU {gpu.label} is in use by {names}",
-                f"see whose they are with `ps -fp {pids}`, or choose other GPUs with `$gpus`",
+                _("GPU {label} is in use by {names}", label=gpu.label, names=names),
+                _(
+                    "see whose they are with `ps -fp {pids}`, or choose other GPUs with `$gpus`",
+                    pids=pids,
+                ),
             )
 
 
@@ -153,8 +178,12 @@ def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         gpu = min(inputs.machine.gpus, key=_capability)
         yield found(
             SLOW_BY_CHOICE,
-            f"the job uses bf16, and GPU {gpu.label} ({gpu.name}) has no matrix units for it",
-            "use fp16, unless the script sets bf16: `$precision fp16`",
+            _(
+                "the job uses bf16, and GPU {label} ({gpu}) has no matrix units for it",
+                label=gpu.label,
+                gpu=gpu.name,
+            ),
+            _("use fp16, unless the script sets bf16: `$precision fp16`"),
         )
 
 
@@ -162,17 +191,17 @@ HALF_PRECISION = Rule(
     code="PF306",
     name="half-precision",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects fp16 on this device",
-    when="fp16 on a GPU or CPU that DeepSpeed does not support it on",
+    why=_("DeepSpeed rejects fp16 on this device"),
+    when=_("fp16 on a GPU or CPU that DeepSpeed does not support it on"),
 )
 
 
 def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[PreflightFinding]:
-    fixes = ("`$precision fp32`", "if the script sets fp16, remove that")
+    fixes = ("`$precision fp32`", _("if the script sets fp16, remove that"))
     # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
     if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
         yield found(
-            HALF_PRECISION, "the job uses fp16, and this CPU has no fp16 instructions", *fixes
+            HALF_PRECISION, _("the job uses fp16, and this CPU has no fp16 instructions"), *fixes
         )
     if emulates_bf16(machine, step):
         yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
@@ -188,10 +217,19 @@ def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding
         if not (allowed and capability[0] == major):
             yield found(
                 HALF_PRECISION,
-                f"the job uses fp16, and GPU {gpu.label} ({gpu.name}) has compute capability"
-                f" {_dotted(capability)}",
-                "use fp32, unless the script sets fp16: `$precision fp32`",
-                *([f"or `export {variable}=1`"] if capability[0] == major else []),
+                _(
+                    "the job uses fp16, and GPU {label} ({gpu}) has compute capability "
+                    "{capability}",
+                    label=gpu.label,
+                    gpu=gpu.name,
+                    capability=_dotted(capability),
+                ),
+                _("use fp32, unless the script sets fp16: `$precision fp32`"),
+                *(
+                    [_("or `export {variable}=1`", variable=variable)]
+                    if capability[0] == major
+                    else []
+                ),
             )
 
 

@@ -10,6 +10,7 @@ from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Method
+from zerowiz.words import _, listing
 
 # NVIDIA, NCCL user guide, troubleshooting, shared memory: the size for a container.
 _SHM_OF_NCCL_BYTES = 2**30
@@ -21,7 +22,7 @@ _SHM_OF_CPU_RANK_BYTES = 2 * 2**20 + 2 * 32 * 2**20
 _LOCKING = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
 _SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
-_CONTAINER = (
+_CONTAINER = _(
     "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
 )
 # DeepSpeed's buffers of CPU ranks stay there after a job that was killed.
@@ -32,15 +33,15 @@ NVME_FOLDER = Rule(
     code="PF501",
     name="nvme-folder",
     severity=Severity.ERROR,
-    why="DeepSpeed cannot write the offloaded states",
-    when="the folder for NVMe offload does not exist or is not writable",
+    why=_("DeepSpeed cannot write the offloaded states"),
+    when=_("the folder for NVMe offload does not exist or is not writable"),
 )
 NVME_FULL = Rule(
     code="PF502",
     name="nvme-full",
     severity=Severity.ERROR,
-    why="the offloaded states do not fit on the drive",
-    when="the drive has less free space than the ranks write",
+    why=_("the offloaded states do not fit on the drive"),
+    when=_("the drive has less free space than the ranks write"),
 )
 
 
@@ -49,13 +50,17 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if folder is None or planned is None or not planned.evaluated.buffers.on_nvme:
         return
     if folder.is_folder is False:
-        yield found(NVME_FOLDER, f"`{folder.path}` is not a folder", f"mkdir -p {folder.path}")
+        yield found(
+            NVME_FOLDER, _("`{path}` is not a folder", path=folder.path), f"mkdir -p {folder.path}"
+        )
     elif folder.writable is False:
         yield found(
             NVME_FOLDER,
-            f"`{folder.path}` cannot be written to",
-            f"`sudo install -d -o $USER {folder.path}/$USER`, then use `$nvme_path"
-            f" {folder.path}/$USER`",
+            _("`{path}` cannot be written to", path=folder.path),
+            _(
+                "`sudo install -d -o $USER {path}/$USER`, then use `$nvme_path {path}/$USER`",
+                path=folder.path,
+            ),
         )
     elif folder.free_bytes is not None:
         offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
@@ -63,9 +68,13 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if need_bytes > folder.free_bytes:
             yield found(
                 NVME_FULL,
-                f"`{folder.path}` has {size(folder.free_bytes)} free, and the ranks write"
-                f" {size(need_bytes)}",
-                "choose another drive with `$nvme_path DIR`",
+                _(
+                    "`{path}` has {free_bytes} free, and the ranks write {need_bytes}",
+                    path=folder.path,
+                    free_bytes=size(folder.free_bytes),
+                    need_bytes=size(need_bytes),
+                ),
+                _("choose another drive with `$nvme_path DIR`"),
                 severity=Severity.WARNING if folder.holds_states else Severity.ERROR,
             )
 
@@ -74,11 +83,11 @@ SMALL_SHM = Rule(
     code="PF503",
     name="small-shm",
     severity=Severity.WARNING,
-    why=(
+    why=_(
         "ranks and data loaders exchange data through it: a rank dies with a bus error or a"
         " segmentation fault"
     ),
-    when="`/dev/shm` is too small for the ranks, as the 64 MiB of a default container",
+    when=_("`/dev/shm` is too small for the ranks, as the 64 MiB of a default container"),
 )
 
 
@@ -91,7 +100,12 @@ def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             size_bytes = machine.host.shm_bytes or free_bytes
             yield found(
                 SMALL_SHM,
-                f"{_SHM} has {size(size_bytes)}; NCCL asks for {size(_SHM_OF_NCCL_BYTES)}",
+                _(
+                    "{shm} has {size_bytes}; NCCL asks for {shm_of_nccl_bytes}",
+                    shm=_SHM,
+                    size_bytes=size(size_bytes),
+                    shm_of_nccl_bytes=size(_SHM_OF_NCCL_BYTES),
+                ),
                 _CONTAINER,
             )
         return
@@ -99,9 +113,18 @@ def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if free_bytes < need_bytes:
         yield found(
             SMALL_SHM,
-            f"{_SHM} has {size(free_bytes)} free, and {len(machine.gpus)} ranks take"
-            f" {size(need_bytes)}",
-            f"`{_LEFT_BEHIND}` removes what killed jobs left behind; run it only while no job runs",
+            _(
+                "{shm} has {free_bytes} free, and {gpus} ranks take {need_bytes}",
+                shm=_SHM,
+                free_bytes=size(free_bytes),
+                gpus=len(machine.gpus),
+                need_bytes=size(need_bytes),
+            ),
+            _(
+                "`{left_behind}` removes what killed jobs left behind; run it only while "
+                "no job runs",
+                left_behind=_LEFT_BEHIND,
+            ),
             _CONTAINER,
         )
 
@@ -110,8 +133,8 @@ MEMLOCK = Rule(
     code="PF504",
     name="memlock",
     severity=Severity.WARNING,
-    why="memory that an RDMA adapter or an NVMe drive reads must be locked",
-    when="`ulimit -l` is too low for RDMA between nodes, or for NVMe",
+    why=_("memory that an RDMA adapter or an NVMe drive reads must be locked"),
+    when=_("`ulimit -l` is too low for RDMA between nodes, or for NVMe"),
 )
 
 
@@ -124,16 +147,23 @@ def _memlock(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     ]
     need = None
     if machine.nodes > 1 and locking:
-        need = f"NCCL registers memory with {', '.join(f'`{name}`' for name in locking)}"
+        need = _(
+            "NCCL registers memory with {locking}",
+            locking=listing(f"`{name}`" for name in locking),
+        )
     if inputs.planned is not None and inputs.planned.evaluated.buffers.on_nvme:
-        need = "DeepSpeed locks its buffers for NVMe"
+        need = _("DeepSpeed locks its buffers for NVMe")
     if need is not None:
         yield found(
             MEMLOCK,
-            f"this process may lock only {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
+            _(
+                "this process may lock only {limit_bytes} (`ulimit -l`), and {need}",
+                limit_bytes=size(limit_bytes or 0),
+                need=need,
+            ),
             "ulimit -l unlimited",
-            "permanently: add `* - memlock unlimited` to /etc/security/limits.conf",
-            "in a container: `docker run --ulimit memlock=-1`",
+            _("permanently: add `* - memlock unlimited` to /etc/security/limits.conf"),
+            _("in a container: `docker run --ulimit memlock=-1`"),
         )
 
 
@@ -141,8 +171,8 @@ CHECKPOINT_ROOM = Rule(
     code="PF505",
     name="checkpoint-room",
     severity=Severity.WARNING,
-    why="the job fails when it saves, hours later",
-    when="the script's output folder has no space for one checkpoint",
+    why=_("the job fails when it saves, hours later"),
+    when=_("the script's output folder has no space for one checkpoint"),
 )
 
 
@@ -154,10 +184,15 @@ def _checkpoints(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if need_bytes > folder.free_bytes:
         yield found(
             CHECKPOINT_ROOM,
-            f"`{folder.path}` has {size(folder.free_bytes)} left, and one checkpoint (weights,"
-            f" master weights, optimizer states) takes about {size(need_bytes)}",
-            "set the script's output folder to a larger disk",
-            "the Trainer: `--save_total_limit 1`, `--save_only_model`",
+            _(
+                "`{path}` has {free_bytes} left, and one checkpoint (weights, master "
+                "weights, optimizer states) takes about {need_bytes}",
+                path=folder.path,
+                free_bytes=size(folder.free_bytes),
+                need_bytes=size(need_bytes),
+            ),
+            _("set the script's output folder to a larger disk"),
+            _("the Trainer: `--save_total_limit 1`, `--save_only_model`"),
         )
 
 
@@ -174,8 +209,8 @@ HOST_MEMORY = Rule(
     code="PF506",
     name="host-memory",
     severity=Severity.WARNING,
-    why="when the host runs out of memory, the kernel kills a rank, and the job ends",
-    when=(
+    why=_("when the host runs out of memory, the kernel kills a rank, and the job ends"),
+    when=_(
         "the ranks of a node need more host memory than is free to build, start, train or save;"
         " an error if all of it is too little even to start"
     ),
@@ -184,22 +219,22 @@ HOST_MEMORY = Rule(
 # What is done, and how to do with less.
 _PHASES: Mapping[HostPhase, tuple[str, tuple[str, ...]]] = {
     HostPhase.LOAD: (
-        "build the model at once",
+        _("build the model at once"),
         (
-            "build it in shards with `$stage 3`",
-            "build it on the GPU: `with torch.device(local_rank): ...`",
+            _("build it in shards with `$stage 3`"),
+            _("build it on the GPU: `with torch.device(local_rank): ...`"),
         ),
     ),
-    HostPhase.INIT: ("move their shares of the weights through the host", ()),
+    HostPhase.INIT: (_("move their shares of the weights through the host"), ()),
     HostPhase.TRAINING: (
-        "keep what is offloaded there",
-        ("keep everything on the GPUs with `$offload none`",),
+        _("keep what is offloaded there"),
+        (_("keep everything on the GPUs with `$offload none`"),),
     ),
     HostPhase.SAVING: (
-        "collect the weights to save them",
+        _("collect the weights to save them"),
         (
-            "collect them on one rank only with `$stage 3`",
-            "the Trainer: `--save_strategy no` saves nothing",
+            _("collect them on one rank only with `$stage 3`"),
+            _("the Trainer: `--save_strategy no` saves nothing"),
         ),
     ),
 }
@@ -218,9 +253,14 @@ def _host_memory(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     done, hints = _PHASES[phase]
     yield found(
         HOST_MEMORY,
-        f"{len(machine.gpus)} ranks {done}: {size(need.phase_bytes[phase])} of host memory, of"
-        f" which {size(all_bytes if never and all_bytes else free_bytes)}"
-        f" {'is all there is' if never else 'is free'}",
+        _(
+            "{gpus} ranks {done}: {phase_bytes} of host memory, of which {left_bytes} {rest}",
+            gpus=len(machine.gpus),
+            done=done,
+            phase_bytes=size(need.phase_bytes[phase]),
+            left_bytes=size(all_bytes if never and all_bytes else free_bytes),
+            rest=_("is all there is") if never else _("is free"),
+        ),
         *hints,
         severity=Severity.ERROR if never else Severity.WARNING,
     )

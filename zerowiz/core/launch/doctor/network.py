@@ -10,6 +10,7 @@ from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocator import expands_segments
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.words import _
 
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
@@ -18,8 +19,8 @@ PORT_TAKEN = Rule(
     code="PF601",
     name="port-taken",
     severity=Severity.ERROR,
-    why="the ranks cannot open the port where they connect to each other",
-    when="another process uses the `MASTER_PORT` of a job on several nodes",
+    why=_("the ranks cannot open the port where they connect to each other"),
+    when=_("another process uses the `MASTER_PORT` of a job on several nodes"),
 )
 
 
@@ -27,9 +28,15 @@ def _port(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if inputs.facts.port_taken:
         yield found(
             PORT_TAKEN,
-            f"another process uses port {inputs.facts.master_port} (`MASTER_PORT`)",
-            f"see which: `ss -ltnp 'sport = :{inputs.facts.master_port}'`",
-            "or set another port on all nodes: `export MASTER_PORT=29501`",
+            _(
+                "another process uses port {master_port} (`MASTER_PORT`)",
+                master_port=inputs.facts.master_port,
+            ),
+            _(
+                "see which: `ss -ltnp 'sport = :{master_port}'`",
+                master_port=inputs.facts.master_port,
+            ),
+            _("or set another port on all nodes: `export MASTER_PORT=29501`"),
         )
 
 
@@ -59,15 +66,15 @@ NO_SUCH_ADAPTER = Rule(
     code="PF603",
     name="no-such-adapter",
     severity=Severity.WARNING,
-    why="NCCL uses TCP instead, which is many times slower",
-    when="RDMA between nodes is disabled, or `NCCL_IB_HCA` names no adapter",
+    why=_("NCCL uses TCP instead, which is many times slower"),
+    when=_("RDMA between nodes is disabled, or `NCCL_IB_HCA` names no adapter"),
 )
 SLOW_BY_CHOICE = Rule(
     code="PF604",
     name="slow-by-choice",
     severity=Severity.WARNING,
-    why="the job runs slower than it could",
-    when=(
+    why=_("the job runs slower than it could"),
+    when=_(
         "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, `CUDA_LAUNCH_BLOCKING`,"
         " bf16 before Ampere or on a CPU that emulates it"
     ),
@@ -81,7 +88,7 @@ _SWITCHES = (
         variable="NCCL_P2P_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _has_nvlink(machine),
         rule=SLOW_BY_CHOICE,
-        why="the GPUs have NVLink, but NCCL will copy through the host",
+        why=_("the GPUs have NVLink, but NCCL will copy through the host"),
     ),
     _Switch(
         variable="NCCL_SHM_DISABLE",
@@ -89,25 +96,25 @@ _SWITCHES = (
             _is_on(text) and len(machine.gpus) > 1 and not _has_nvlink(machine)
         ),
         rule=SLOW_BY_CHOICE,
-        why="without shared memory, NCCL may use TCP within a node",
+        why=_("without shared memory, NCCL may use TCP within a node"),
     ),
     _Switch(
         variable="NCCL_IB_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _between_rdma(machine),
         rule=NO_SUCH_ADAPTER,
-        why="the nodes have RDMA adapters",
+        why=_("the nodes have RDMA adapters"),
     ),
     _Switch(
         variable="NCCL_NET",
         is_bad=lambda text, machine: text.lower() == "socket" and _between_rdma(machine),
         rule=NO_SUCH_ADAPTER,
-        why="the nodes have RDMA adapters",
+        why=_("the nodes have RDMA adapters"),
     ),
     _Switch(
         variable="CUDA_LAUNCH_BLOCKING",
         is_bad=lambda text, _: _is_on(text),
         rule=SLOW_BY_CHOICE,
-        why="CUDA waits for every kernel, which is meant for debugging",
+        why=_("CUDA waits for every kernel, which is meant for debugging"),
     ),
 )
 
@@ -118,7 +125,7 @@ def _switches(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if text is not None and inputs.machine is not None and switch.is_bad(text, inputs.machine):
             yield found(
                 switch.rule,
-                f"`{switch.variable}={text}`: {switch.why}",
+                f"`{switch.variable}={text}`: " + switch.why,
                 f"unset {switch.variable}",
             )
 
@@ -139,8 +146,10 @@ NO_SUCH_INTERFACE = Rule(
     code="PF602",
     name="no-such-interface",
     severity=Severity.ERROR,
-    why="the ranks find no network interface to connect through",
-    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host",
+    why=_("the ranks find no network interface to connect through"),
+    when=_(
+        "`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host"
+    ),
 )
 
 
@@ -158,9 +167,13 @@ def _interfaces(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if inputs.facts.interfaces.get(variable) is False and is_used(inputs):
             yield found(
                 rule,
-                f"`{variable}={inputs.environ.get(variable, '')}` names no interface of this host",
+                _(
+                    "`{variable}={value}` names no interface of this host",
+                    variable=variable,
+                    value=inputs.environ.get(variable, ""),
+                ),
                 f"unset {variable}",
-                "`ls /sys/class/net /sys/class/infiniband` lists those that exist",
+                _("`ls /sys/class/net /sys/class/infiniband` lists those that exist"),
             )
 
 
@@ -168,11 +181,11 @@ FRAGMENTS = Rule(
     code="PF605",
     name="fragments",
     severity=Severity.INFO,
-    why=(
+    why=_(
         "without it, torch reserves up to a third more memory than it uses; the plan allows for"
         " that"
     ),
-    when="the allocator setting lacks `expandable_segments:True`",
+    when=_("the allocator setting lacks `expandable_segments:True`"),
 )
 
 
@@ -182,7 +195,7 @@ def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         setting = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
         yield found(
             FRAGMENTS,
-            f"`{setting}` lacks `expandable_segments:True`",
+            _("`{setting}` lacks `expandable_segments:True`", setting=setting),
             f"export {setting},expandable_segments:True",
         )
 

@@ -21,6 +21,7 @@ def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[
                 "what": spell(finding.message),
                 "why": finding.rule.why,
                 "mends": [spell(each) for each in finding.fixes],
+                "url": finding.rule.url,
             }
             for finding in findings
         ],

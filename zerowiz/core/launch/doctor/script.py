@@ -8,20 +8,21 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.script import Binding, Bindings, KeyUse, Placement
 from zerowiz.core.workload import Integration
+from zerowiz.words import _
 
 KEY_MISSING = Rule(
     code="PF106",
     name="config-key-missing",
     severity=Severity.ERROR,
-    why="every rank fails there with a KeyError",
-    when='the script reads a key that the config does not have: `ds_config["scheduler"]`',
+    why=_("every rank fails there with a KeyError"),
+    when=_('the script reads a key that the config does not have: `ds_config["scheduler"]`'),
 )
 KEY_CHANGED = Rule(
     code="PF107",
     name="config-key-changed",
     severity=Severity.ERROR,
-    why="the job would differ from the plan",
-    when=(
+    why=_("the job would differ from the plan"),
+    when=_(
         "the script overwrites a key that the plan depends on, such as `zero_optimization`, with"
         " a value that zerowiz cannot read; a warning if it only may"
     ),
@@ -88,22 +89,31 @@ def _first_lacking(config: Mapping[str, object], keys: tuple[str, ...]) -> tuple
 def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFinding:
     return found(
         KEY_MISSING,
-        f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}`, which the config"
-        " does not have",
-        f"read it with `.get(...)` in {where} line {key.line}, or remove the line",
-        "or use your own config that has it: `$config FILE`",
+        _(
+            "`{code}` in {where} line {line} needs `{lacking}`, which the config does not have",
+            code=key.code,
+            where=where,
+            line=key.line,
+            lacking=".".join(lacking),
+        ),
+        _(
+            "read it with `.get(...)` in {where} line {line}, or remove the line",
+            where=where,
+            line=key.line,
+        ),
+        _("or use your own config that has it: `$config FILE`"),
     )
 
 
 def _changed(
     key: KeyUse, config: Mapping[str, object], run: Bindings, *, surely: bool
 ) -> Iterator[PreflightFinding]:
-    place = f"{run.facts.path} line {key.line}"
+    place = _("{path} line {line}", path=run.facts.path, line=key.line)
     if not key.all_seen and not key.keys:
         yield found(
             KEY_CHANGED,
-            f"`{key.code}` in {place} may change any key of the config",
-            f"write the keys out in {place}",
+            _("`{code}` in {place} may change any key of the config", code=key.code, place=place),
+            _("write the keys out in {place}", place=place),
             severity=Severity.WARNING,
         )
         return
@@ -113,13 +123,19 @@ def _changed(
     planned, value = _value(config, key.keys), run.setting(key.value)
     if (key.removes and not is_there) or (is_there and value and value.value == planned):
         return
-    verb = "removes" if key.removes else "overwrites" if is_there else "sets"
+    verb = _("removes") if key.removes else _("overwrites") if is_there else _("sets")
     by_option = value if key.value.flag is not None else None
     yield found(
         KEY_CHANGED,
-        f"`{key.code}` in {place} {verb} `{'.'.join(key.keys)}` of the config",
+        _(
+            "`{code}` in {place} {verb} `{keys}` of the config",
+            code=key.code,
+            place=place,
+            verb=verb,
+            keys=".".join(key.keys),
+        ),
         *((by_option.change_to(planned),) if by_option and isinstance(planned, int | str) else ()),
-        f"remove {place}: the plan depends on `{key.keys[0]}`",
+        _("remove {place}: the plan depends on `{keys}`", place=place, keys=key.keys[0]),
         severity=None if surely and key.all_seen else Severity.WARNING,
     )
 
@@ -135,8 +151,8 @@ DEVICE_MAP = Rule(
     code="PF108",
     name="device-map",
     severity=Severity.ERROR,
-    why="DeepSpeed places the model itself, one replica or shard per rank",
-    when=(
+    why=_("DeepSpeed places the model itself, one replica or shard per rank"),
+    when=_(
         'the script loads the model with `device_map=` at stage 3, or with `"auto"` where a rank'
         " sees several GPUs; a warning if every rank loads it onto GPU 0"
     ),
@@ -145,8 +161,8 @@ FSDP = Rule(
     code="PF109",
     name="fsdp",
     severity=Severity.ERROR,
-    why="the Trainer fails if both are set",
-    when="`fsdp` of TrainingArguments beside DeepSpeed",
+    why=_("the Trainer fails if both are set"),
+    when=_("`fsdp` of TrainingArguments beside DeepSpeed"),
 )
 _SHARDED_PARAMETERS = 3
 _LIBRARIES = frozenset({Integration.HF, Integration.ACCELERATE})
@@ -170,28 +186,37 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
         library = planned.integration in _LIBRARIES
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
         if planned.strategy.stage == _SHARDED_PARAMETERS and library and each.engine_is_known:
-            yield _placed(each, script.path, "at stage 3, which transformers refuses")
+            yield _placed(each, script.path, _("at stage 3, which transformers refuses"))
         elif several and place in _SHARED:
             # accelerate 1.15, accelerator.py, verify_device_map: a ValueError in `prepare`.
             yield _placed(
                 each,
                 script.path,
-                f"but each rank sees {len(machine.gpus)} GPUs, and would spread it over all"
-                " of them",
+                _(
+                    "but each rank sees {gpus} GPUs, and would spread it over all of them",
+                    gpus=len(machine.gpus),
+                ),
                 None if library else Severity.WARNING,
             )
         elif several and place in _FIRST_GPU:
-            yield _placed(each, script.path, "so every rank loads it onto GPU 0", Severity.WARNING)
+            yield _placed(
+                each, script.path, _("so every rank loads it onto GPU 0"), Severity.WARNING
+            )
 
 
 def _placed(
     placement: Placement, path: str, what: str, severity: Severity | None = None
 ) -> PreflightFinding:
-    where = f"{path} line {placement.line}"
+    where = _("{path} line {line}", path=path, line=placement.line)
     return found(
         DEVICE_MAP,
-        f"`{placement.code}` in {where} places the model, {what}",
-        f"remove `device_map=` in {where}",
+        _(
+            "`{code}` in {where} places the model, {what}",
+            code=placement.code,
+            where=where,
+            what=what,
+        ),
+        _("remove `device_map=` in {where}", where=where),
         severity=severity,
     )
 
@@ -204,8 +229,8 @@ def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
             FSDP,
-            f"{setting.source} asks for FSDP, but the job runs with DeepSpeed",
-            f"remove {setting.source}",
+            _("{source} asks for FSDP, but the job runs with DeepSpeed", source=setting.source),
+            _("remove {source}", source=setting.source),
         )
 
 
@@ -213,8 +238,8 @@ PIPELINE = Rule(
     code="PF110",
     name="pipeline-sharded",
     severity=Severity.ERROR,
-    why="every rank fails in `deepspeed.initialize`",
-    when="the script trains a `PipelineModule`, and the stage is 2 or 3",
+    why=_("every rank fails in `deepspeed.initialize`"),
+    when=_("the script trains a `PipelineModule`, and the stage is 2 or 3"),
 )
 # deepspeed 0.19.8, runtime/pipe/engine.py, PipelineEngine.__init__: an assertion refuses those.
 _SHARDED_GRADIENTS = 2
@@ -228,9 +253,15 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
         if _holds(run, each.conditions) is True:
             yield found(
                 PIPELINE,
-                f"`{each.code}` in {planned.script.path} line {each.line} builds a pipeline,"
-                f" which DeepSpeed rejects at stage {planned.strategy.stage}",
-                "use ZeRO-1, which works with pipelines: `$stage 1`",
+                _(
+                    "`{code}` in {path} line {line} builds a pipeline, which DeepSpeed "
+                    "rejects at stage {stage}",
+                    code=each.code,
+                    path=planned.script.path,
+                    line=each.line,
+                    stage=planned.strategy.stage,
+                ),
+                _("use ZeRO-1, which works with pipelines: `$stage 1`"),
             )
 
 

@@ -11,27 +11,29 @@ from zerowiz.core.machine.names.gpus import (
     normalize_name,
     own_name,
     same_base,
+    same_series,
 )
 from zerowiz.core.machine.names.instances import Instance, normalize_instance
 from zerowiz.core.machine.names.phrase import Phrase
 from zerowiz.errors import UsageError
+from zerowiz.words import _, listing
 
 # Rule: accelerators that people name and that are not NVIDIA's, by their names or an instance's.
 _OTHERS = tuple(
     (re.compile(pattern), what)
     for what, pattern in (
-        ("an AMD GPU", r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
-        ("a Google TPU", r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
-        ("an Intel accelerator", r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
-        ("an AWS accelerator", r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
-        ("a Huawei NPU", r"ascend.*|9[15]0[bcd]\d?"),
-        ("an Apple GPU", r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
-        ("an instance with AMD GPUs", r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
-        ("an instance with Intel Gaudi", r"dl\dq?\W.*"),
+        (_("an AMD GPU"), r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
+        (_("a Google TPU"), r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
+        (_("an Intel accelerator"), r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
+        (_("an AWS accelerator"), r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
+        (_("a Huawei NPU"), r"ascend.*|9[15]0[bcd]\d?"),
+        (_("an Apple GPU"), r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
+        (_("an instance with AMD GPUs"), r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
+        (_("an instance with Intel Gaudi"), r"dl\dq?\W.*"),
     )
 )
 
-_NODE_FILE = "to plan for another GPU, describe it in a file: `$machine node.json`"
+_NODE_FILE = _("to plan for another GPU, describe it in a file: `$machine node.json`")
 _MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
 _MOST = 3
 
@@ -46,8 +48,11 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     if len(models) == 1:
         return models[0]
     if models:
-        choices = ", ".join(f"`{own_name(model, table)}`" for model in models)
-        raise UsageError(f"`{name}` matches more than one GPU", f"use one of {choices}")
+        choices = listing(f"`{own_name(model, table)}`" for model in models)
+        raise UsageError(
+            _("`{name}` matches more than one GPU", name=name),
+            _("use one of {choices}", choices=choices),
+        )
     raise refuse_name(Phrase(name=name), table, ())
 
 
@@ -59,13 +64,20 @@ def refuse_name(
     other = next((what for pattern, what in _OTHERS if pattern.fullmatch(name)), None)
     if other is not None:
         return UsageError(
-            f"`{phrase.name}` is {other}; zerowiz plans for NVIDIA GPUs only",
-            "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks: `$machine cpu`",
+            _(
+                "`{phrase}` is {other}; zerowiz plans for NVIDIA GPUs only",
+                phrase=phrase.name,
+                other=other,
+            ),
+            _(
+                "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks:"
+                " `$machine cpu`"
+            ),
         )
-    close = ", ".join(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
+    close = listing(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
     return UsageError(
-        f"`{phrase.name}` is not a GPU or an instance that zerowiz knows",
-        *((f"similar names: {close}",) if close else ()),
+        _("`{phrase}` is not a GPU or an instance that zerowiz knows", phrase=phrase.name),
+        *((_("similar names: {close}", close=close),) if close else ()),
         _NODE_FILE,
     )
 
@@ -86,6 +98,7 @@ def close_names(
         *_first(
             (own_name(row, table) for row in same_base(name, table)),
             (gpus[key] for key in get_close_matches(wanted, gpus, n=2 * _MOST)),
+            (own_name(row, table) for row in same_series(name, table)),
         ),
         *_first(
             # `p5` is a family of instances.

@@ -10,6 +10,7 @@ from msgspec import Struct
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.values import Count
+from zerowiz.words import _, joined, listing
 
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 
@@ -68,7 +69,7 @@ def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_GpuTable, value, "gpu table").gpus
+    return decode(_GpuTable, value, _("gpu table")).gpus
 
 
 def normalize_name(name: str) -> str:
@@ -145,6 +146,28 @@ def same_base(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     return tuple(row for row in table if base in {parts.base for parts in _parts_of(row)})
 
 
+_SERIES = re.compile(r"([a-z]+)(\d+)")
+
+
+def same_series(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows of the same letters, the nearest number first: the `H200` of `H199`."""
+    said = _SERIES.fullmatch(_split_name(name).base)
+    if said is None:
+        return ()
+    distances = {
+        row.name: min(abs(int(number) - int(said[2])) for number in numbers)
+        for row in table
+        if (numbers := _numbers(row, said[1]))
+    }
+    near = sorted((row for row in table if row.name in distances), key=lambda r: distances[r.name])
+    return tuple(near)
+
+
+def _numbers(model: GpuModel, series: str) -> list[str]:
+    found = (_SERIES.match(parts.base) for parts in _parts_of(model))
+    return [each[2] for each in found if each is not None and each[1] == series]
+
+
 def pick_model(models: Sequence[GpuModel]) -> GpuModel:
     """The row that is taken where a name can mean several: an SXM board, with the least memory.
 
@@ -168,8 +191,16 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
         others = [model.pcie_spelling] if model.pcie_spelling and not is_said else []
     if not others:
         return ()
-    which = "the PCIe version" if others == [model.pcie_spelling] else "another one"
-    taken = f"`{name}` is taken to be {'the SXM version, ' if sxm else ''}`{model.name}`"
+    taken = (
+        _("`{name}` is taken to be the SXM version, `{model}`", name=name, model=model.name)
+        if sxm
+        else _("`{name}` is taken to be `{model}`", name=name, model=model.name)
+    )
     *most, last = [f"`{other}`" for other in others]
-    names = f"{', '.join(most)} or {last}" if most else last
-    return (f"{taken}; for {which} use {names}",)
+    names = _("{most} or {last}", most=listing(most), last=last) if most else last
+    use = (
+        _("for the PCIe version use {names}", names=names)
+        if others == [model.pcie_spelling]
+        else _("for another one use {names}", names=names)
+    )
+    return (joined("; ", (taken, use)),)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.network import Network
 from zerowiz.core.values import Count
+from zerowiz.words import _
 
 # SageMaker's and Azure's words before the name of a machine; punctuation is left out by people.
 _NOISE = re.compile(r"^ml\.|^standard[ _-]|[^a-z0-9]")
@@ -45,7 +46,7 @@ def decode_instances(value: object) -> tuple[Instance, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_InstanceTable, value, "instance table").instances
+    return decode(_InstanceTable, value, _("instance table")).instances
 
 
 def normalize_instance(name: str) -> str:
@@ -71,5 +72,12 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     taken, *others = mean_instances(name, instances)
     if not others:
         return ()
-    names = " or ".join(f"`{row.name}`" for row in others)
-    return (f"`{name}` is taken to be `{taken.name}`; for another one use {names}",)
+    names = _(" or ").join(f"`{row.name}`" for row in others)
+    return (
+        _(
+            "`{name}` is taken to be `{taken}`; for another one use {names}",
+            name=name,
+            taken=taken.name,
+            names=names,
+        ),
+    )

@@ -27,11 +27,12 @@ from zerowiz.core.memory.forward.attention import (
     is_fused,
     length_tokens,
     runs_eager,
+    scores_pass_bytes,
     shared_mask_bytes,
     softmax_backward_bytes,
     window_bytes,
 )
-from zerowiz.core.memory.forward.losses import loss_bytes
+from zerowiz.core.memory.forward.losses import loss_bytes, loss_pass_bytes
 from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.family import Norm
@@ -39,6 +40,7 @@ from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import Count, replace
 from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Reference, Trainer, Workload
+from zerowiz.words import _
 
 
 class Activations(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,10 @@ class Activations(Struct, frozen=True, kw_only=True):
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
     pass_bytes: Count = 0
     """Held while one block runs forward and nothing is kept for backward."""
+    block_pass_bytes: Count = 0
+    """The same, or the scores of its attention where they are more."""
+    loss_pass_bytes: Count = 0
+    """Held while head and loss run and nothing is kept for backward; 0 where nobody knows."""
 
 
 # Added to an architecture's switches where Liger's kernels replace its own norms and MLPs.
@@ -408,11 +414,13 @@ def activations(
     again_bytes = passing_bytes if _runs_reference(workload) else 0
     return Activations(
         saved_bytes=saved,
-        saved_formula=f"{a.layers} layers x {name} x t",
+        saved_formula=_("{layers} layers x {name} x t", layers=a.layers, name=name),
         head_bytes=loss.kept_bytes + ends * tokens,
         head_formula=f"{loss.kept_formula}{ends} t",
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,
         block_bytes=recomputed + _temporary_bytes(a, workload) * tokens,
         pass_bytes=passing_bytes,
+        block_pass_bytes=max(passing_bytes, scores_pass_bytes(a, workload) * tokens),
+        loss_pass_bytes=max(loss_pass_bytes(a, workload, tokens), again_bytes),
     )

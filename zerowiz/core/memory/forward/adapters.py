@@ -114,7 +114,7 @@ def value_bytes(workload: Workload, *, sharded: bool) -> int:
     (runtime/engine.py, _cast_module_mixed_precision), but no model that zero.Init built (f3-006);
     for that TRL's trainers make them in the model's format (trl 1.16, dpo_trainer.py, __init__).
     """
-    kept = sharded and workload.zero_init and workload.method is not Method.FULL
+    kept = sharded and workload.resolved_zero_init and workload.method is not Method.FULL
     kept = kept and workload.trainer is Trainer.SFT
     return FP32_BYTES if kept else workload.precision.size_bytes
 

@@ -203,6 +203,20 @@ def softmax_backward_bytes(architecture: Architecture, workload: Workload) -> in
     return (3 * FP32_BYTES - dropped) * a.heads * length_tokens(a, workload)
 
 
+def scores_pass_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, the scores of one layer in a pass without gradients; a fused kernel makes none.
+
+    transformers, eager_attention_forward: the scores, their softmax in fp32 and its cast; torch's
+    own plain matmuls stay in fp32.
+    """
+    a, w = architecture, workload.precision.size_bytes
+    if workload.attention is Attention.EAGER:
+        score_bytes = 2 * w + FP32_BYTES
+    else:
+        score_bytes = 2 * FP32_BYTES if _falls_back(a, workload) else 0
+    return score_bytes * a.heads * length_tokens(a, workload)
+
+
 def shared_mask_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, of masks and position biases that all layers share."""
     a, w = architecture, workload.precision.size_bytes

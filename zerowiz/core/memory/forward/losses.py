@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
+from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Loss, Method, Trainer, Workload
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/losses.py measures it.
@@ -147,6 +148,19 @@ def has_fused_head(workload: Workload) -> bool:
     """Whether TRL's head makes log-probabilities without all logits."""
     scores = workload.trainer not in {Trainer.SFT, Trainer.REWARD, Trainer.PPO}
     return scores and workload.trl_version >= _FUSED_SINCE
+
+
+def loss_pass_bytes(architecture: Architecture, workload: Workload, tokens: int) -> int:
+    """What head and loss hold of a pass without gradients, with the hidden states that they read.
+
+    liger_kernel/transformers/model/llama.py, lce_forward: where the model does not train, all
+    logits are made, and the loss is that of transformers.
+    """
+    if workload.loss is Loss.LIGER:
+        workload = replace(workload, loss=Loss.PLAIN)
+    loss = loss_bytes(architecture, workload, tokens)
+    hidden_bytes = workload.precision.size_bytes * architecture.hidden_size * tokens
+    return hidden_bytes + loss.kept_bytes + loss.forward_bytes
 
 
 def loss_bytes(architecture: Architecture, workload: Workload, tokens: int) -> LossBytes:

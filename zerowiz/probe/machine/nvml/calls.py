@@ -71,6 +71,11 @@ class GpuMemory(Struct, frozen=True, kw_only=True):
     reserved_bytes: int | None
     call: str
 
+    @property
+    def is_impossible(self) -> bool:
+        """Whether more of it is free than there is."""
+        return self.free_bytes > self.total_bytes
+
 
 def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
     """The memory with what the driver reserves; from driver R510 on."""

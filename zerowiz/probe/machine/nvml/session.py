@@ -7,10 +7,11 @@ from enum import IntEnum
 from types import ModuleType
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from zerowiz.errors import PreflightError
-from zerowiz.probe.recording.tape import CallLog, Calls, Replay
+from zerowiz.probe.recording.tape import CallLog, Calls, CallWatch, Replay
+from zerowiz.words import _
 
 _Value = TypeVar("_Value")
 
@@ -33,24 +34,24 @@ class Code(IntEnum):
 # By the return code of init: what it means, and what to do.
 _INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
     Code.LIBRARY_NOT_FOUND: (
-        "no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine",
-        ("in a container, start it with its GPUs: `docker run --gpus all ...`",),
+        _("no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine"),
+        (_("in a container, start it with its GPUs: `docker run --gpus all ...`"),),
     ),
     Code.DRIVER_NOT_LOADED: (
-        "the NVIDIA driver is installed, but its kernel module is not loaded",
-        ("load it: `sudo modprobe nvidia`",),
+        _("the NVIDIA driver is installed, but its kernel module is not loaded"),
+        (_("load it: `sudo modprobe nvidia`"),),
     ),
     Code.LIB_RM_VERSION_MISMATCH: (
-        "the NVIDIA driver library and its kernel module have different versions",
-        ("reboot, or restart the container: the driver was upgraded",),
+        _("the NVIDIA driver library and its kernel module have different versions"),
+        (_("reboot, or restart the container: the driver was upgraded"),),
     ),
     Code.NO_PERMISSION: (
-        "no permission to use the NVIDIA driver",
-        ("check the permissions: `ls -l /dev/nvidia*`",),
+        _("no permission to use the NVIDIA driver"),
+        (_("check the permissions: `ls -l /dev/nvidia*`"),),
     ),
     Code.UNKNOWN: (
-        "the NVIDIA driver returns `unknown error`",
-        ("restart the container: `systemctl daemon-reload` on the host removes its GPUs",),
+        _("the NVIDIA driver returns `unknown error`"),
+        (_("restart the container: `systemctl daemon-reload` on the host removes its GPUs"),),
     ),
 }
 
@@ -62,23 +63,38 @@ class Unavailable(Struct, frozen=True, kw_only=True):
     name: str
 
 
+# What NVML answers of a GPU that can no longer be used, whatever it is asked.
+_GONE = (Code.GPU_IS_LOST, Code.RESET_REQUIRED)
+
+
 class Session(Struct, frozen=True, kw_only=True):
     """NVML between init and shutdown."""
 
     nvml: ModuleType
     refusals: tuple[type[Exception], ...]
+    gone: list[tuple[tuple[object, ...], Unavailable]] = field(default_factory=list)
+    """The handles of each call that found a GPU gone, and what it answered."""
 
     def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
         """The value that `read` makes of pynvml's answer, or why there is none."""
         try:
             return read(self.nvml, *args)
         except self.refusals as error:
-            return Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
+            why = Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
+            if why.code in _GONE:
+                handles = tuple(arg for arg in args if not isinstance(arg, int))
+                self.gone.append((handles, why))
+            return why
 
     def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
         """As `ask`, but `None` where there is no value, whatever the reason."""
         answer = self.ask(read, *args)
         return None if isinstance(answer, Unavailable) else answer
+
+    def why_gone(self, handle: object) -> Unavailable | None:
+        """What a call of this GPU alone answered that can no longer be used; None for any other."""
+        of_it = (why for handles, why in self.gone if len(handles) == 1 and handles[0] is handle)
+        return next(of_it, None)
 
 
 class NoDriverError(PreflightError):
@@ -90,12 +106,18 @@ class NoDriverError(PreflightError):
 
 
 @contextmanager
-def open_session(replay: Calls | None = None, log: Calls | None = None) -> Iterator[Session]:
+def open_session(
+    replay: Calls | None = None,
+    log: Calls | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Iterator[Session]:
     """NVML, from init to shutdown.
 
     Args:
         replay: Recorded calls to answer from; `None` asks the driver.
         log: Where every call and its answer is logged.
+        announce: Told of each call before it is made, in a process that ends after the session:
+            the driver is not asked to shut down, for that can hang too.
 
     Raises:
         NoDriverError: NVML does not start; its hints say what to do.
@@ -111,12 +133,14 @@ def open_session(replay: Calls | None = None, log: Calls | None = None) -> Itera
         # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
         mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
         refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
+        table = pynvml.nvmlLib if announce is None else CallWatch(pynvml.nvmlLib, announce)
         try:
-            with _answered_by(pynvml, None if log is None else CallLog(pynvml.nvmlLib, log)):
+            with _answered_by(pynvml, table if log is None else CallLog(table, log)):
                 yield Session(nvml=pynvml, refusals=refusals)
         finally:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
+            if announce is None:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlShutdown()
 
 
 @contextmanager
@@ -145,7 +169,10 @@ def _init(pynvml: ModuleType) -> int:
 
 
 def _init_failure(code: int) -> NoDriverError:
-    other = (f"the NVIDIA driver does not start: NVML error {code}", ("see `nvidia-smi`",))
+    other = (
+        _("the NVIDIA driver does not start: NVML error {code}", code=code),
+        (_("see `nvidia-smi`"),),
+    )
     message, hints = _INIT_FAILURES.get(code, other)
     failure = NoDriverError(message, *hints)
     failure.is_not_installed = code == Code.LIBRARY_NOT_FOUND

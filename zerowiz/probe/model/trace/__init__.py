@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz import __version__
-from zerowiz.core.codec import decode
+from zerowiz.core.codec import decode, parse_json
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
@@ -28,6 +28,8 @@ from zerowiz.probe.model.trace.build import (
     move_to_fake_cpu,
 )
 from zerowiz.probe.model.trace.step import MicroStep
+from zerowiz.probe.named_file import read_named
+from zerowiz.words import _
 
 # Raised when a trace counts something else, so that no old trace is read from the cache.
 _FORMAT = 2
@@ -63,7 +65,7 @@ def cache_path(
 def read_cached(path: Path) -> Traced | None:
     """The trace in this file; None where it is missing or cannot be read."""
     try:
-        return decode(Traced, json.loads(path.read_bytes()), "trace")
+        return decode(Traced, parse_json(read_named(path)), "trace")
     except (OSError, ValueError, UsageError):
         return None
 
@@ -90,8 +92,12 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
     except Exception as error:  # the code of a model may raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
-            f"`{content.get('model_type')}` cannot be traced: {reason}",
-            "or plan with a Llama of about the same size: `$model 7b`",
+            _(
+                "`{model_type}` cannot be traced: {reason}",
+                model_type=content.get("model_type"),
+                reason=reason,
+            ),
+            _("or plan with a Llama of about the same size: `$model 7b`"),
         ) from error
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 

@@ -11,6 +11,7 @@ from typing import Any
 from zerowiz.core.workload import Attention, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace.kernels import flash_attention
+from zerowiz.words import _
 
 # Without "flash" in the name: transformers would take that for a package to load.
 _FLASH = "zerowiz_fused"
@@ -52,7 +53,9 @@ def _model_class(config: Any) -> Any:
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, tuple) else found
-    raise UsageError(f"transformers has no model for `{config.model_type}`")
+    raise UsageError(
+        _("transformers has no model for `{model_type}`", model_type=config.model_type)
+    )
 
 
 def _register_flash() -> None:
@@ -82,13 +85,16 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     Raises:
         UsageError: transformers has no such model.
     """
+    # Before all that takes long to load.
+    if not is_buildable(content):
+        raise UsageError(
+            _("transformers has no model for `{model_type}`", model_type=content.get("model_type"))
+        )
     import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
     _register_flash()
-    if not is_buildable(content):
-        raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
     config = transformers.AutoConfig.for_model(**content)
     # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the tensors.
     config.use_cache = False
@@ -109,7 +115,7 @@ def checkpoint_blocks(model: Any) -> None:
         UsageError: The model does not support it.
     """
     if not model.supports_gradient_checkpointing:
-        raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
+        raise UsageError(_("`{name__}` has no gradient checkpointing", name__=type(model).__name__))
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     # The fake device has no state of random numbers.
     enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -195,7 +201,11 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
         inputs = {main: torch.zeros(tokens, dtype=torch.int64)}
     else:
         raise UsageError(
-            f"`{type(model).__name__}` reads `{main}`, for which zerowiz cannot make an input"
+            _(
+                "`{name__}` reads `{main}`, for which zerowiz cannot make an input",
+                name__=type(model).__name__,
+                main=main,
+            )
         )
     one = any(word in type(model).__name__ for word in _ONE_LABEL)
     labels = {

@@ -37,8 +37,34 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             vllm_fraction=field("vllm_gpu_memory_utilization"),
             vllm_sleep=field("vllm_enable_sleep_mode"),
             models_beside=tuple(found for each in built for found in _models_beside(read, each)),
+            eval_batch=field("per_device_eval_batch_size"),
+            eval_strategy=field("eval_strategy"),
+            do_eval=field("do_eval"),
+            evaluations=tuple(_evaluations(read, built)),
+            metrics=next(_metrics(built), None),
         ),
     )
+
+
+def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Binding, ...]]:
+    """What has to hold for each call of a trainer's `evaluate`."""
+    names = {name for each in built for name in each.call.target.split()}
+    for call in read.source.calls:
+        match call.node.func:
+            case ast.Attribute(value=base, attr="evaluate"):
+                name = last_name(base)
+                if name in names or name.lower().endswith("trainer"):
+                    yield tuple(read.conditions(call))
+            case _:
+                pass
+
+
+def _metrics(built: list[BuiltTrainer]) -> Iterator[Binding]:
+    """The `compute_metrics` of each trainer that has one."""
+    for each in built:
+        expr = unless_none(each.call.keyword("compute_metrics"))
+        if expr is not None:
+            yield Binding(line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics"))
 
 
 def _reference(read: Reader, built: BuiltTrainer) -> Binding:

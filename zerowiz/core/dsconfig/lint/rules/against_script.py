@@ -7,12 +7,13 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
+from zerowiz.words import _
 
 SCRIPT_DISAGREES = Rule(
     code="ZW701",
     name="script-disagrees",
     severity=Severity.ERROR,
-    why="the Trainer fails if the config and its TrainingArguments have different values",
+    why=_("the Trainer fails if the config and its TrainingArguments have different values"),
 )
 
 
@@ -29,9 +30,15 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         is_trainer = config.context.integration is Integration.HF
         yield entry.found(
             SCRIPT_DISAGREES,
-            f"`{path}` is {shown(entry.value)} here and {shown(value)} in {source}",
+            _(
+                "`{path}` is {entry} here and {value} in {source}",
+                path=path,
+                entry=shown(entry.value),
+                value=shown(value),
+                source=source,
+            ),
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            fix='write `"auto"`' if is_trainer else "set both to the same value",
+            fix=_('write `"auto"`') if is_trainer else _("set both to the same value"),
         )
 
 
@@ -43,9 +50,12 @@ def _two_rates(config: Config) -> Iterator[ConfigFinding]:
     if None not in (rate, peak.value) and AUTO not in (rate, peak.value) and rate != peak.value:
         yield peak.found(
             SCRIPT_DISAGREES,
-            f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer has one"
-            " learning rate learning rate",
-            fix='write `"auto"` for both',
+            _(
+                "`warmup_max_lr` is {peak}, `lr` is {rate}: the Trainer has one learning rate",
+                peak=shown(peak.value),
+                rate=shown(rate),
+            ),
+            fix=_('write `"auto"` for both'),
         )
 
 
@@ -61,7 +71,16 @@ def _set_by_script(
         yield accumulated, steps.value, steps.source
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
-        yield whole, product, f"{micro.value} * {steps.value} * {ranks} ranks"
+        yield (
+            whole,
+            product,
+            _(
+                "{micro} * {steps} * {ranks} ranks",
+                micro=micro.value,
+                steps=steps.value,
+                ranks=ranks,
+            ),
+        )
     if precision is not None:
         for name in (Precision.BF16, Precision.FP16):
             yield f"{name}.enabled", precision.value is name, precision.source

@@ -8,6 +8,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.schema import Kind, Unknown
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
+from zerowiz.words import _
 
 # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__ and set_mixed_precision;
 # accelerator.py, Accelerator._prepare_deepspeed. `steps_per_print` is overwritten there.
@@ -59,7 +60,7 @@ AUTO_OUT_OF_PLACE = Rule(
     code="ZW302",
     name="auto-out-of-place",
     severity=Severity.ERROR,
-    why="only `auto` as the whole value of a key is replaced",
+    why=_("only `auto` as the whole value of a key is replaced"),
 )
 
 
@@ -67,9 +68,9 @@ def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.key and entry.key.unknown and entry.key.removed is False:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"`{entry.label}` is a section: `auto` works for single keys only",
+            _("`{label}` is a section: `auto` works for single keys only", label=entry.label),
             severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
-            fix="remove it, or write its keys",
+            fix=_("remove it, or write its keys"),
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
@@ -90,7 +91,7 @@ AUTO_NOT_FILLED = Rule(
     code="ZW301",
     name="auto-not-filled",
     severity=Severity.ERROR,
-    why=(
+    why=_(
         "the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed alone"
         " uses its default or fails"
     ),
@@ -104,9 +105,9 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         AUTO_NOT_FILLED,
-        f"neither the Trainer nor Accelerate replaces `auto` of `{entry.label}`",
+        _("neither the Trainer nor Accelerate replaces `auto` of `{label}`", label=entry.label),
         severity=Severity.ERROR if certain else Severity.WARNING,
-        fix="remove it to use the default, or write a value",
+        fix=_("remove it to use the default, or write a value"),
     )
 
 
@@ -115,9 +116,12 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     if severity is not None:
         yield entry.found(
             AUTO_NOT_FILLED,
-            f"nothing replaces `auto` of `{entry.label}` when DeepSpeed reads the config itself",
+            _(
+                "nothing replaces `auto` of `{label}` when DeepSpeed reads the config itself",
+                label=entry.label,
+            ),
             severity=severity,
-            fix="write a value",
+            fix=_("write a value"),
         )
 
 
@@ -138,8 +142,8 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"`{entry.value}` must be written in lower case: `auto`",
-            fix="write `auto`",
+            _("`{entry}` must be written in lower case: `auto`", entry=entry.value),
+            fix=_("write `auto`"),
             edits=() if config.by_deepspeed else put(entry, AUTO),
         )
 
@@ -149,6 +153,6 @@ def _in_array(entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path.startswith(_PARAMS):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            f"nothing replaces an `auto` inside the array of `{entry.label}`",
-            fix='write `"auto"` for the whole array',
+            _("nothing replaces an `auto` inside the array of `{label}`", label=entry.label),
+            fix=_('write `"auto"` for the whole array'),
         )

@@ -6,12 +6,15 @@ from msgspec import Struct
 
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
+from zerowiz.words import _
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
 # batch fewer than all of them.
-_FEWER_RANKS = ("sequence_parallel_size", "data_parallel_size", "tensor_parallel", "pipeline")
+_SEQUENCE_RANKS = "sequence_parallel_size"
+_FEWER_RANKS = (_SEQUENCE_RANKS, "data_parallel_size", "tensor_parallel", "pipeline")
 
 
 class _Batch(Struct, frozen=True, kw_only=True):
@@ -29,6 +32,19 @@ class _Batch(Struct, frozen=True, kw_only=True):
 
 def check(config: Config) -> Iterator[ConfigFinding]:
     """The batch equation, as far as its numbers are known."""
+    ranks = config.number(_SEQUENCE_RANKS)
+    if ranks is not None and ranks < 1:
+        # runtime/config.py, DeepSpeedConfig.__init__ divides the ranks by it.
+        yield config.last[_SEQUENCE_RANKS].found(
+            OUT_OF_RANGE,
+            _(
+                "`{sequence_ranks}` must be at least 1, not {ranks}",
+                sequence_ranks=_SEQUENCE_RANKS,
+                ranks=ranks,
+            ),
+            because=_("DeepSpeed divides the number of ranks by it"),
+            fix=_("write 1, or remove it"),
+        )
     if all(config.get(key) is None for key in BATCH_KEYS[:2]):
         yield _missing(config)
         return
@@ -48,7 +64,7 @@ BATCH_MISSING = Rule(
     code="ZW402",
     name="batch-missing",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu",
+    why=_("DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu"),
 )
 
 
@@ -56,10 +72,10 @@ def _missing(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         BATCH_MISSING,
-        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+        _("neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set"),
         severity=Severity.ERROR if known else Severity.WARNING,
-        fix="write `train_micro_batch_size_per_gpu`"
-        + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer'),
+        fix=_("write `train_micro_batch_size_per_gpu`")
+        + ("" if config.by_deepspeed else _(', as `"auto"` for the Trainer')),
     )
 
 
@@ -87,9 +103,20 @@ def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:
     if any(config.get(key) is not None for key in _FEWER_RANKS):
         ranks = None
     if train % batch.divisor:
-        yield _unequal(config, f"{train} is not a multiple of {_product(batch)}")
+        yield _unequal(
+            config,
+            _("{train} is not a multiple of {product}", train=train, product=_product(batch)),
+        )
     elif ranks is not None and not _holds(batch, train, ranks):
-        yield _unequal(config, f"{train} is not {_product(batch)} * {ranks} ranks")
+        yield _unequal(
+            config,
+            _(
+                "{train} is not {product} * {ranks} ranks",
+                train=train,
+                product=_product(batch),
+                ranks=ranks,
+            ),
+        )
 
 
 def _holds(batch: _Batch, train: int, ranks: int) -> bool:
@@ -109,7 +136,7 @@ BATCH_EQUATION = Rule(
     code="ZW401",
     name="batch-equation",
     severity=Severity.ERROR,
-    why=(
+    why=_(
         "DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu *"
         " gradient_accumulation_steps * number of ranks"
     ),
@@ -119,6 +146,6 @@ BATCH_EQUATION = Rule(
 def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
-        f"the `train_batch_size` of {message}",
-        fix="remove `train_batch_size`: DeepSpeed computes it",
+        _("the `train_batch_size` of {message}", message=message),
+        fix=_("remove `train_batch_size`: DeepSpeed computes it"),
     )

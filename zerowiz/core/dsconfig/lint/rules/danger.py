@@ -7,6 +7,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import FP32_BYTES
+from zerowiz.words import _
 
 _REDUCE = f"{ZERO}.reduce_bucket_size"
 _SUB_GROUP = f"{ZERO}.sub_group_size"
@@ -47,7 +48,7 @@ BUCKET_TOO_LARGE = Rule(
     code="ZW801",
     name="bucket-too-large",
     severity=Severity.WARNING,
-    why="DeepSpeed allocates the whole buffer, even for a small model",
+    why=_("DeepSpeed allocates the whole buffer, even for a small model"),
 )
 
 
@@ -61,8 +62,12 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     if size_bytes > most_bytes:
         yield entry.found(
             BUCKET_TOO_LARGE,
-            f"buckets of {elements} elements take {size_bytes} bytes on each GPU",
-            fix="write 50000000",
+            _(
+                "buckets of {elements} elements take {size_bytes} bytes on each GPU",
+                elements=elements,
+                size_bytes=size_bytes,
+            ),
+            fix=_("write 50000000"),
         )
     # 0.16.9, runtime/zero/stage_1_and_2.py and stage3.py, and 0.17.6 and 0.18.9,
     # runtime/base_optimizer.py, report_ipg_memory_usage; from 0.19 on the schema has a bound. At
@@ -70,7 +75,7 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     is_taken = entry.key is not None and entry.key.accepts(elements)
     if elements == 0 and is_taken and config.stage != 1:
         yield entry.found(
-            OUT_OF_RANGE, "DeepSpeed divides by `reduce_bucket_size`", fix="write 50000000"
+            OUT_OF_RANGE, _("DeepSpeed divides by `reduce_bucket_size`"), fix=_("write 50000000")
         )
 
 
@@ -78,7 +83,7 @@ SMALL_PIECES = Rule(
     code="ZW806",
     name="small-pieces",
     severity=Severity.INFO,
-    why="starting each of so many small pieces takes longer than the work",
+    why=_("starting each of so many small pieces takes longer than the work"),
 )
 
 
@@ -87,8 +92,8 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and 0 < elements < _LEAST_ELEMENTS:
         yield config.last[_REDUCE].found(
             SMALL_PIECES,
-            f"gradients are reduced only {elements} elements at a time",
-            fix="write 50000000",
+            _("gradients are reduced only {elements} elements at a time", elements=elements),
+            fix=_("write 50000000"),
         )
     # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
     # it, so that at 0 each is a group, with an optimizer step of its own.
@@ -96,10 +101,11 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     if sub_group is not None and sub_group < _LEAST_ELEMENTS and config.stage == STAGE_3:
         yield config.last[_SUB_GROUP].found(
             SMALL_PIECES,
-            "the optimizer steps "
-            + (f"{sub_group} elements at a time" if sub_group else "each parameter by itself"),
+            _("the optimizer steps {sub_group} elements at a time", sub_group=sub_group)
+            if sub_group
+            else _("the optimizer steps each parameter by itself"),
             severity=Severity.INFO if sub_group else Severity.WARNING,
-            fix="remove it to use the default of 1000000000",
+            fix=_("remove it to use the default of 1000000000"),
         )
 
 
@@ -113,8 +119,13 @@ def _kept_whole(config: Config) -> Iterator[ConfigFinding]:
         if size_bytes > gpu_bytes * _MOST_FRACTION:
             yield _held(
                 config.last[path],
-                f"`{config.last[path].label}` lets {size_bytes} bytes of parameters stay"
-                f" unsharded on a GPU of {gpu_bytes}",
+                _(
+                    "`{label}` lets {size_bytes} bytes of parameters stay unsharded on a "
+                    "GPU of {gpu_bytes}",
+                    label=config.last[path].label,
+                    size_bytes=size_bytes,
+                    gpu_bytes=gpu_bytes,
+                ),
                 int(gpu_bytes * _MOST_FRACTION / _element_bytes(config) / fraction),
             )
 
@@ -124,7 +135,7 @@ def _persistent(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and elements > _MOST_PERSISTENT_ELEMENTS:
         yield _held(
             config.last[_PERSISTENCE],
-            f"weights of up to {elements} elements are not sharded at all",
+            _("weights of up to {elements} elements are not sharded at all", elements=elements),
             10**5,
         )
 
@@ -133,20 +144,24 @@ KEPT_WHOLE = Rule(
     code="ZW805",
     name="kept-whole",
     severity=Severity.INFO,
-    why="stage 3 shards the parameters, but keeps this many gathered on each GPU",
+    why=_("stage 3 shards the parameters, but keeps this many gathered on each GPU"),
 )
 
 
 def _held(entry: Entry, message: str, most_elements: int) -> ConfigFinding:
     digits = 10 ** (len(str(most_elements)) - 1)
-    return entry.found(KEPT_WHOLE, message, fix=f"write {most_elements // digits * digits} or less")
+    return entry.found(
+        KEPT_WHOLE,
+        message,
+        fix=_("write {most_elements} or less", most_elements=most_elements // digits * digits),
+    )
 
 
 NOTHING_PREFETCHED = Rule(
     code="ZW807",
     name="nothing-prefetched",
     severity=Severity.INFO,
-    why="stage 3 then gathers parameters only when they are needed, and the GPU waits",
+    why=_("stage 3 then gathers parameters only when they are needed, and the GPU waits"),
 )
 
 
@@ -156,8 +171,8 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
         if config.number(path) == 0:
             yield config.last[path].found(
                 NOTHING_PREFETCHED,
-                f"a `{config.last[path].label}` of 0 prefetches nothing",
-                fix=f"remove it to use the default of {default}",
+                _("a `{label}` of 0 prefetches nothing", label=config.last[path].label),
+                fix=_("remove it to use the default of {default}", default=default),
             )
 
 

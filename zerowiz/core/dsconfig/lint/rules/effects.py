@@ -7,6 +7,7 @@ from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
+from zerowiz.words import _
 
 # runtime/engine.py, _configure_zero_optimizer: what only one of the optimizers is handed.
 _STAGE_3_ALONE = (STAGE_3,)
@@ -38,7 +39,7 @@ KEY_OF_ANOTHER_STAGE = Rule(
     code="ZW601",
     name="key-of-another-stage",
     severity=Severity.WARNING,
-    why="DeepSpeed reads the key only at other stages",
+    why=_("DeepSpeed reads the key only at other stages"),
 )
 
 
@@ -49,8 +50,8 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
-        f"`{entry.label}` has no effect at stage {config.stage}",
-        fix=f"remove it, or write stage {' or '.join(map(str, stages))}",
+        _("`{label}` has no effect at stage {stage}", label=entry.label, stage=config.stage),
+        fix=_("remove it, or write stage {stages}", stages=_(" or ").join(map(str, stages))),
     )
 
 
@@ -64,17 +65,22 @@ KEY_DOES_NOTHING = Rule(
     code="ZW602",
     name="key-does-nothing",
     severity=Severity.WARNING,
-    why="this version of DeepSpeed does not read the key",
+    why=_("this version of DeepSpeed does not read the key"),
 )
 
 
 def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.known_path in _INERT:
+        is_default = _is_default(entry)
         yield entry.found(
             KEY_DOES_NOTHING,
-            f"DeepSpeed {config.schema.version} does not read `{entry.label}`",
-            severity=Severity.INFO if _is_default(entry) else Severity.WARNING,
-            fix="remove it",
+            _(
+                "DeepSpeed {version} does not read `{label}`: remove it",
+                version=config.schema.version,
+                label=entry.label,
+            ),
+            severity=Severity.INFO if is_default else Severity.WARNING,
+            because="" if is_default else None,
         )
     # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
     # and those of transformers do not.
@@ -83,9 +89,9 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     ):
         yield entry.found(
             KEY_DOES_NOTHING,
-            "transformers models ignore `activation_checkpointing`",
+            _("transformers models ignore `activation_checkpointing`"),
             severity=Severity.INFO,
-            fix="set `gradient_checkpointing=True` in TrainingArguments",
+            fix=_("set `gradient_checkpointing=True` in TrainingArguments"),
         )
 
 
@@ -93,7 +99,7 @@ SECTION_DISABLED = Rule(
     code="ZW603",
     name="section-disabled",
     severity=Severity.WARNING,
-    why="a section is off until its `enabled` is true",
+    why=_("a section is off until its `enabled` is true"),
 )
 
 
@@ -107,15 +113,15 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if "enabled" not in entry.value:
         yield entry.found(
             SECTION_DISABLED,
-            f"`{entry.label}` has no `enabled`, so it is off",
-            fix='write `"enabled": true`, or remove the section',
+            _("`{label}` has no `enabled`, so it is off", label=entry.label),
+            fix=_('write `"enabled": true`, or remove the section'),
         )
     elif entry.value["enabled"] is False and not _is_harmless(config, entry, rest):
         yield entry.found(
             SECTION_DISABLED,
-            f"`{entry.label}` is off, so its other keys have no effect",
+            _("`{label}` is off, so its other keys have no effect", label=entry.label),
             severity=Severity.INFO,
-            fix="drop the section, or enable it",
+            fix=_("drop the section, or enable it"),
         )
 
 

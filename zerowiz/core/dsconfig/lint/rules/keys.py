@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Iterator
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
+from zerowiz.core.dsconfig.accelerate import KNOWN
+from zerowiz.core.dsconfig.hjson_tokens import KeyToken
+from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import drop, put, rename
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.lint.rules.effects import KEY_DOES_NOTHING
 from zerowiz.core.dsconfig.schema import SchemaKey, Unknown
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.words import _
 
 # One letter wrong in a name of nine. People have keys of their own in the sections that ignore
 # unknown ones: `model_parallel_size` is no misspelt `data_parallel_size`.
@@ -30,6 +33,11 @@ _OTHER_WORDS = {
 }
 # A name that more sections have does not show where it belongs.
 _HOMES = 2
+# What is no key of DeepSpeed's, and is said in another way: 0 is dynamic, and the default
+# (runtime/precision_config.py, DeepSpeedFP16Config).
+_INSTEAD = {
+    "fp16.dynamic_loss_scale": _("remove it: a `loss_scale` of 0, the default, is dynamic"),
+}
 # A key of these that stands elsewhere was meant for them; a `seed` is anybody's, as is `enabled`.
 _DISTINCT_HOMES = frozenset({"", "zero_optimization", "fp16", "bf16"})
 _ANYBODYS = "enabled"
@@ -64,7 +72,7 @@ NOT_A_CONFIG = Rule(
     code="ZW004",
     name="not-a-config",
     severity=Severity.WARNING,
-    why="DeepSpeed ignores keys that it does not know, and may train with its defaults",
+    why=_("DeepSpeed ignores keys that it does not know, and may train with its defaults"),
 )
 
 
@@ -73,9 +81,9 @@ def no_config(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         NOT_A_CONFIG,
-        "this is not a DeepSpeed config: DeepSpeed knows none of its keys",
+        _("this is not a DeepSpeed config: DeepSpeed knows none of its keys"),
         severity=Severity.ERROR if known else Severity.WARNING,
-        fix="check the file that the script passes to DeepSpeed",
+        fix=_("check the file that the script passes to DeepSpeed"),
     )
 
 
@@ -85,8 +93,11 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     if anothers:
         yield config.found(
             NOT_A_CONFIG,
-            f"DeepSpeed does not know {len(anothers)} of the top-level keys, and ignores them",
-            fix="make sure that the script passes this very file to DeepSpeed",
+            _(
+                "DeepSpeed does not know {anothers} of the top-level keys, and ignores them",
+                anothers=len(anothers),
+            ),
+            fix=_("make sure that the script passes this very file to DeepSpeed"),
         )
     guesses = 0
     for entry in config.entries:
@@ -117,7 +128,7 @@ DEPRECATED_KEY = Rule(
     code="ZW103",
     name="deprecated-key",
     severity=Severity.WARNING,
-    why="a later version of DeepSpeed will reject the key",
+    why=_("a later version of DeepSpeed will reject the key"),
 )
 
 
@@ -127,15 +138,17 @@ def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     has_bf16 = config.last["bf16"].path == "bf16" if "bf16" in config.last else False
     if entry.path == "bfloat16" and (has_bf16 or config.by_accelerate):
         yield entry.found(
-            KEY_DOES_NOTHING, "`bfloat16` has no effect because `bf16` is set too", fix="remove it"
+            KEY_DOES_NOTHING,
+            _("`bfloat16` has no effect because `bf16` is set too"),
+            fix=_("remove it"),
         )
     # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
     if entry.path == "zero_optimization" and isinstance(entry.value, bool):
         yield entry.found(
             DEPRECATED_KEY,
-            f"`zero_optimization` as {str(entry.value).lower()} is deprecated",
+            _("`zero_optimization` as {entry} is deprecated", entry=str(entry.value).lower()),
             severity=Severity.ERROR if config.by_accelerate else Severity.WARNING,
-            fix=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
+            fix=_('write `"zero_optimization": {{"stage": {entry}}}`', entry=int(entry.value)),
         )
 
 
@@ -143,7 +156,7 @@ UNKNOWN_KEY = Rule(
     code="ZW101",
     name="unknown-key",
     severity=Severity.WARNING,
-    why="DeepSpeed rejects unknown keys in some sections and ignores them in others",
+    why=_("DeepSpeed rejects unknown keys in some sections and ignores them in others"),
 )
 
 
@@ -160,13 +173,42 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
     elif guess:
         yield _misspelt(config, entry, guess)
     else:
-        verb = "refuses" if refused else "ignores"
+        instead = _INSTEAD.get(entry.known_path) or _("remove it")
         yield entry.found(
             UNKNOWN_KEY,
-            f"`{entry.label}` is not a key of {_section(entry.section)}, DeepSpeed {verb} it",
+            _(
+                "`{label}` is not a key of {section}",
+                label=entry.label,
+                section=_section(entry.section),
+            ),
             severity=Severity.ERROR if refused else Severity.WARNING,
-            fix="remove it",
+            because=_fate(refused=refused),
+            fix=instead,
         )
+
+
+def ignored_by_accelerate(key: KeyToken) -> ConfigFinding:
+    """What is found of a key of `deepspeed_config`, in a file of Accelerate, that it does not have.
+
+    Source: accelerate 1.15, commands/launch.py: it sets variables for the keys that it knows.
+    """
+    near = get_close_matches(key.name, sorted(KNOWN), n=1)
+    return found_at(
+        key.place,
+        UNKNOWN_KEY,
+        _("Accelerate does not read `{key}` in `deepspeed_config`", key=shown(key.name)),
+        key=f"deepspeed_config.{key.name}",
+        fix=_("rename it to `{near}`", near=near[0])
+        if near
+        else _("remove it, or set it in a file that `deepspeed_config_file` names"),
+    )
+
+
+def _fate(*, refused: bool) -> str:
+    """What becomes of a key that DeepSpeed does not know."""
+    if refused:
+        return _("DeepSpeed rejects a config with an unknown key in this section")
+    return _("DeepSpeed ignores the key")
 
 
 def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
@@ -175,12 +217,18 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
     harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
-    fix, edits = f"rename it to `{guess.name}`", rename(entry, guess.name)
+    fix, edits = _("rename it to `{guess}`", guess=guess.name), rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
-        f"`{entry.label}` is not a key of {_section(entry.section)}, did you mean `{guess.name}`?",
+        _(
+            "`{label}` is not a key of {section}, did you mean `{guess}`?",
+            label=entry.label,
+            section=_section(entry.section),
+            guess=guess.name,
+        ),
         severity=harm if refused or is_lost else Severity.WARNING,
-        fix=fix if is_free else "remove it: `{guess.name}` is set too",
+        because=_fate(refused=refused),
+        fix=fix if is_free else _("remove it: `{guess}` is set too", guess=guess.name),
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
 
@@ -189,7 +237,7 @@ MISPLACED_KEY = Rule(
     code="ZW102",
     name="misplaced-key",
     severity=Severity.WARNING,
-    why="DeepSpeed rejects the key here, or ignores it and uses the default",
+    why=_("DeepSpeed rejects the key here, or ignores it and uses the default"),
 )
 
 
@@ -198,13 +246,21 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
     is_sure = len(homes) == 1 and home.path not in config.last
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
-    places = " or ".join(_section(config.schema.keys[key.section]) for key in homes)
+    places = _(" or ").join(_section(config.schema.keys[key.section]) for key in homes)
     useless = _is_loss_scaling(entry)
     return entry.found(
         MISPLACED_KEY,
-        f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
+        _(
+            "`{label}` belongs to {places}, not to {section}",
+            label=entry.label,
+            places=places,
+            section=_section(entry.section),
+        ),
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
-        fix="remove it: bf16 needs no loss scale" if useless else f"move it to {places}",
+        because=_fate(refused=refused),
+        fix=_("remove it: bf16 needs no loss scale")
+        if useless
+        else _("move it to {places}", places=places),
         edits=drop(config.text, entry) if useless else (),
     )
 
@@ -234,12 +290,15 @@ def _homes(config: Config, entry: Entry) -> tuple[SchemaKey, ...]:
         if entry.name in key.names
         and not key.removed
         and (refused or key.section in _DISTINCT_HOMES)
+        and key.accepts(entry.value)
     )
     return homes if len(homes) <= _HOMES else ()
 
 
 def _guess(config: Config, entry: Entry, likely_rate: float) -> _Guess | None:
     section = entry.section.path if entry.section else ""
+    if entry.known_path in _INSTEAD:
+        return None
     rates = sorted(
         (
             (_likeness(entry.known_path, entry.name, name), name, key.path)
@@ -267,7 +326,7 @@ REMOVED_KEY = Rule(
     code="ZW104",
     name="removed-key",
     severity=Severity.ERROR,
-    why="this version of DeepSpeed rejects a config with the key",
+    why=_("this version of DeepSpeed rejects a config with the key"),
 )
 
 
@@ -277,8 +336,12 @@ def _removed(config: Config, entry: Entry) -> ConfigFinding:
     is_off = value is False or (isinstance(value, dict) and value.get("enabled") is False)
     return entry.found(
         REMOVED_KEY,
-        f"DeepSpeed {config.schema.version} rejects `{entry.label}`, which was removed",
-        fix="remove it: it was off" if is_off else "remove it, or install an older DeepSpeed",
+        _(
+            "DeepSpeed {version} rejects `{label}`, which was removed",
+            version=config.schema.version,
+            label=entry.label,
+        ),
+        fix=_("remove it: it was off") if is_off else _("remove it, or install an older DeepSpeed"),
         edits=drop(config.text, entry) if is_off else (),
     )
 
@@ -287,14 +350,20 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
     new_path = entry.key.new_path if entry.key else None
     if new_path is None:
-        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", fix="remove it")
+        return entry.found(
+            DEPRECATED_KEY, _("`{label}` is deprecated", label=entry.label), fix=_("remove it")
+        )
     new_name = new_path.rpartition(".")[2]
     if new_path in config.last:
         return entry.found(
             DEPRECATED_KEY,
-            f"`{entry.label}` is deprecated, and DeepSpeed rejects it together with `{new_name}`",
+            _(
+                "`{label}` is deprecated, and DeepSpeed rejects it together with `{new_name}`",
+                label=entry.label,
+                new_name=new_name,
+            ),
             severity=Severity.ERROR,
-            fix="remove it",
+            fix=_("remove it"),
         )
     # accelerate/accelerator.py, _prepare_deepspeed looks at offload_optimizer.device, and keeps
     # an optimizer that runtime/engine.py, _configure_optimizer refuses.
@@ -302,12 +371,14 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
     fix = (
-        f'write `"{new_name}": {{"device": "cpu"}}`' if is_section else f"rename it to `{new_name}`"
+        _('write `"{new_name}": {{"device": "cpu"}}`', new_name=new_name)
+        if is_section
+        else _("rename it to `{new_name}`", new_name=new_name)
     )
     return entry.found(
         DEPRECATED_KEY,
-        f"`{entry.label}` is deprecated: use `{new_name}`"
-        + (", and Accelerate does not see it" if raises else ""),
+        _("`{label}` is deprecated: use `{new_name}`", label=entry.label, new_name=new_name)
+        + (_(", and Accelerate does not see it") if raises else ""),
         severity=Severity.ERROR if raises else Severity.WARNING,
         fix=fix,
         edits=_modern(entry, new_name, is_section=is_section),
@@ -324,4 +395,4 @@ def _modern(entry: Entry, new_name: str, *, is_section: bool) -> tuple[Edit, ...
 
 
 def _section(section: SchemaKey | None) -> str:
-    return f"`{section.path}`" if section and section.path else "the top level"
+    return f"`{section.path}`" if section and section.path else _("the top level")

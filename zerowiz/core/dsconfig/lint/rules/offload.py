@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from zerowiz.core.dsconfig.lint.config import AUTO, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
-
-# runtime/engine.py, _configure_basic_optimizer: those that have a form for the CPU.
-_CPU_OPTIMIZERS = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
+from zerowiz.words import _
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
@@ -31,7 +29,7 @@ OFFLOAD_WITHOUT_STAGE = Rule(
     code="ZW502",
     name="offload-without-stage",
     severity=Severity.WARNING,
-    why="the offload has no effect at this stage, or fails in the first step",
+    why=_("the offload has no effect at this stage, or fails in the first step"),
 )
 
 
@@ -42,16 +40,16 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
         forced = config.truth("zero_force_ds_cpu_optimizer", default=True)
         yield _place(config).found(
             OFFLOAD_WITHOUT_STAGE,
-            "`offload_optimizer` needs stage 1, 2 or 3",
+            _("`offload_optimizer` needs stage 1, 2 or 3"),
             severity=Severity.ERROR if forced else Severity.WARNING,
-            fix="write stage 1, 2 or 3, or remove it",
+            fix=_("write stage 1, 2 or 3, or remove it"),
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
         yield _at(config, "offload_param").found(
             OFFLOAD_WITHOUT_STAGE,
-            f"`offload_param` has no effect at stage {config.stage}",
-            fix="write stage 3, or remove it",
+            _("`offload_param` has no effect at stage {stage}", stage=config.stage),
+            fix=_("write stage 3, or remove it"),
         )
 
 
@@ -59,13 +57,13 @@ NVME_WITHOUT_STAGE_3 = Rule(
     code="ZW509",
     name="nvme-without-stage-3",
     severity=Severity.WARNING,
-    why="below stage 3, DeepSpeed treats `nvme` as host memory",
+    why=_("below stage 3, DeepSpeed treats `nvme` as host memory"),
 )
 NVME_WITHOUT_PATH = Rule(
     code="ZW510",
     name="nvme-without-path",
     severity=Severity.ERROR,
-    why="DeepSpeed needs a path to write to, and fails without one",
+    why=_("DeepSpeed needs a path to write to, and fails without one"),
 )
 
 
@@ -74,15 +72,20 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
     if config.device("offload_optimizer") == "nvme" and config.stage in {1, 2}:
         yield _at(config, "offload_optimizer.device").found(
             NVME_WITHOUT_STAGE_3,
-            f"at stage {config.stage} DeepSpeed offloads the optimizer to host memory, not to NVMe",
-            fix="write stage 3, or `cpu`",
+            _(
+                "at stage {stage} DeepSpeed offloads the optimizer to host memory, not to NVMe",
+                stage=config.stage,
+            ),
+            fix=_("write stage 3, or `cpu`"),
         )
     for part in ("offload_optimizer", "offload_param"):
         # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
         missing = config.get(f"{ZERO}.{part}.nvme_path") is None
         if config.device(part) == "nvme" and config.stage == STAGE_3 and missing:
             yield _at(config, part).found(
-                NVME_WITHOUT_PATH, f"`{part}` has no `nvme_path`", fix="write `nvme_path`"
+                NVME_WITHOUT_PATH,
+                _("`{part}` has no `nvme_path`", part=part),
+                fix=_("write `nvme_path`"),
             )
 
 
@@ -90,7 +93,7 @@ PARTIAL_OFFLOAD = Rule(
     code="ZW512",
     name="partial-offload",
     severity=Severity.ERROR,
-    why="only stage 3 can offload a part of the states",
+    why=_("only stage 3 can offload a part of the states"),
 )
 
 
@@ -101,8 +104,12 @@ def _ratio(config: Config) -> Iterator[ConfigFinding]:
     if entry and is_part and config.stage in {0, 1, 2}:
         yield entry.found(
             PARTIAL_OFFLOAD,
-            f"a `ratio` of {entry.value} needs stage 3, not {config.stage}",
-            fix="remove it, or write stage 3",
+            _(
+                "a `ratio` of {entry} needs stage 3, not {stage}",
+                entry=entry.value,
+                stage=config.stage,
+            ),
+            fix=_("remove it, or write stage 3"),
         )
 
 
@@ -110,39 +117,43 @@ OPTIMIZER_UNDER_OFFLOAD = Rule(
     code="ZW503",
     name="optimizer-under-offload",
     severity=Severity.WARNING,
-    why="DeepSpeed rejects an optimizer without a CPU version, or runs it slowly",
+    why=_("DeepSpeed rejects an optimizer without a CPU version, or runs it slowly"),
 )
 
 
 def _optimizer(config: Config) -> Iterator[ConfigFinding]:
     kind = config.last.get("optimizer.type")
     if kind is not None and isinstance(kind.value, str):
-        yield from _named(config, kind, kind.value.lower())
+        yield from _named(config, kind, kind.value)
     elif config.by_deepspeed and config.truth("zero_force_ds_cpu_optimizer", default=True):
         # runtime/engine.py, _configure_optimizer.
         yield _place(config).found(
             OPTIMIZER_UNDER_OFFLOAD,
-            "the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers here",
-            fix='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
+            _("the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers here"),
+            fix=_('write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`'),
         )
 
 
 def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _do_optimizer_sanity_check.
     untested = config.truth("zero_allow_untested_optimizer")
-    if name not in _CPU_OPTIMIZERS:
+    built = config.schema.classes.optimizer(name)
+    if built is None or not built.has_cpu_form:
         yield kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
-            f"`{shown(kind.value)}` has no CPU version, which `offload_optimizer` needs",
+            _(
+                "`{kind}` has no CPU version, which `offload_optimizer` needs",
+                kind=shown(kind.value),
+            ),
             severity=Severity.WARNING if untested else config.if_built,
-            fix="write `AdamW`",
+            fix=_("write `AdamW`"),
         )
     # runtime/engine.py, get_optimizer_configuration.
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(
             OPTIMIZER_UNDER_OFFLOAD,
-            "`torch_adam` uses torch's own AdamW on the CPU, which is slow",
-            fix="remove it",
+            _("`torch_adam` uses torch's own AdamW on the CPU, which is slow"),
+            fix=_("remove it"),
         )
 
 

@@ -1,58 +1,30 @@
 """Find optimizers and schedulers that DeepSpeed does not build."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
+from zerowiz.core.dsconfig.classes import BuiltClass
 from zerowiz.core.dsconfig.lint.config import AUTO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
-from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE, NUMBER_IN_QUOTES
+from zerowiz.core.dsconfig.lint.rules.values import (
+    NOT_A_CHOICE,
+    NUMBER_IN_QUOTES,
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+)
 from zerowiz.core.dsconfig.schema import NUMERALS, Kind, release
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.words import _, listing
 
-# runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS; mup's Adams are torch's.
-_TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"})
-# runtime/config.py, DEEPSPEED_OPTIMIZERS, whose case it ignores; up to 0.19.6 the 1-bit ones too.
-_DEEPSPEED = _TESTED | {"lamb", "musgd"}
-_ONE_BIT = frozenset({"onebitadam", "zerooneadam", "onebitlamb"})
-# torch 2.x, optim/__init__.py, as it is spelled.
-_TORCH = frozenset(
-    {
-        *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon"),
-        *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
-    }
-)
-# ops/adam/fused_adam.py, ops/adam/cpu_adam.py and torch/optim/adamw.py, __init__; what
-# runtime/engine.py, get_optimizer_configuration takes out; max_grad_norm has a rule of its own.
-_ADAM_PARAMS = frozenset(
-    {
-        *("lr", "betas", "eps", "weight_decay", "amsgrad", "bias_correction", "adam_w_mode"),
-        *("adamw_mode", "set_grad_none", "torch_adam", "fp32_optimizer_states", "foreach"),
-        *("fused", "maximize", "capturable", "differentiable", "decoupled_weight_decay"),
-        "max_grad_norm",
-    }
-)
-_WARMUP = frozenset({"warmup_num_steps", "warmup_type", "last_batch_iteration"})
 _WARMUP_RATES = frozenset({"warmup_min_lr", "warmup_max_lr"})
 _TOTAL = "total_num_steps"
-# What __init__ takes, by the type: runtime/lr_schedules.py.
-_PARAMS: Mapping[str, frozenset[str]] = {
-    "WarmupLR": _WARMUP | _WARMUP_RATES,
-    "WarmupDecayLR": _WARMUP | _WARMUP_RATES | {_TOTAL},
-    "WarmupCosineLR": _WARMUP | {_TOTAL, "warmup_min_ratio", "cos_min_ratio"},
-}
 _WARMUP_TYPES = frozenset({"log", "linear"})
-# runtime/lr_schedules.py, VALID_LR_SCHEDULES.
-_SCHEDULERS = frozenset({"LRRangeTest", "OneCycle", *_PARAMS})
-# torch 2.x, optim/lr_scheduler.py, __all__.
-_TORCH_SCHEDULERS = frozenset(
-    {
-        *("LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ConstantLR", "LinearLR"),
-        *("ExponentialLR", "SequentialLR", "CosineAnnealingLR", "ChainedScheduler"),
-        *("ReduceLROnPlateau", "CyclicLR", "CosineAnnealingWarmRestarts", "OneCycleLR"),
-        *("PolynomialLR", "LRScheduler"),
-    }
-)
+# runtime/lr_schedules.py, WarmupLR.
+_DEFAULT_WARMUP_STEPS = 1000
+# torch/optim/adamw.py, __init__, refuses less; DeepSpeed's own classes climb the loss, grow the
+# weights, or divide by less.
+_AT_LEAST_0 = ("lr", "weight_decay", "eps")
+_BETAS = 2
 # What torch's and DeepSpeed's classes calculate with, or compare with 0.
 _NUMBERS = frozenset(
     {
@@ -68,6 +40,9 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     if kind is not None and isinstance(kind.value, str) and kind.value != AUTO:
         yield from _optimizer(config, kind, kind.value)
         yield from _clipping(config)
+        yield from _out_of_range(config)
+    yield from _nameless(config, kind)
+    yield from _not_params(config)
     scheduler = config.last.get("scheduler.type")
     if scheduler is not None and isinstance(scheduler.value, str) and scheduler.value != AUTO:
         yield from _scheduler(config, scheduler, scheduler.value)
@@ -78,53 +53,44 @@ UNKNOWN_OPTIMIZER = Rule(
     code="ZW508",
     name="unknown-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed fails on a name that it does not know",
+    why=_("DeepSpeed fails on a name that it does not know"),
 )
 
 
 def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
-    if name.lower() in _ONE_BIT:
-        yield from _one_bit(config, kind)
-    elif name.lower() not in _DEEPSPEED and name not in _TORCH:
+    built = config.schema.classes.optimizer(name)
+    if built is None:
         # runtime/engine.py, _do_sanity_check.
         yield kind.found(
             UNKNOWN_OPTIMIZER,
-            f"neither DeepSpeed nor `torch.optim` has an optimizer `{shown(name)}`",
+            _(
+                "neither DeepSpeed {version} nor `torch.optim` has an optimizer `{name}`",
+                version=config.schema.version,
+                name=shown(name),
+            ),
             severity=config.if_built,
-            fix="write `AdamW`",
+            fix=_("write `AdamW`"),
         )
-    elif name.lower() not in _TESTED and config.stage and not offloads(config):
+    elif built.refuses_zero and config.stage:
+        # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
+        yield kind.found(
+            UNTESTED_OPTIMIZER,
+            _("`{kind}` cannot be combined with ZeRO", kind=kind.value),
+            severity=config.if_built,
+            fix=_("write stage 0"),
+        )
+    elif built.tested_with_zero is False and config.stage and not offloads(config):
         yield from _untested(config, kind, name)
-    if name.lower() in {"adam", "adamw"}:
-        yield from _unknown_params(config, "optimizer", name, _ADAM_PARAMS, UNKNOWN_KEY)
 
 
 UNTESTED_OPTIMIZER = Rule(
     code="ZW507",
     name="untested-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them",
+    why=_(
+        "DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them"
+    ),
 )
-
-
-def _one_bit(config: Config, kind: Entry) -> Iterator[ConfigFinding]:
-    # Removed with the compression library, in 0.19.7.
-    library = config.schema.keys.get("compression_training")
-    if library is None or library.removed:
-        yield kind.found(
-            UNKNOWN_OPTIMIZER,
-            f"DeepSpeed {config.schema.version} has no `{kind.value}` any more",
-            severity=config.if_built,
-            fix="write `AdamW`, or install an older DeepSpeed",
-        )
-    elif config.stage:
-        # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
-        yield kind.found(
-            UNTESTED_OPTIMIZER,
-            f"`{kind.value}` cannot be combined with ZeRO",
-            severity=config.if_built,
-            fix="write stage 0",
-        )
 
 
 def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
@@ -132,17 +98,89 @@ def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]
     if config.truth("zero_allow_untested_optimizer") is False:
         yield kind.found(
             UNTESTED_OPTIMIZER,
-            f"`{name}` with ZeRO needs `zero_allow_untested_optimizer`",
+            _("`{name}` with ZeRO needs `zero_allow_untested_optimizer`", name=name),
             severity=config.if_built,
-            fix='write `"zero_allow_untested_optimizer": true` at the top level',
+            fix=_('write `"zero_allow_untested_optimizer": true` at the top level'),
         )
+
+
+def _nameless(config: Config, kind: Entry | None) -> Iterator[ConfigFinding]:
+    """An optimizer without a name: DeepSpeed builds none, and the first backward fails."""
+    section = config.get("optimizer")
+    known = {key.name for key in config.schema.children("optimizer")}
+    if not isinstance(section, dict) or not known.issuperset(section):
+        return
+    if kind is None or kind.value is None:
+        yield config.last["optimizer"].found(
+            UNKNOWN_OPTIMIZER,
+            _("the `optimizer` has no `type`"),
+            severity=config.if_built,
+            because=_("DeepSpeed then builds no optimizer, and the first backward pass fails"),
+            fix=_('write `"type": "AdamW"` in it'),
+        )
+
+
+def _not_params(config: Config) -> Iterator[ConfigFinding]:
+    """What cannot be handed over as keyword arguments; a scheduler needs some, if empty."""
+    optimizer = config.last.get("optimizer.params")
+    scheduler = config.last.get("scheduler.params")
+    for entry in (optimizer, scheduler):
+        is_unset = entry is optimizer and entry is not None and entry.value is None
+        if entry is not None and not is_unset and not isinstance(entry.value, dict):
+            yield entry.found(
+                WRONG_TYPE,
+                _(
+                    "`{label}` must be an object, not `{entry}`",
+                    label=entry.label,
+                    entry=shown(entry.value),
+                ),
+                # runtime/engine.py looks into an optimizer's even where a script has its own.
+                severity=Severity.ERROR if entry is optimizer else config.if_built,
+                because=_("DeepSpeed hands them over as keyword arguments"),
+                fix=_("write `{}`"),
+            )
+
+
+def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
+    for name in _AT_LEAST_0:
+        value = _number(config, f"optimizer.params.{name}")
+        if value is not None and value < 0:
+            yield config.last[f"optimizer.params.{name}"].found(
+                OUT_OF_RANGE,
+                _("`{name}` must be at least 0, not {value}", name=name, value=value),
+                severity=config.if_built,
+                because=_("torch's optimizers reject it; with DeepSpeed's own the loss rises")
+                if name == "lr"
+                else _("torch's optimizers reject it; DeepSpeed's own do not check it"),
+                fix=_("write {value}", value=-value),
+            )
+    betas = config.last.get("optimizer.params.betas")
+    if betas is None or not isinstance(betas.value, list) or AUTO in betas.value:
+        return
+    if len(betas.value) != _BETAS:
+        message, because = (
+            _("two numbers, not {betas}", betas=len(betas.value)),
+            _("the first step fails"),
+        )
+    elif all(isinstance(each, (int, float)) and 0 <= each < 1 for each in betas.value):
+        return
+    else:
+        message = _("from 0 to below 1, not `{betas}`", betas=shown(betas.value))
+        because = _("torch's optimizers reject it; with DeepSpeed's own the loss becomes NaN")
+    yield betas.found(
+        OUT_OF_RANGE,
+        _("`betas` must be {message}", message=message),
+        severity=config.if_built,
+        because=because,
+        fix=_("write `[0.9, 0.999]`, the default"),
+    )
 
 
 CLIPPING_IN_OPTIMIZER = Rule(
     code="ZW513",
     name="clipping-in-optimizer",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects max_grad_norm among the arguments of the optimizer",
+    why=_("DeepSpeed rejects max_grad_norm among the arguments of the optimizer"),
 )
 
 
@@ -152,45 +190,29 @@ def _clipping(config: Config) -> Iterator[ConfigFinding]:
     if entry is not None:
         yield entry.found(
             CLIPPING_IN_OPTIMIZER,
-            "`max_grad_norm` is not an argument of the optimizer",
+            _("`max_grad_norm` is not an argument of the optimizer"),
             severity=config.if_built,
-            fix="write `gradient_clipping` at the top level",
+            fix=_("write `gradient_clipping` at the top level"),
         )
-
-
-def _unknown_params(
-    config: Config, section: str, name: str, known: frozenset[str], rule: Rule
-) -> Iterator[ConfigFinding]:
-    """What the class refuses as an argument."""
-    params = config.get(f"{section}.params")
-    for word in params if isinstance(params, dict) else ():
-        entry = config.last.get(f"{section}.params.{word}")
-        if entry is not None and word not in known:
-            yield entry.found(
-                rule,
-                f"`{name}` has no argument `{shown(word)}`",
-                severity=config.if_built,
-                fix="remove it",
-            )
 
 
 SCHEDULER_WITHOUT_OPTIMIZER = Rule(
     code="ZW504",
     name="scheduler-without-optimizer",
     severity=Severity.INFO,
-    why="the scheduler needs an optimizer, and the config has none",
+    why=_("the scheduler needs an optimizer, and the config has none"),
 )
-WARMUP_REFUSED = Rule(
+SCHEDULER_REFUSED = Rule(
     code="ZW518",
-    name="warmup-refused",
+    name="scheduler-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed cannot build the scheduler",
+    why=_("DeepSpeed cannot build the scheduler"),
 )
 UNKNOWN_SCHEDULER = Rule(
     code="ZW520",
     name="unknown-scheduler",
     severity=Severity.ERROR,
-    why="DeepSpeed fails on a name that it does not know",
+    why=_("DeepSpeed fails on a name that it does not know"),
 )
 
 
@@ -199,47 +221,125 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
     if config.get("optimizer") is None and config.by_deepspeed:
         yield scheduler.found(
             SCHEDULER_WITHOUT_OPTIMIZER,
-            f"`{shown(name)}` needs an optimizer: the config has none, so the script must pass one",
-            fix="make sure that the script passes an optimizer to `deepspeed.initialize`",
+            _(
+                "`{name}` needs an optimizer: the config has none, so the script must pass one",
+                name=shown(name),
+            ),
+            fix=_("make sure that the script passes an optimizer to `deepspeed.initialize`"),
         )
-    if name not in _SCHEDULERS | _TORCH_SCHEDULERS:
+    built = config.schema.classes.scheduler(name)
+    if built is None:
         # runtime/engine.py, _scheduler_from_config.
         yield scheduler.found(
             UNKNOWN_SCHEDULER,
-            f"neither DeepSpeed nor torch has a scheduler `{shown(name)}`",
+            _("neither DeepSpeed nor torch has a scheduler `{name}`", name=shown(name)),
             severity=config.if_built,
-            fix=f"write one of {', '.join(sorted(_SCHEDULERS))}",
+            fix=_(
+                "write one of {own_schedulers}",
+                own_schedulers=listing(config.schema.classes.own_schedulers),
+            ),
         )
-    elif name in _PARAMS:
-        yield from _unknown_params(config, "scheduler", name, _PARAMS[name], WARMUP_REFUSED)
-        yield from _warmup(config, scheduler, name)
+        return
+    yield from _arguments(config, scheduler, built)
+    if built.is_deepspeeds:
+        yield from _warmup(config)
 
 
-def _warmup(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFinding]:
-    if _TOTAL in _PARAMS[name] and f"scheduler.params.{_TOTAL}" not in config.last:
+def _arguments(config: Config, scheduler: Entry, built: BuiltClass) -> Iterator[ConfigFinding]:
+    """What the class refuses as an argument, and what it lacks."""
+    params = config.get("scheduler.params")
+    given: Sequence[str] = tuple(params) if isinstance(params, dict) else ()
+    for word in given:
+        entry = config.last.get(f"scheduler.params.{word}")
+        if entry is not None and word not in (built.arguments or ()):
+            yield entry.found(
+                SCHEDULER_REFUSED,
+                _("`{built}` has no argument `{word}`", built=built.name, word=shown(word)),
+                severity=config.if_built,
+                fix=_("remove it"),
+            )
+    if not isinstance(params, dict) and "scheduler.params" not in config.last and not built.needs:
         yield scheduler.found(
-            WARMUP_REFUSED,
-            f"`{name}` needs `{_TOTAL}` in its params",
+            SCHEDULER_REFUSED,
+            _("`{built}` has no `params`", built=built.name),
             severity=config.if_built,
-            fix=f'write `"{_TOTAL}"`, for the Trainer as `"auto"`',
+            because=_("DeepSpeed fails on a scheduler without `params`"),
+            fix=_('write `"params": {}` beside it'),
         )
+    missing = [word for word in built.needs if word not in given]
+    if missing:
+        names = _(" and ").join(f"`{word}`" for word in missing)
+        auto = _(', for the Trainer as `"auto"`') if missing == [_TOTAL] else ""
+        yield scheduler.found(
+            SCHEDULER_REFUSED,
+            _("`{built}` needs {names} in its params", built=built.name, names=names),
+            severity=config.if_built,
+            fix=_("write {names}{auto}", names=names, auto=auto),
+        )
+
+
+def _warmup(config: Config) -> Iterator[ConfigFinding]:
     steps = config.last.get("scheduler.params.warmup_num_steps")
     if steps is not None and _is_refused(config.schema.version, steps):
         yield steps.found(
-            WARMUP_REFUSED,
-            "`warmup_num_steps` must be an integer above 0, without a decimal point or an exponent",
+            SCHEDULER_REFUSED,
+            _(
+                "`warmup_num_steps` must be an integer above 0, without a decimal point or"
+                " an exponent"
+            ),
             severity=config.if_built,
-            fix="write 1 or more",
+            fix=_("write 1 or more"),
         )
     form = config.last.get("scheduler.params.warmup_type")
     if form is not None and form.value not in (AUTO, *_WARMUP_TYPES):
         # runtime/lr_schedules.py, WarmupLR warns and takes `log`.
         yield form.found(
             NOT_A_CHOICE,
-            "`warmup_type` must be `log` or `linear`",
+            _("`{form}` is no `warmup_type`", form=shown(form.value)),
             severity=config.if_built,
-            fix="write `linear`",
+            because=_("DeepSpeed warns, and trains with `log` instead"),
+            fix=_("write `log` or `linear`"),
         )
+    yield from _warmup_rates(config)
+    yield from _warmup_length(config)
+
+
+def _warmup_rates(config: Config) -> Iterator[ConfigFinding]:
+    low, high = (_number(config, f"scheduler.params.warmup_{end}_lr") for end in ("min", "max"))
+    if low is not None and high is not None and low > high:
+        yield config.last["scheduler.params.warmup_min_lr"].found(
+            OUT_OF_RANGE,
+            _("`warmup_min_lr` is {low}, above the `warmup_max_lr` of {high}", low=low, high=high),
+            severity=Severity.WARNING,
+            because=_("the learning rate falls while it is meant to warm up"),
+            fix=_("swap them"),
+        )
+
+
+def _warmup_length(config: Config) -> Iterator[ConfigFinding]:
+    # runtime/lr_schedules.py, WarmupDecayLR and WarmupCosineLR: they only warn.
+    total = _number(config, f"scheduler.params.{_TOTAL}")
+    steps = _number(config, "scheduler.params.warmup_num_steps")
+    unset = "scheduler.params.warmup_num_steps" not in config.last
+    steps = _DEFAULT_WARMUP_STEPS if unset else steps
+    if total is not None and steps is not None and total < steps:
+        yield config.last[f"scheduler.params.{_TOTAL}"].found(
+            OUT_OF_RANGE,
+            _(
+                "`{key}` is {total}, less than the {steps} steps of the warm-up",
+                key=_TOTAL,
+                total=total,
+                steps=steps,
+            ),
+            severity=Severity.WARNING,
+            because=_("the learning rate never reaches its maximum, nor decays from it"),
+            fix=_("write all steps of the run, or shorten `warmup_num_steps`"),
+        )
+
+
+def _number(config: Config, path: str) -> float | None:
+    value = config.get(path)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _is_refused(version: str, steps: Entry) -> bool:
@@ -255,7 +355,7 @@ def _quoted(config: Config) -> Iterator[ConfigFinding]:
         if entry.kind in NUMERALS:
             yield entry.found(
                 NUMBER_IN_QUOTES,
-                f"`{entry.label}` is the string `{shown(entry.value)}`",
+                _("`{label}` is the string `{entry}`", label=entry.label, entry=shown(entry.value)),
                 severity=config.if_built,
-                fix="remove the quotes",
+                fix=_("remove the quotes"),
             )

@@ -1,12 +1,15 @@
 """Find number formats that contradict each other."""
 
+import json
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.config import Config
+from zerowiz.core.dsconfig.lint.config import AUTO, Config, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
+from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
+from zerowiz.words import _, listing
 
 _MASTER = "bf16.bf16_master_weights_and_grads"
 _FP16_MASTER = "fp16.fp16_master_weights_and_grads"
@@ -37,6 +40,7 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     yield from _masters(config)
     yield from _none(config)
     yield from _param_dtype(config)
+    yield from _dtypes(config)
     yield from _on_gpu(config)
 
 
@@ -44,7 +48,7 @@ TWO_PRECISIONS = Rule(
     code="ZW501",
     name="two-precisions",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects fp16 together with bf16",
+    why=_("DeepSpeed rejects fp16 together with bf16"),
 )
 
 
@@ -53,7 +57,7 @@ def _two(config: Config) -> Iterator[ConfigFinding]:
     if config.truth("fp16.enabled") and config.truth("bf16.enabled"):
         places = [config.last[f"{name}.enabled"] for name in ("fp16", "bf16")]
         yield max(places, key=lambda entry: entry.member.key.place.start).found(
-            TWO_PRECISIONS, "fp16 and bf16 are both enabled", fix="disable one of them"
+            TWO_PRECISIONS, _("fp16 and bf16 are both enabled"), fix=_("disable one of them")
         )
 
 
@@ -61,7 +65,7 @@ STATES_WITHOUT_MASTER = Rule(
     code="ZW505",
     name="states-without-master",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects 16-bit states unless these conditions are met",
+    why=_("DeepSpeed rejects 16-bit states unless these conditions are met"),
 )
 
 
@@ -70,8 +74,8 @@ def _states(config: Config) -> Iterator[ConfigFinding]:
     if config.truth(_STATES) and config.truth(_MASTER) is False:
         yield config.last[_STATES].found(
             STATES_WITHOUT_MASTER,
-            "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`",
-            fix='write `"bf16_master_weights_and_grads": true` beside it',
+            _("`bf16_optimizer_states` needs `bf16_master_weights_and_grads`"),
+            fix=_('write `"bf16_master_weights_and_grads": true` beside it'),
         )
 
 
@@ -81,8 +85,8 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             # runtime/config.py, _do_error_check.
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
-                f"`{config.last[path].name}` needs stage 1, 2 or 3",
-                fix="write stage 1, 2 or 3, or remove it",
+                _("`{last}` needs stage 1, 2 or 3", last=config.last[path].name),
+                fix=_("write stage 1, 2 or 3, or remove it"),
             )
     # runtime/base_optimizer.py, _configure_master_weights.
     on_gpu = config.truth(_STATES) is not False
@@ -90,9 +94,9 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
         if config.truth(path) and config.stage and not is_free and offloads(config) is False:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
-                f"`{config.last[path].name}` needs the optimizer on the CPU",
-                fix='write `"offload_optimizer": {"device": "cpu"}`'
-                + (", or `bf16_optimizer_states` too" if path == _MASTER else ""),
+                _("`{last}` needs the optimizer on the CPU", last=config.last[path].name),
+                fix=_('write `"offload_optimizer": {"device": "cpu"}`')
+                + (_(", or `bf16_optimizer_states` too") if path == _MASTER else ""),
             )
 
 
@@ -100,7 +104,7 @@ ZERO_WITHOUT_16_BIT = Rule(
     code="ZW506",
     name="zero-without-16-bit",
     severity=Severity.INFO,
-    why="the model trains in fp32, which takes twice the memory",
+    why=_("the model trains in fp32, which takes twice the memory"),
 )
 
 
@@ -112,8 +116,8 @@ def _none(config: Config) -> Iterator[ConfigFinding]:
     if config.by_deepspeed and config.stage and off and not meant:
         yield config.last["zero_optimization"].found(
             ZERO_WITHOUT_16_BIT,
-            "neither bf16 nor fp16 is enabled",
-            fix='write `"bf16": {"enabled": true}` if the GPU supports bf16',
+            _("neither bf16 nor fp16 is enabled"),
+            fix=_('write `"bf16": {"enabled": true}` if the GPU supports bf16'),
         )
 
 
@@ -121,7 +125,7 @@ ANOTHER_PARAM_DTYPE = Rule(
     code="ZW519",
     name="another-param-dtype",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects a param_dtype other than the precision in use",
+    why=_("DeepSpeed rejects a param_dtype other than the precision in use"),
 )
 
 
@@ -134,16 +138,41 @@ def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
     if entry and entry.key and wanted and known and wanted not in known:
         yield entry.found(
             ANOTHER_PARAM_DTYPE,
-            f"`param_dtype` is {wanted}, but the model trains in {known[0]}",
-            fix="remove it",
+            _(
+                "`param_dtype` is {wanted}, but the model trains in {known}",
+                wanted=wanted,
+                known=known[0],
+            ),
+            fix=_("remove it"),
         )
+
+
+def _dtypes(config: Config) -> Iterator[ConfigFinding]:
+    # runtime/config.py, DtypeEnum, which `torch_autocast` takes too: the engine asks it for these.
+    known = config.schema.keys.get("torch_autocast.dtype")
+    names = [str(json.loads(choice)) for choice in known.choices] if known else []
+    for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype"):
+        entry = config.last.get(f"data_types.{name}")
+        if names and entry and entry.key and isinstance(entry.value, str):
+            if entry.value in (AUTO, *names):
+                continue
+            yield entry.found(
+                NOT_A_CHOICE,
+                _(
+                    "`{label}` must be one of {names}, not `{entry}`",
+                    label=entry.label,
+                    names=listing(names),
+                    entry=shown(entry.value),
+                ),
+                fix=_("write `fp32`, `bf16` or `fp16`"),
+            )
 
 
 BF16_EMULATED = Rule(
     code="ZW802",
     name="bf16-emulated",
     severity=Severity.WARNING,
-    why=(
+    why=_(
         "GPUs below compute capability 8.0 do not support bf16: torch emulates it slowly, without"
         " a warning"
     ),
@@ -152,13 +181,13 @@ FP16_ON_NEW_GPU = Rule(
     code="ZW803",
     name="fp16-on-new-gpu",
     severity=Severity.INFO,
-    why="bf16 has the range of fp32, so it needs no loss scale",
+    why=_("bf16 has the range of fp32, so it needs no loss scale"),
 )
 FP16_REFUSED = Rule(
     code="ZW804",
     name="fp16-refused",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects fp16 on GPUs below compute capability 7.0",
+    why=_("DeepSpeed rejects fp16 on GPUs below compute capability 7.0"),
 )
 
 
@@ -172,28 +201,33 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     if bf16 and capability < _BF16_CAPABILITY:
         yield config.last["bf16.enabled"].found(
             BF16_EMULATED,
-            f"the GPU has compute capability {shown}, which does not support bf16",
+            _("the GPU has compute capability {shown}, which does not support bf16", shown=shown),
             fix=_without_bf16(config, capability),
         )
     if fp16 and capability < _FP16_CAPABILITY:
         by_hand = capability >= _DEPRECATED_FP16_CAPABILITY
         yield config.last["fp16.enabled"].found(
             FP16_REFUSED,
-            f"the GPU has compute capability {shown}, and DeepSpeed needs 7.0 for fp16",
-            fix="train in fp32"
-            + (", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""),
+            _(
+                "the GPU has compute capability {shown}, and DeepSpeed needs 7.0 for fp16",
+                shown=shown,
+            ),
+            fix=_("train in fp32")
+            + (_(", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment") if by_hand else ""),
         )
     if fp16 and capability >= _BF16_CAPABILITY:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
-            f"the GPU has compute capability {shown}, which supports bf16",
-            fix='write `"bf16": {"enabled": true}` instead',
+            _("the GPU has compute capability {shown}, which supports bf16", shown=shown),
+            fix=_('write `"bf16": {"enabled": true}` instead'),
         )
 
 
 def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
     """What trains there: fp16, which TrainingArguments have to name too."""
     if capability < _FP16_CAPABILITY:
-        return "train in fp32"
+        return _("train in fp32")
     script = config.context.integration is Integration.HF
-    return f"write `{_FP16}` instead" + (", and `fp16` in TrainingArguments" if script else "")
+    return _("write `{fp16}` instead", fp16=_FP16) + (
+        _(", and `fp16` in TrainingArguments") if script else ""
+    )

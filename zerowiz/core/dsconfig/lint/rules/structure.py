@@ -7,12 +7,13 @@ from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
 from zerowiz.core.dsconfig.lint.config import Config, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.words import _
 
 UNREADABLE = Rule(
     code="ZW001",
     name="unreadable",
     severity=Severity.ERROR,
-    why="no library can read the config",
+    why=_("a strict JSON reader refuses the whole config"),
 )
 
 
@@ -24,7 +25,7 @@ def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> Con
         line=fault.line,
         column=fault.column,
         message=fault.reason,
-        fix="write valid JSON" if severity is Severity.INFO else None,
+        fix=_("write valid JSON") if severity is Severity.INFO else None,
     )
 
 
@@ -32,20 +33,25 @@ NOT_AN_OBJECT = Rule(
     code="ZW003",
     name="not-an-object",
     severity=Severity.ERROR,
-    why="DeepSpeed needs an object with keys",
+    why=_("DeepSpeed needs an object with keys"),
 )
 
 
 def not_an_object(root: Node) -> ConfigFinding:
     """What is found of an array or a lone scalar."""
-    return found_at(root.place, NOT_AN_OBJECT, "a config must be an object, `{...}`")
+    return found_at(
+        root.place,
+        NOT_AN_OBJECT,
+        _("a config must be an object, `{...}`"),
+        fix=_("put the keys of the config in braces"),
+    )
 
 
 DUPLICATE_KEY = Rule(
     code="ZW002",
     name="duplicate-key",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects a duplicate key; the Trainer and Accelerate use the last one",
+    why=_("DeepSpeed rejects a duplicate key; the Trainer and Accelerate use the last one"),
 )
 
 
@@ -59,9 +65,12 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         yield found_at(
             member.key.place,
             DUPLICATE_KEY,
-            f"`{shown(member.key.name)}` is a duplicate of the key on line"
-            f" {earlier.key.place.line}",
+            _(
+                "`{key}` is a duplicate of the key on line {line}",
+                key=shown(member.key.name),
+                line=earlier.key.place.line,
+            ),
             key=entry.path if entry else member.key.name,
             severity=severity,
-            fix="remove one of them",
+            fix=_("remove one of them"),
         )

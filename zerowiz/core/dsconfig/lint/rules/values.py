@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
+from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
+from zerowiz.words import _, listing
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
 # what is not set.
@@ -40,7 +41,9 @@ def check(config: Config) -> Iterator[ConfigFinding]:
     for entry in config.entries:
         if entry.key is None or entry.key.removed or _is_auto(entry.value):
             continue
-        fault = _fault(entry, entry.key)
+        if entry.key.path in _PARAMS:
+            continue  # a class is handed them: rules/optimizer.py
+        fault = _fault(entry, entry.key) or _clips_nothing(entry, entry.key)
         if fault is not None:
             yield _for_the_tuner(fault) if config.tunes and _is_choice(entry) else fault
 
@@ -51,7 +54,7 @@ def _is_choice(entry: Entry) -> bool:
 
 
 def _for_the_tuner(fault: ConfigFinding) -> ConfigFinding:
-    message = f"{fault.message}: only DeepSpeed's autotuner accepts it"
+    message = _("{message}: only DeepSpeed's autotuner accepts it", message=fault.message)
     return replace(fault, severity=Severity.WARNING, message=message, edits=())
 
 
@@ -60,17 +63,26 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value.lower() == AUTO
 
 
+_CLIPPING = "gradient_clipping"
+_PARAMS = frozenset({"optimizer.params", "scheduler.params"})
+# runtime/engine.py, step.
+_COMPARED = _("DeepSpeed compares it with 0 in the first step, and fails")
+_UNCHECKED = _("DeepSpeed does not check the value when it reads it")
 WRONG_TYPE = Rule(
     code="ZW201",
     name="wrong-type",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects the value, or reads it as something else",
+    why=_("DeepSpeed rejects the value, or reads it as something else"),
 )
 
 
 def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     kind = entry.kind
-    if kind is Kind.NULL and (key.path in BATCH_KEYS or kind in key.takes):
+    if (
+        kind is Kind.NULL
+        and key.path != _CLIPPING
+        and (key.path in BATCH_KEYS or kind in key.takes)
+    ):
         return None
     if any(kind in _QUOTED.get(word, ()) for word in key.types) and "string" not in key.types:
         return _quoted(entry, key)
@@ -84,37 +96,75 @@ def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
 
 
 OUT_OF_RANGE = Rule(
-    code="ZW203", name="out-of-range", severity=Severity.ERROR, why="DeepSpeed rejects the value"
+    code="ZW203", name="out-of-range", severity=Severity.ERROR, why=_("DeepSpeed rejects the value")
 )
 NOT_A_CHOICE = Rule(
-    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why="DeepSpeed rejects the value"
+    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why=_("DeepSpeed rejects the value")
 )
 
 
 def _not_offered(entry: Entry, key: SchemaKey) -> ConfigFinding:
     if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
         return _refused(entry, OUT_OF_RANGE, _bounds(key))
-    return _refused(entry, NOT_A_CHOICE, f"one of {', '.join(key.choices)}")
+    return _refused(entry, NOT_A_CHOICE, _("one of {choices}", choices=listing(key.choices)))
 
 
 def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
     return entry.found(
         rule,
-        f"`{entry.label}` must be {wanted}, not `{shown(entry.value)}`",
-        fix=f"write {wanted}",
+        _(
+            "`{label}` must be {wanted}, not `{entry}`",
+            label=entry.label,
+            wanted=wanted,
+            entry=shown(entry.value),
+        ),
+        fix=_("write {wanted}", wanted=wanted),
     )
 
 
 def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     """A value that a lax section accepts unchecked."""
+    # runtime/zero/config.py: pydantic makes 1 of true.
+    if key.path == f"{ZERO}.stage" and isinstance(entry.value, bool):
+        return entry.found(
+            WRONG_TYPE,
+            _(
+                "`stage` is {entry}, which is stage {entry_value}",
+                entry=shown(entry.value),
+                entry_value=int(entry.value),
+            ),
+            severity=Severity.WARNING,
+            because=_("DeepSpeed reads true as 1 and false as 0"),
+            fix=_("write {entry}, or the stage that you mean", entry=int(entry.value)),
+        )
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
     if is_meant or not key.types or _is_strict(entry):
         return None
     return entry.found(
         WRONG_TYPE,
-        f"`{entry.label}` should be {_wants(key)}, not `{shown(entry.value)}`",
+        _(
+            "`{label}` should be {wants}, not `{entry}`",
+            label=entry.label,
+            wants=_wants(key),
+            entry=shown(entry.value),
+        ),
+        severity=Severity.ERROR if key.path == _CLIPPING else Severity.WARNING,
+        because=_COMPARED if key.path == _CLIPPING else _UNCHECKED,
+        fix=_("write {wants}", wants=_wants(key)),
+    )
+
+
+def _clips_nothing(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
+    """Whether it is a norm that no norm is above, or below: -1, NaN."""
+    value = entry.value
+    if key.path != _CLIPPING or not isinstance(value, (int, float)) or value >= 0:
+        return None
+    return entry.found(
+        OUT_OF_RANGE,
+        _("a `gradient_clipping` of {value} clips nothing", value=shown(value)),
         severity=Severity.WARNING,
-        fix=f"write {_wants(key)}",
+        because=_("DeepSpeed clips to a norm above 0 only"),
+        fix=_("write 0 to train without clipping, or the norm that you mean"),
     )
 
 
@@ -122,7 +172,7 @@ NUMBER_IN_QUOTES = Rule(
     code="ZW202",
     name="number-in-quotes",
     severity=Severity.WARNING,
-    why="some readers do not convert strings: any non-empty string counts as true",
+    why=_("some readers do not convert strings: any non-empty string counts as true"),
 )
 
 
@@ -130,9 +180,11 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
     bare = _bare(str(entry.value))
     return entry.found(
         NUMBER_IN_QUOTES,
-        f"`{entry.label}` is the string `{shown(entry.value)}`",
+        _("`{label}` is the string `{entry}`", label=entry.label, entry=shown(entry.value)),
         severity=_harm(entry, key),
-        fix="remove the quotes" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
+        fix=_("remove the quotes")
+        if isinstance(bare, (int, float))
+        else _("write {wants}", wants=_wants(key)),
         edits=_unquote(entry, key, bare),
     )
 
@@ -172,25 +224,25 @@ def _is_strict(entry: Entry) -> bool:
 
 
 _WORDS: Mapping[str, str] = {
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "a string",
-    "array": "an array",
-    "object": "an object",
+    "boolean": _("true or false"),
+    "integer": _("a whole number"),
+    "number": _("a number"),
+    "string": _("a string"),
+    "array": _("an array"),
+    "object": _("an object"),
     "null": "null",
 }
 _BOUND_WORDS: Mapping[str, str] = {
-    "ge": "at least",
-    "gt": "more than",
-    "le": "at most",
-    "lt": "less than",
+    "ge": _("at least"),
+    "gt": _("more than"),
+    "le": _("at most"),
+    "lt": _("less than"),
 }
 
 
 def _wants(key: SchemaKey) -> str:
-    return " or ".join(_WORDS[word] for word in key.types) or "something else"
+    return _(" or ").join(_WORDS[word] for word in key.types) or _("something else")
 
 
 def _bounds(key: SchemaKey) -> str:
-    return " and ".join(f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())
+    return _(" and ").join(f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())

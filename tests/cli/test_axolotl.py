@@ -1,0 +1,114 @@
+"""The wizard with a file of axolotl instead of a script."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import ENTER, Run, Terminal
+
+Open = Callable[..., Terminal]
+YAML = """\
+base_model: 7b
+datasets:
+  - path: data.jsonl
+    type: alpaca
+sequence_len: 2048
+micro_batch_size: 4
+gradient_accumulation_steps: 2
+optimizer: adamw_torch
+bf16: auto
+gradient_checkpointing: false
+deepspeed: deepspeed_configs/zero1.json
+"""
+MACHINE = ("--machine", "4xA100-40GB")
+
+
+@pytest.fixture
+def yaml(folder: Path) -> Path:
+    path = folder / "my.yml"
+    path.write_text(YAML)
+    return path
+
+
+def test_a_conversation_ends_in_a_config_and_the_keys_to_set(
+    terminal: Open, here: Run, yaml: Path
+) -> None:
+    person = terminal("init", *MACHINE, "my.yml")
+    person.wait_for("Script   my.yml: a file of axolotl")
+    # What it says is not asked; it does not fit.
+    person.reply("What do you want to change?", "--gradient-checkpointing" + ENTER)
+    person.wait_for("axolotl starts the ranks")
+    person.reply("> yes, write the files", ENTER)
+    assert 0 == person.end(), person.text
+    config = next(yaml.parent.glob("ds_config_zero[0-9].json"))
+    shown = person.text.partition("next: set in my.yml\n")[2]
+    lines = [line.strip() for line in shown.partition("then train:")[0].splitlines()]
+    assert f"deepspeed: {config.name}" == lines[0]
+    assert "gradient_checkpointing: true" in lines
+    assert "then train: axolotl train my.yml" in person.text
+    # The file stays as it is, and once it is edited the same is planned.
+    assert YAML == yaml.read_text()
+    before = config.read_bytes()
+    edited = {line.partition(":")[0]: line for line in lines}
+    kept = [each for each in YAML.splitlines() if each.partition(":")[0] not in edited]
+    yaml.write_text("\n".join([*kept, *lines]) + "\n")
+    config.unlink()
+    again = here("init", "--yes", *MACHINE, "my.yml")
+    assert 0 == again.code, again.stderr
+    assert before == config.read_bytes()
+    assert f"next: set in my.yml\n  deepspeed: {config.name}\nthen train:" in again.stdout
+
+
+def test_what_the_file_lacks_is_asked(terminal: Open, yaml: Path) -> None:
+    yaml.write_text("base_model: 1b\nadapter: lora\nbf16: true\ngradient_checkpointing: true\n")
+    person = terminal("init", *MACHINE, "my.yml")
+    person.reply("How many sequences per rank at a time?", "2" + ENTER)
+    person.reply("How many tokens per sequence?", "512" + ENTER)
+    person.reply("> yes, write the files", ENTER)
+    assert 0 == person.end(), person.text
+    for line in ("micro_batch_size: 2", "sequence_len: 512"):
+        assert f"\n  {line}\n" in person.text
+    written = json.loads(next(yaml.parent.glob("*.plan.json")).read_text())
+    assert ("lora", 2) == tuple(written["workload"][k] for k in ("method", "micro_batch"))
+
+
+def test_what_is_typed_is_set_in_the_file(here: Run, yaml: Path) -> None:
+    assert yaml.is_file()
+    done = here("init", "--yes", *MACHINE, "--model", "1b", "--micro-batch", "1", "my.yml")
+    assert 0 == done.code, done.stderr
+    assert "base_model: 1b" in done.stdout
+    assert "micro_batch_size: 1" in done.stdout
+    assert done.stdout.rstrip().endswith("in a copy of this folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code", "what"),
+    [
+        ("model_name_or_path: m\n", (), 2, "neither a training script nor a file of axolotl"),
+        ("a: [\n", (), 2, "is not YAML"),
+        (YAML, ("--learning-rate", "1"), 2, "after `my.yml` has no effect"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    here: Run, yaml: Path, text: str, words: tuple[str, ...], code: int, what: str
+) -> None:
+    yaml.write_text(text)
+    refused = here("init", "--yes", *MACHINE, "my.yml", *words)
+    assert code == refused.code
+    assert what in refused.problem
+
+
+def test_what_takes_no_file_of_axolotl_names_the_command_that_does(here: Run, yaml: Path) -> None:
+    assert yaml.is_file()
+    for command in ("plan", "launch"):
+        refused = here(command, *MACHINE, "my.yml")
+        assert 1 == refused.code
+        assert "`zerowiz init my.yml`" in refused.hints
+
+
+def test_a_launch_is_refused_before_anything_is_asked(here: Run, yaml: Path) -> None:
+    refused = here("init", "--yes", "--launch", "--machine", "cpu", "my.yml")
+    assert 2 == refused.code
+    assert "axolotl starts its own ranks" in refused.problem
+    assert ["my.yml"] == [path.name for path in yaml.parent.iterdir()]

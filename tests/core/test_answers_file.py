@@ -1,0 +1,93 @@
+"""The text of an answers file: what a person wrote in it stays, and what it says can be read again."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.answers_file import read_statements, rewrite
+from zerowiz.errors import UsageError, ZerowizError
+
+MINE = """\
+# The job of the paper.
+model = "7b"   # as in table 2
+
+# Rented.
+machine = '8xH100'
+script-args = [
+  "--lr", # tuned
+  "1e-4",
+]
+nodes = 2"""
+
+
+def said(text: str) -> dict[str, object]:
+    return {each.key: each.value for each in read_statements(text, "a.toml") if each.key}
+
+
+def test_a_statement_knows_its_lines() -> None:
+    found = read_statements(MINE, "a.toml")
+    assert [(2, "model"), (5, "machine"), (6, "script-args"), (10, "nodes")] == [
+        (each.line, each.key) for each in found if each.key
+    ]
+    assert f"{MINE}\n" == "".join(each.text for each in found)
+
+
+def test_what_is_right_stays_byte_for_byte() -> None:
+    assert f"{MINE}\n" == rewrite(read_statements(MINE, "a.toml"), said(MINE))
+
+
+def test_comments_stay_whatever_changes() -> None:
+    text = rewrite(read_statements(MINE, "a.toml"), {"model": "13b", "nodes": 2, "hpz": True})
+    assert (
+        '# The job of the paper.\nmodel = "13b"   # as in table 2\n\n# Rented.\n'
+        "nodes = 2\nhpz = true\n" == text
+    )
+
+
+def test_a_sign_of_a_comment_in_a_value_is_no_comment() -> None:
+    found = read_statements('model = "a # b" # c\n', "a.toml")
+    assert 'model = "d" # c\n' == rewrite(found, {"model": "d"})
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_line_ends_are_kept(ends: str) -> None:
+    text = f"# mine{ends}nodes = 2{ends}"
+    assert text == rewrite(read_statements(text, "a.toml"), {"nodes": 2})
+
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(min_value=0, max_value=2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]))),
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(-[a-z]{1,3})?", fullmatch=True), VALUES))
+def test_what_is_written_is_what_toml_reads(values: dict[str, object]) -> None:
+    text = rewrite((), values)
+    assert values == tomllib.loads(text)
+    assert values == said(text)
+    assert text == rewrite(read_statements(text, "a.toml"), values)
+
+
+def test_text_that_is_no_utf8_is_refused() -> None:
+    with pytest.raises(ZerowizError, match="not UTF-8"):
+        rewrite((), {"script": "\udcff.py"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes = 2\nmodel 7b\n", "`a.toml` line 2 is not TOML: expected '=' after a key"),
+        ("nodes = 2\nnodes = 2\n", "`a.toml` line 2 is not TOML: cannot overwrite a value"),
+        ('model = "7b\n', "`a.toml` line 1 is not TOML"),
+    ],
+)
+def test_what_is_not_toml_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_statements(text, "a.toml")
+    assert str(refused.value).startswith(message)

@@ -1,0 +1,87 @@
+"""Whatever one function of NVML answers for one GPU, the others are planned for, or the error names it.
+
+Each function that is called of a machine of four GPUs fails with every code of NVML, then with random
+outputs.
+"""
+
+import pytest
+from faults.table import Fault, FaultTable, error, garbage
+from recorded import play, recording
+
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.warnings import find_warnings
+from zerowiz.core.machine_json import decode_machine, encode_machine
+from zerowiz.errors import PreflightError
+from zerowiz.probe.machine.nvml import session
+from zerowiz.probe.recording.tape import Replay
+
+# nvml.h, nvmlReturn_t.
+CODES = (*range(1, 30), 999)
+GONE = (15, 16)
+NAME = "h200-x4-busy"
+SYMBOLS = sorted(
+    {call.partition("(")[0] for call in recording(NAME)["nvml"]} - {"nvmlInitWithFlags"}
+)
+
+
+def is_of_one(symbol: str) -> bool:
+    """Whether a function is called of each GPU by itself."""
+    return symbol.startswith("nvmlDevice") and "Count" not in symbol
+
+
+OF_ONE_GPU = [symbol for symbol in SYMBOLS if is_of_one(symbol)]
+WHOLE = play(recording(NAME))
+
+
+def read(monkeypatch: pytest.MonkeyPatch, symbol: str, fault: Fault, gpu: str | None) -> Machine:
+    """The machine under a fault; it can be said, saved and read again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            session, "Replay", lambda calls: FaultTable(Replay(calls), symbol, fault, gpu)
+        )
+        machine = play(recording(NAME))
+    find_warnings(machine)
+    assert machine == decode_machine(encode_machine(machine), "it")
+    return machine
+
+
+@pytest.mark.parametrize("symbol", OF_ONE_GPU)
+def test_one_gpu_whose_call_fails_changes_no_other(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in CODES:
+        machine = read(monkeypatch, symbol, error(code), "gpu1")
+        there = {gpu.index: gpu for gpu in machine.gpus}
+        left_out = [gpu.index for gpu in machine.left_out]
+        assert {0, 1, 2, 3} == {*there, *left_out}, code
+        assert left_out in ([], [1]), code
+        for gpu in WHOLE.gpus:
+            if gpu.index in there:
+                assert gpu.free_bytes == there[gpu.index].free_bytes, code
+        if code in GONE and "Topology" not in symbol and "P2P" not in symbol:
+            assert [1] == left_out, code
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_a_function_that_fails_for_all_is_an_error_or_a_machine(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in CODES:
+        try:
+            fine = not read(monkeypatch, symbol, error(code), None).lives_on_host
+        except PreflightError as refused:
+            fine = bool(refused.hints)
+        assert fine, code
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_random_answers_are_an_error_or_a_machine_that_can_be(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(6):
+        for gpu in ("gpu1", None):
+            try:
+                machine = read(monkeypatch, symbol, garbage(seed), gpu)
+            except PreflightError:
+                continue
+            assert all((gpu.free_bytes or 0) <= (gpu.total_bytes or 0) for gpu in machine.gpus)

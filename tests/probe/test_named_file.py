@@ -1,0 +1,92 @@
+"""What a person names may be no file, or have no end: it is refused within seconds."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from zerowiz.core.answers_file import read_statements
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.machine.machine_file import read_machine_file
+from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text
+from zerowiz.probe.script import read_script
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(OSError, match=r".") as raised:
+        read_named(path, 2**20)
+    return str(raised.value.strerror)
+
+
+def test_what_is_no_file_is_refused_by_what_it_is(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        assert "No such device or address" == _refusal(tmp_path / "socket")
+    assert "it is a folder, not a file" == _refusal(tmp_path)
+    assert "it is a device, not a file" == _refusal(Path("/dev/zero"))
+    assert "No such file or directory" == _refusal(tmp_path / "missing")
+    assert "embedded null byte" == _refusal(Path("a\0b"))
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    with huge.open("wb") as file:
+        file.truncate(2**40)
+    assert "it has more than 1 MiB" == _refusal(huge)
+
+
+def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_ends(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=(b"abc" * 100_000,))
+    writer.start()
+    assert b"abc" * 100_000 == read_named(pipe)
+    writer.join()
+    assert b"abc" * 100_000 == read_named(pipe), "a command may need it twice"
+    os.mkfifo(tmp_path / "other")
+    assert "nothing was written to it for 3 seconds" == _refusal(tmp_path / "other")
+
+
+def test_what_a_shell_puts_behind_a_command_can_be_read_twice() -> None:
+    with subprocess.Popen(["/bin/echo", "one"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        path = Path(f"/dev/fd/{process.stdout.fileno()}")
+        assert "one\n" == read_named_text(path) == read_named_text(path)
+
+
+@pytest.mark.parametrize(
+    "expression", ["-" * 100_000 + "1", "a" + ".b" * 20_000, "1" + "+1" * 20_000]
+)
+def test_a_script_with_too_many_levels_is_an_error(expression: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(f"x = {expression}\n")
+    with pytest.raises(ZerowizError, match="an expression in it has too many levels"):
+        read_script(path)
+
+
+def test_a_script_that_nobody_wrote_is_not_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    path.write_text("a\n" * (LONGEST_SCRIPT_BYTES // 2 + 1))
+    with pytest.raises(ZerowizError, match="it has more than 512 KiB"):
+        read_script(path)
+
+
+def test_an_answers_file_with_too_many_levels_is_an_error() -> None:
+    with pytest.raises(UsageError, match="too many levels"):
+        read_statements("a = " + "[" * 50_000, "zerowiz.toml")
+
+
+def test_a_long_line_is_cut_where_it_was_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="is not JSON: too many levels"):
+        read_machine_file(path)
+    error = UsageError(f"hostfile `h` line 1: `{'x' * 6_000}` is not valid", "y" * 3_000)
+    assert error.message.startswith("hostfile `h` line 1: `xxx")
+    assert error.message.endswith("xxx` is not valid")
+    assert 200 > len(error.message)
+    assert ("y" * 3_000,) == error.hints
+    assert 820 > len(UsageError("z " * 3_000).message)

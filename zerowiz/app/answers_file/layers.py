@@ -1,0 +1,71 @@
+"""What is said of a job, and by what: the command line, the environment, the answers file."""
+
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from zerowiz.app.options import Options
+from zerowiz.words import _
+
+
+class TakesScript(Enum):
+    """When a command that names no script takes that of the file."""
+
+    ALWAYS = auto()
+    WITHOUT_MODEL = auto()
+    """With `--model` it is about a model that stands alone."""
+    NEVER = auto()
+
+
+class FileUse(Struct, frozen=True, kw_only=True):
+    """What a command does with an answers file."""
+
+    takes_script: TakesScript
+    starts_here: bool
+    """Whether its job starts on this machine, whatever other one was planned for."""
+
+
+class Typed(Struct, frozen=True, kw_only=True):
+    """What is said on the command line, and by variables of the environment."""
+
+    options: Options
+    origins: Mapping[str, str]
+    """What says each setting, by its name."""
+    script: str | None
+    script_args: tuple[str, ...]
+
+
+class Layers(Struct, frozen=True, kw_only=True):
+    """All that is said of a job, and by what."""
+
+    typed: Typed
+    options: Options
+    script: str | None
+    script_args: tuple[str, ...]
+    origins: Mapping[str, str]
+    """What says each setting, by its name; `script` is among them where the file names it."""
+    notes: tuple[str, ...] = ()
+
+    def hints(self, message: str) -> tuple[str, ...]:
+        """Where the settings of an error are said, where that is not the command line."""
+        names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
+        elsewhere = {n: o for n, o in self.origins.items() if not o.startswith("-")}
+        hints = [
+            _("`${name}` is set by {elsewhere}", name=name, elsewhere=elsewhere[name])
+            for name in names
+            if name in elsewhere
+        ]
+        if "script" in elsewhere and f"`{self.script}`" in message:
+            hints.append(
+                _(
+                    "`{script}` is named by {variable}",
+                    script=self.script,
+                    variable=elsewhere["script"],
+                )
+            )
+        return tuple(hints)
+
+
+_NAMED = re.compile(r"\$([a-z][a-z_]*)")

@@ -1,0 +1,27 @@
+"""Copy a template into a folder, where it trains as it lies."""
+
+from pathlib import Path
+
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.templates import Template
+from zerowiz.emit.new_files import add_files
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.templates import read_template
+from zerowiz.words import _
+
+
+def copy_template(template: Template, folder: Path) -> tuple[PlannedFile, ...]:
+    """Copy a script and all that it needs; no file of the person's is overwritten.
+
+    Returns:
+        The files that were not there before.
+
+    Raises:
+        ZerowizError: A file of another content has the name of one of them, or it cannot be
+            written. Nothing is copied then.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ZerowizError(
+            _("`{folder}` is not a folder", folder=folder), _("name a folder, new or empty")
+        )
+    return add_files(read_template(template.script, folder))

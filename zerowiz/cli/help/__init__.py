@@ -1,0 +1,1 @@
+"""What helps a person who types: examples, and what a shell completes."""

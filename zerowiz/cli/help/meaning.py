@@ -1,0 +1,120 @@
+"""What an option means to which command, and what it needs beside it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from zerowiz.errors import UsageError
+from zerowiz.words import _
+
+UNHEEDED: Mapping[str, frozenset[str]] = {
+    "init": frozenset({"accounting"}),
+    "launch": frozenset({"accounting"}),
+    "plan": frozenset({"yes", "dry_run"}),
+    "measure": frozenset({"accounting", "yes", "machine", "hostfile", "nodes"}),
+    "doctor": frozenset({"accounting", "yes", "dry_run", "machine", "calibration"}),
+}
+"""Shared options that `--help` of a command leaves out.
+
+What they ask for happens anyway (`plan --dry-run`), or they are refused by a line that says where
+they belong (`launch --accounting textbook`).
+"""
+
+
+def heeded_params(command: Any, name: str) -> list[Any]:  # noqa: ANN401 - typer's own or click's, by typer's release
+    """The arguments and options of a command that its `--help` shows, but for `--help`."""
+    unheeded = UNHEEDED.get(name, frozenset())
+    return [each for each in command.params if each.name not in unheeded]
+
+
+class _Need(Struct, frozen=True, kw_only=True):
+    """An option that means nothing without another."""
+
+    option: str
+    beside: str
+    alone: tuple[str, ...] = ()
+    """Only where these are said: without them another file may say what it needs."""
+
+
+# Rule: of a model that stands alone there is no script.
+_SCRIPT = tuple(
+    _Need(option=name, beside="script", alone=("model",)) for name in ("module", "config_via")
+)
+_NEEDS: Mapping[str, tuple[_Need, ...]] = {
+    "plan": _SCRIPT,
+    "measure": _SCRIPT,
+    "launch": (_Need(option="max_attempts", beside="escalate"),),
+    "machine": (
+        _Need(option="force", beside="save"),
+        _Need(option="deadline", beside="hostfile"),
+    ),
+}
+
+
+class _Idle(Struct, frozen=True, kw_only=True):
+    """An option that means nothing beside another."""
+
+    option: str
+    beside: str
+    is_off: bool = False
+    """Whether that is its negative form: `--no-supervise`."""
+
+
+# What is shown of one plan and its run: a comparison of two plans shows none of it.
+_OF_ONE_PLAN = (
+    *("explain", "verbose", "limits", "html", "svg", "origins"),
+    *("tokens", "sequences", "epochs", "price"),
+)
+# What describes the one run of the options: in a file, each case says it for itself.
+_OF_ONE_RUN = ("loop", "cap_bytes", "steps", "timed_steps")
+_IDLE: Mapping[str, tuple[_Idle, ...]] = {
+    "plan": tuple(_Idle(option=name, beside="compare") for name in _OF_ONE_PLAN),
+    "launch": (_Idle(option="grace_seconds", beside="supervise", is_off=True),),
+    "machine": (_Idle(option="disk", beside="spec"),),
+    "measure": (
+        _Idle(option="case_deadline", beside="script"),
+        *(_Idle(option=name, beside="cases") for name in _OF_ONE_RUN),
+    ),
+}
+
+
+def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
+    """Refuse an option on the command line that would change nothing.
+
+    Raises:
+        UsageError: There is one.
+    """
+    spelled = {each.name: each for each in command.params}
+    for idle in _IDLE.get(command.name, ()):
+        value = context.params.get(idle.beside)
+        is_beside = value is False if idle.is_off else bool(value)
+        if not is_beside or not _is_typed(context, idle.option):
+            continue
+        option, other = _long(spelled[idle.option]), _spell(spelled[idle.beside], idle.is_off)
+        raise UsageError(
+            _("`{option}` has no effect with {other}", option=option, other=other),
+            _("remove `{option}`", option=option),
+        )
+    for need in _NEEDS.get(command.name, ()):
+        said = (need.option, *need.alone)
+        if not all(_is_typed(context, name) for name in said) or context.params.get(need.beside):
+            continue
+        option, other = _long(spelled[need.option]), _spell(spelled[need.beside])
+        raise UsageError(
+            _("`{option}` has no effect without {other}", option=option, other=other),
+            _("add {other}, or remove `{option}`", other=other, option=option),
+        )
+
+
+def _long(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above
+    return str(max(param.secondary_opts if is_off else param.opts, key=len))
+
+
+def _spell(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above
+    return f"`{_long(param, is_off)}`" if param.param_type_name == "option" else "SCRIPT"
+
+
+def _is_typed(context: Any, name: str) -> bool:  # noqa: ANN401 - as above
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,36 @@
+"""`zerowiz template`: a training script that works, to start from."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerowiz.app.template import copy_template
+from zerowiz.cli.usage import PlainCommand
+from zerowiz.core.templates import TEMPLATES, template_of
+from zerowiz.core.workload import Loop
+from zerowiz.ui import template as show_template
+from zerowiz.words import _
+
+
+def template(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help=_("Folder to copy it into; without one, zerowiz lists the templates")),
+    ] = None,
+    loop: Annotated[
+        Loop, typer.Option("--loop", help=_("Training loop: the Trainer, or a plain loop"))
+    ] = TEMPLATES[0].loop,
+) -> None:
+    """Copy a training script that works into a folder, to start from"""
+    if folder is None:
+        show_template.listed(sys.stdout)
+        return
+    chosen = template_of(loop)
+    show_template.copied(chosen, folder, copy_template(chosen, folder), sys.stdout)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="template", cls=PlainCommand)(template)

@@ -1,0 +1,63 @@
+"""Find what another version of DeepSpeed makes of what a config leaves out."""
+
+from collections.abc import Iterator
+
+from zerowiz.core.dsconfig.lint.config import Config
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
+from zerowiz.core.dsconfig.schema import Schema, SchemaKey
+from zerowiz.core.rule import Rule, Severity
+from zerowiz.words import _
+
+DEFAULT_CHANGED = Rule(
+    code="ZW604",
+    name="default-changed",
+    severity=Severity.WARNING,
+    why=_("the config does not set the key, so it trains with another value than before"),
+)
+
+
+def check(config: Config) -> Iterator[ConfigFinding]:
+    """Each default that counts in this config and was another in the version before."""
+    before = config.context.before
+    if before is None:
+        return
+    for key in config.schema.keys.values():
+        old = before.keys.get(key.path)
+        if old is not None and _has_changed(old, key) and _counts(config, key):
+            yield _changed(config, before, old, key)
+
+
+def _has_changed(old: SchemaKey, new: SchemaKey) -> bool:
+    gone = old.removed or new.removed or new.deprecated
+    return not gone and None not in (old.default, new.default) and old.default != new.default
+
+
+def _counts(config: Config, key: SchemaKey) -> bool:
+    """Whether the config has its section, and leaves the key to DeepSpeed."""
+    return key.path not in config.last and (not key.section or key.section in config.last)
+
+
+def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> ConfigFinding:
+    section = config.last.get(new.section)
+    where = _(" in `{section}`", section=new.section) if section else ""
+    return found_at(
+        section.member.key.place if section else config.root.place,
+        DEFAULT_CHANGED,
+        _(
+            "the default of `{new}`{where} was {default} in DeepSpeed {version}, and is "
+            "{new_default} in {schema_version}",
+            new=new.name,
+            where=where,
+            default=old.default,
+            version=before.version,
+            new_default=new.default,
+            schema_version=config.schema.version,
+        ),
+        key=new.path,
+        fix=_(
+            'write `"{new}": {default}`{where} to keep what it was',
+            new=new.name,
+            default=old.default,
+            where=where,
+        ),
+    )

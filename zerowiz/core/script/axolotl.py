@@ -1,0 +1,193 @@
+"""What a file of axolotl says of its job, and which of its keys a plan changes.
+
+Axolotl has no script of the person's: its program reads one YAML file, and hands the config under
+`deepspeed` to the Trainer.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.script.names import ATTENTIONS, TRAINER_OPTIMIZERS
+from zerowiz.core.script.options import Scalar
+from zerowiz.core.settings import Change
+from zerowiz.core.workload import Attention, Optimizer
+
+
+class AxolotlFile(Struct, frozen=True, kw_only=True):
+    """A file of axolotl, as far as a plan is concerned."""
+
+    path: str
+    settings: Change
+    """What it says of the step, by the fields of the options."""
+    not_counted: tuple[str, ...] = ()
+    """Its keys that change what a rank holds, and that no formula counts."""
+    shards_by_fsdp: bool = False
+    """Whether it asks for FSDP, which excludes DeepSpeed."""
+
+
+# Rule: axolotl's keys that change memory in ways that zerowiz does not count.
+_NOT_COUNTED = (
+    "context_parallel_size",
+    "fp8",
+    "lisa_layers",
+    "load_in_8bit",
+    "qat",
+    "quantize_moe_experts",
+    "relora",
+    "reward_model",
+    "sequence_parallel_degree",
+    "tensor_parallel_size",
+    "unfrozen_parameters",
+)
+# Those of transformers, and what axolotl has besides.
+_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+    **TRAINER_OPTIMIZERS,
+    "adamw": Optimizer.ADAMW,
+    "lion_pytorch": Optimizer.LION,
+}
+# The switches that a file may have instead of `attn_implementation`, the one that counts first.
+_ATTENTION_SWITCHES: Mapping[str, str] = {
+    "flash_attention": "flash",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+}
+_ADAPTERS = frozenset({"lora", "qlora"})
+_METHODS = frozenset({"full", *_ADAPTERS})
+_TRAINERS = frozenset({"sft", "dpo", "kto", "grpo"})
+_COUNTS: Mapping[str, str] = {
+    "micro_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "accumulation_steps",
+    "sequence_len": "sequence_tokens",
+}
+
+
+def is_axolotl(values: Mapping[str, object]) -> bool:
+    """Whether a YAML file is axolotl's: no other program names its model so."""
+    return isinstance(values.get("base_model"), str)
+
+
+def read_axolotl(path: str, values: Mapping[str, object]) -> AxolotlFile:
+    """What a file says; a key that it lacks has axolotl's default.
+
+    Args:
+        path: The file.
+        values: Its keys and values; `is_axolotl`.
+
+    Example:
+        >>> read_axolotl("a.yml", {"base_model": "m", "adapter": "lora"}).settings["method"]
+        'lora'
+    """
+    optimizer = _OPTIMIZERS.get(str(values.get("optimizer") or "adamw_torch"))
+    adapter, trainer = values.get("adapter") or "full", values.get("rl") or "sft"
+    unknown = {
+        "optimizer": optimizer is None,
+        "adapter": adapter not in _METHODS,
+        "rl": trainer not in _TRAINERS,
+    }
+    found: dict[str, int | str | bool | None] = {
+        "model": str(values["base_model"]),
+        "accumulation_steps": 1,
+        **_counts(values),
+        "precision": _precision(values),
+        "gradient_checkpointing": bool(values.get("gradient_checkpointing")),
+        "optimizer": None if optimizer is None else optimizer.value,
+        "method": "full" if unknown["adapter"] else str(adapter),
+        "attention": _attention(values),
+        "loss": _loss(values),
+        "trainer": None if unknown["rl"] else str(trainer),
+        **(_of_adapters(values) if adapter in _ADAPTERS else {}),
+    }
+    lost = [key for key in _NOT_COUNTED if values.get(key)]
+    return AxolotlFile(
+        path=path,
+        settings={name: value for name, value in found.items() if value is not None},
+        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
+        shards_by_fsdp=bool(values.get("fsdp") or values.get("fsdp_config")),
+    )
+
+
+def _counts(values: Mapping[str, object]) -> dict[str, int | str | bool | None]:
+    found = ((name, values.get(key)) for key, name in _COUNTS.items())
+    return {n: v for n, v in found if isinstance(v, int) and not isinstance(v, bool)}
+
+
+def _attention(values: Mapping[str, object]) -> str | None:
+    """By transformers' name, or by a switch; None where axolotl leaves it to transformers."""
+    name = str(values.get("attn_implementation"))
+    if "flash" in name:
+        return Attention.FLASH.value
+    if name in ATTENTIONS:
+        return ATTENTIONS[name].value
+    return next((kind for key, kind in _ATTENTION_SWITCHES.items() if values.get(key)), None)
+
+
+def _loss(values: Mapping[str, object]) -> str | None:
+    if values.get("liger_fused_linear_cross_entropy"):
+        return "liger"
+    return "chunked" if values.get("chunked_cross_entropy") else None
+
+
+def _of_adapters(values: Mapping[str, object]) -> dict[str, int | str | bool | None]:
+    rank, targets = values.get("lora_r"), values.get("lora_target_modules")
+    return {
+        "lora_rank": rank if isinstance(rank, int) else None,
+        "lora_target_modules": ",".join(map(str, targets))
+        if isinstance(targets, list) and targets
+        else None,
+    }
+
+
+def _precision(values: Mapping[str, object]) -> str:
+    if values.get("bf16") or values.get("bfloat16"):
+        return "bf16"
+    return "fp16" if values.get("fp16") or values.get("float16") else "fp32"
+
+
+# The key of each setting, and its values where they have other words there.
+_KEYS: Mapping[str, str] = {
+    "model": "base_model",
+    **{name: key for key, name in _COUNTS.items()},
+    "optimizer": "optimizer",
+    "lora_rank": "lora_r",
+}
+_LINES: Mapping[tuple[str, int | str | bool], tuple[str, ...]] = {
+    ("precision", "bf16"): ("bf16: true",),
+    ("precision", "fp16"): ("fp16: true", "bf16: false"),
+    ("precision", "fp32"): ("bf16: false", "fp16: false"),
+    ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
+    ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
+    ("optimizer", "adamw"): ("optimizer: adamw_torch_fused",),
+    ("optimizer", "adamw_8bit"): ("optimizer: adamw_bnb_8bit",),
+    ("optimizer", "lion"): ("optimizer: lion_32bit",),
+    ("method", "full"): ("adapter:", "load_in_4bit: false"),
+    ("method", "lora"): ("adapter: lora", "load_in_4bit: false"),
+    ("method", "qlora"): ("adapter: qlora", "load_in_4bit: true"),
+    ("attention", "flash"): ("flash_attention: true",),
+    ("attention", "sdpa"): ("flash_attention: false", "sdp_attention: true"),
+    ("attention", "eager"): ("flash_attention: false", "eager_attention: true"),
+    ("loss", "chunked"): ("chunked_cross_entropy: true",),
+    ("loss", "liger"): (
+        "plugins: [axolotl.integrations.liger.LigerPlugin]",
+        "liger_fused_linear_cross_entropy: true",
+    ),
+}
+
+
+def list_changes(file: AxolotlFile, planned: Change, config_path: str) -> Iterator[str]:
+    """The lines that the file is to have for a plan, and has not.
+
+    Args:
+        file: The file as it is.
+        planned: The settings of the plan that are not axolotl's defaults, and all that it says.
+        config_path: The config that was written.
+    """
+    yield f"deepspeed: {config_path}"
+    for name, value in planned.items():
+        if file.settings.get(name) == value:
+            continue
+        key = _KEYS.get(name)
+        yield from _LINES.get((name, value), () if key is None else (f"{key}: {value}",))
+    if file.shards_by_fsdp:
+        yield "fsdp:"
+        yield "fsdp_config:"

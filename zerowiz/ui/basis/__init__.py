@@ -1,0 +1,1 @@
+"""What a plan rests on, in words."""

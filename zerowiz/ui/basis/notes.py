@@ -1,0 +1,97 @@
+"""Sentences on what a plan was made of, and what it leaves to the person."""
+
+from collections.abc import Sequence
+
+from zerowiz.core import shell
+from zerowiz.core.script import Settled
+from zerowiz.core.speed.calibration import Calibration
+from zerowiz.words import _
+
+UNFUSED_ADAM = _(
+    "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
+    " which the plan counts; `fused=True` avoids that"
+)
+
+
+def in_fp32(change: str) -> str:
+    """That nobody chose the precision of the script, and that another one is faster."""
+    return _(
+        "your script trains in fp32, because it sets no precision; bf16 takes half the memory for"
+        " weights and is several times faster on these GPUs: {change}",
+        change=change,
+    )
+
+
+def falls_back(family: str, release: str) -> str:
+    """What runs in place of the attention that was asked for."""
+    return _(
+        "transformers {release} runs `{family}` with eager attention, which stores all "
+        "attention scores",
+        release=release,
+        family=family,
+    )
+
+
+def size_untraced(text: str) -> str:
+    """Why `--trace` did nothing."""
+    return _(
+        "`--trace` has no effect: `{text}` is a size, and only a real model can be traced",
+        text=text,
+    )
+
+
+def traced(family: str | None, built: str, took_milliseconds: int) -> str:
+    """What was traced; a family is named where it has no formulas."""
+    said = "" if family is None else _("zerowiz does not know `{family}` yet: ", family=family)
+    took = f"{took_milliseconds / 1000:.1f} s"
+    return _(
+        "{said}traced `{built}` on the meta device ({took}; the result is cached)",
+        said=said,
+        built=built,
+        took=took,
+    )
+
+
+def guess(family: str, exact: str, *, wraps: bool) -> str:
+    """What a guess rests on, and how to do without."""
+    counted = _("its language model only") if wraps else _("a Llama of the same sizes")
+    return _(
+        "zerowiz does not know `{family}` yet, and estimates it as {counted}; {exact}",
+        family=family,
+        counted=counted,
+        exact=exact,
+    )
+
+
+def calibrated(calibration: Calibration) -> str:
+    """What the predicted times were learned from."""
+    count = calibration.measured_steps
+    settings = _("1 setting") if count == 1 else _("{count} settings", count=count)
+    return _("step times are scaled by {settings} measured on this machine", settings=settings)
+
+
+METRICS = _(
+    "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set: "
+    "not counted"
+)
+VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does not include")
+
+
+def settled(values: Sequence[Settled], copied: str | None) -> str:
+    """The words that are added after a script, or to a copy of its settings file."""
+    words = shell.join(word for each in values for word in each.words)
+    where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)
+    return _(
+        "zerowiz adds arguments {where}, which does not set them: `{words}`",
+        where=where,
+        words=words,
+    )
+
+
+def size_only(size: str | None, script_model: str | None) -> str:
+    """That a size says how large a model is, and that the script loads its own."""
+    return _(
+        "`$model {size}` is only a size; the script loads {script_model}",
+        size=size,
+        script_model=script_model,
+    )
