@@ -1,6 +1,7 @@
 """A remedy that a person takes in the wizard reaches the script, by the line that it prints."""
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -11,6 +12,10 @@ import pytest
 from cli.harness import ENTER, ESCAPE, HF_IN_CODE, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
+
+from zerowiz.core.machine.host import Host
+from zerowiz.probe.machine.cpu import with_number_formats
+from zerowiz.probe.recording.files import HostFiles
 
 Open = Callable[..., Terminal]
 # What nobody says is chosen, and needs no remedy.
@@ -255,6 +260,17 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
     assert written["machine"]["network"] == plan["machine"]["network"]
 
 
+def assert_not_offered(person: Terminal, typed: str) -> None:
+    person.reply(REMEDY, typed + ENTER)
+    person.wait_for(f"no line has `{typed}`")
+
+
+@pytest.mark.usefixtures("hf")
+def test_bf16_is_not_offered_where_no_cpu_computes_it(terminal: Open) -> None:
+    person = terminal("init", *CPU, "--memory-budget", "0.5GiB", HF, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert_not_offered(person, "--precision")
+
+
 @pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize(("typed", "script", "words", "remedy", "stage"), CPU_REMEDIES)
@@ -267,6 +283,10 @@ def test_the_ranks_train_what_was_taken(
     remedy: dict[str, object],
     stage: int,
 ) -> None:
+    here = with_number_formats(Host(), HostFiles(), os.environ)
+    if remedy.get("precision") == "bf16" and here.computes_bf16 is False:
+        assert_not_offered(terminal("init", *CPU, *words, script), typed)
+        return
     _, *command = take(terminal, typed, *CPU, *words, script, "--max_steps", "3")
     reports = hf / "reports"
     done = run(
