@@ -1,12 +1,13 @@
 """The part of docs/accuracy.md about the choice of settings."""
 
+import statistics
 from collections.abc import Sequence
 
 from measured.rows import read_model
 from regret.regret import Regret, regret_of, table
-from regret.rows import by_setting, read_regret_rows
+from regret.rows import by_setting, read_regret_rows, seconds_of
 from regret.settings import settings_of
-from regret.workloads import JOBS
+from regret.workloads import JOBS, read_host_speeds
 
 _INTRO = """\
 ## Regret of the choice
@@ -26,14 +27,12 @@ the same cap. A workload is in the table once we have measured anything of it. T
 
 A plan for a machine depends on how fast its host runs Python. We take the mean of the readings beside the runs:
 
-- 185 ns on the host of the H100
-- 140 ns on the host of the H200 (84 to 233 ns)
-- 114 ns on the host of two H100s (87 to 338 ns)
+{hosts}
 
 If a setting seemed better than the choice, both ran again, side by side (`--repeat`), and the median counts.
 
-On two H100s, the host decides more than the setting does. One setting took 0.263 s and 0.342 s within an hour, and
-another 0.245 s and 0.359 s. The largest regret is less than such a spread, and there was no time to repeat that choice.
+The host often decides more than the setting does: other jobs run on it. One setting took {spread}.
+The largest regret is less than such a spread.
 
 These rows do not test the constants alone, because two thirds of them fitted the constants (`tests/speed/fit.py`). Earlier figures were worse:
 
@@ -66,6 +65,30 @@ def make_regrets() -> list[Regret]:
     ]
 
 
+def _hosts() -> str:
+    """How fast the hosts ran Python, beside the runs."""
+    read = {
+        "the H100": read_host_speeds("H100", 1),
+        "the H200": read_host_speeds("H200", 1),
+        "two H100s": read_host_speeds("H100", 2),
+    }
+    return "\n".join(
+        f"- {1e9 * statistics.mean(seconds):.0f} ns on the host of {gpus}"
+        f" ({1e9 * min(seconds):.0f} to {1e9 * max(seconds):.0f} ns)"
+        for gpus, seconds in read.items()
+    )
+
+
+def _widest_spread() -> str:
+    """The times of the setting that was timed more than once, and differed most."""
+    runs = by_setting(read_regret_rows()).values()
+    times = [sorted(took for row in rows if (took := seconds_of(row))) for rows in runs]
+    widest = max((each for each in times if each), key=lambda each: each[-1] / each[0])
+    *first, last = (f"{seconds:.3g} s" for seconds in widest)
+    return f"{', '.join(first)} and {last}"
+
+
 def regret_section(regrets: Sequence[Regret]) -> str:
     """Of the page."""
-    return f"{_INTRO}\n{table(regrets)}"
+    intro = _INTRO.format(hosts=_hosts(), spread=_widest_spread())
+    return f"{intro}\n{table(regrets)}"

@@ -30,8 +30,8 @@ HOST_GIB_A_GPU = 100
 
 
 @cache
-def _python_call_seconds(gpu: str, gpus: int) -> float:
-    """As it was read beside the runs of these jobs: a plan for that machine rests on it.
+def read_host_speeds(gpu: str, gpus: int) -> tuple[float, ...]:
+    """What a call took in Python, as it was read beside the runs of these jobs.
 
     Until there are runs on so many of these GPUs, those of any number of them count.
     """
@@ -39,7 +39,7 @@ def _python_call_seconds(gpu: str, gpus: int) -> float:
     rows = [row for row in read_regret_rows() if marker in row["gpu"]]
     same = [row for row in rows if row["gpus"] == gpus] or rows
     read = (row["python_call_seconds"] for row in same)
-    return float(statistics.mean(seconds for seconds in read if seconds is not None))
+    return tuple(float(seconds) for seconds in read if seconds is not None)
 
 
 class RegretJob(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,9 @@ class RegretJob(Struct, frozen=True, kw_only=True):
         machine = with_host_memory(
             parse_spec(f"{self.gpus}x{self.gpu}", table), self.gpus * HOST_GIB_A_GPU * GIB
         )
-        host = replace(machine.host, python_call_seconds=_python_call_seconds(self.gpu, self.gpus))
+        # A plan for that machine rests on how fast its host ran Python beside the runs.
+        call_seconds = statistics.mean(read_host_speeds(self.gpu, self.gpus))
+        host = replace(machine.host, python_call_seconds=call_seconds)
         machine = replace(machine, host=host)
         # NCCL_P2P_DISABLE=1 sends through host memory, as GPUs on PCIe do.
         return machine if self.nccl_p2p else with_interconnect(machine, "pcie")

@@ -13,6 +13,7 @@ from zerowiz.core.memory.buffers import Buffers, fit_buffers
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
+from zerowiz.core.speed.costs import COSTS
 from zerowiz.core.speed.rates import GpuRates, find_rates
 from zerowiz.core.speed.step_time import predict_step_time, why_untimed
 from zerowiz.core.speed.terms import StepTime, TermKind
@@ -167,6 +168,28 @@ def test_an_optimizer_on_the_host_is_slower_by_its_cores_and_pcie() -> None:
     kinds = {term.kind for term in there.terms}
     assert here.expected_seconds * 2 < there.expected_seconds
     assert {TermKind.CPU_OPTIMIZER, TermKind.PCIE} <= kinds
+
+
+def of_kind(found: StepTime, kind: TermKind) -> float:
+    return sum(term.exposed_seconds for term in found.terms if term.kind is kind)
+
+
+def test_between_micro_steps_stage_2_keeps_gradients_on_the_host() -> None:
+    pcie = [
+        of_kind(step_time(LARGE, Workload(accumulation_steps=steps), ZERO2_OFFLOAD), TermKind.PCIE)
+        for steps in (1, 2, 3)
+    ]
+    # Weights in bf16, gradients in fp32; sums in bf16 there once, and there and back once more.
+    assert pcie == pytest.approx([pcie[0], pcie[0] / 6 * 12, pcie[0] / 6 * 16])
+
+
+def test_weights_that_stay_on_the_gpu_are_cast_by_the_host_where_it_steps_them() -> None:
+    stays = next(each for each in STRATEGIES if each.name == "zero3-offload-optimizer")
+    workload = Workload(micro_batch=64, gradient_checkpointing=True)
+    least = 2 * LARGE.params / 2 / COSTS.pageable_bytes_per_s
+    assert of_kind(step_time(LARGE, workload, stays), TermKind.PCIE) >= least
+    whole = replace(workload, precision=Precision.FP32)
+    assert of_kind(step_time(LARGE, whole, stays), TermKind.PCIE) < least
 
 
 def test_stage_3_gathers_within_each_micro_step() -> None:

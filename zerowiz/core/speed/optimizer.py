@@ -7,7 +7,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.speed.costs import Costs
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import TermKind
-from zerowiz.core.strategy import Part
+from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.workload import FP32_BYTES
 
 # Of one parameter: the gradient in fp32 is written, its norm read, and it is scaled
@@ -24,7 +24,7 @@ class Stepping(NamedTuple):
     fetched: float = 0.0
     """Seconds to bring this rank's share of the weights to the GPU, if nothing else ran."""
     stored: float = 0.0
-    """Seconds to bring its share of the gradients to the host, if nothing else ran."""
+    """Seconds that its gradients go to the host and come back, if nothing else ran."""
 
 
 def _stepped_bytes(r: RankSizes) -> int:
@@ -61,12 +61,32 @@ def step_optimizer(
     rate = min(costs.core_bytes_per_s * cores, costs.host_bytes_per_s) / ranks
     pcie = rates.pcie_bytes_per_s * costs.pcie_fraction
     copied = r.weight_bytes * r.share / pcie
+    # Stage 3 writes weights that stay on the GPU by one blocking copy of those in fp32 (stage3.py,
+    # _reassign_or_swap_out_partitioned_parameters). torch casts such a copy on the host, into
+    # memory that is not pinned (ATen/native/cuda/Copy.cu). Stage 2 keeps a pinned buffer for it.
+    cast = r.weight_bytes != r.master_bytes
+    stays = Part.PARAMETERS in r.strategy.sharded and r.strategy.offload is not Offload.ALL
+    back = r.weight_bytes * r.share / costs.pageable_bytes_per_s if cast and stays else copied
     return Stepping(
         {
             TermKind.OPTIMIZER: launched,
             TermKind.CPU_OPTIMIZER: moved_bytes / rate,
-            TermKind.PCIE: copied,
+            TermKind.PCIE: back,
         },
         fetched=copied,
-        stored=copied,
+        stored=_gradient_bytes(r) / r.workload.accumulation_steps * r.share / pcie,
     )
+
+
+def _gradient_bytes(r: RankSizes) -> int:
+    """That go over PCIe for one parameter in a whole step: sums, and last the optimizer's own.
+
+    Stage 3 brings each micro-step's gradient to the host and back (stage3.py, partition_grads);
+    stage 2 keeps the sum there between micro-steps (stage_1_and_2.py, copy_grads_in_partition).
+    """
+    micro_steps = r.workload.accumulation_steps
+    if Part.PARAMETERS in r.strategy.sharded:
+        crossings = 2 * micro_steps
+    else:
+        crossings = 2 * micro_steps - 1 if micro_steps > 1 else 0
+    return crossings * r.weight_bytes + r.master_bytes
