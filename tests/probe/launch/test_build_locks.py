@@ -74,6 +74,18 @@ def test_the_holder_is_found_under_another_path(tmp_path: Path) -> None:
         assert pid == read(tmp_path / "link").holder_pid
 
 
+def test_a_child_that_is_not_yet_its_compiler_does_not_hold_the_lock(tmp_path: Path) -> None:
+    (tmp_path / OP).mkdir()
+    path = tmp_path / OP / "lock"
+    code = f"import os, time; os.open({str(path)!r}, os.O_CREAT); os.fork(); print(flush=True)"
+    argv = [sys.executable, "-c", f"{code}; time.sleep(60)"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert b"\n\n" == process.stdout.read(2)
+        assert process.pid == read(tmp_path).holder_pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @needs_torch
 def test_a_build_that_ends_meanwhile_leaves_no_lock(tmp_path: Path) -> None:
     with builder(tmp_path, 0.3):

@@ -101,7 +101,9 @@ def _find_holders() -> _Holders:
             with suppress(OSError):
                 # Of all others not even the status is read: a dead file server would not answer.
                 if descriptor.readlink().name == LOCK_FILE:
-                    pids[_file_id(descriptor.stat())] = int(process.name)
+                    # A child that it starts has it too, until it is another program. Linux lists
+                    # processes by their number, and a parent's is the smaller one.
+                    pids.setdefault(_file_id(descriptor.stat()), int(process.name))
     return _Holders(pids=pids, hidden_users=frozenset(hidden_users), folders=frozenset(folders))
 
 
