@@ -64,6 +64,46 @@ ids = torch.arange(job.seq_len) % 256
 Trainer(model=model, args=args, train_dataset=[{"input_ids": ids, "labels": ids}] * 256).train()
 print("adapters", hasattr(model, "peft_config"), "tokens", len(ids))
 """
+# What a person may make of theirs where its logits are too large.
+CHUNKED = """\
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    AutoConfig, AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments,
+)
+
+
+@dataclass
+class Arguments(TrainingArguments):
+    output_dir: str = "out"
+    per_device_train_batch_size: int = 4
+    gradient_checkpointing: bool = True
+    report_to: str = "none"
+
+
+def loss_of(head, hidden, targets):
+    return cross_entropy(head(hidden).float(), targets, reduction="sum")
+
+
+class Chunked(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        targets = inputs.pop("labels")[:, 1:].flatten()
+        hidden = model.module.model(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
+        chunks = list(zip(hidden.split(128), targets.split(128)))
+        print("chunks", len(chunks))
+        head = model.module.lm_head
+        losses = [checkpoint(loss_of, head, *each, use_reentrant=False) for each in chunks]
+        return sum(losses) / targets.numel()
+
+
+(args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("model"))
+ids = torch.arange(512) % 256
+Chunked(model=model, args=args, train_dataset=[{"input_ids": ids, "labels": ids}] * 64).train()
+"""
 # Besides, the script, the options that make it fit nowhere, and the stage that it trains at then.
 CPU_REMEDIES: tuple[tuple[str, str, tuple[str, ...], dict[str, object], int], ...] = (
     ("--micro-batch", HF, ("--memory-budget", "0.5GiB"), A100_REMEDIES[0][1], 2),
@@ -315,3 +355,25 @@ def test_the_ranks_train_what_was_taken(
     assert [(stage, offloads), (stage, offloads)] == [
         (report["stage"], report["offload_optimizer"] == "cpu") for report in read_reports(reports)
     ]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_the_ranks_train_a_script_that_was_edited_for_a_loss_in_chunks(
+    terminal: Open, hf: Path
+) -> None:
+    config = hf / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "vocab_size": 32_000}))
+    (hf / "chunked.py").write_text(CHUNKED)
+    words = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "model", "--seq-len", "512")
+    said = (*words, "--memory-budget", "0.9GiB")
+    person = terminal("init", *said, "--micro-batch", "4", "chunked.py")
+    person.reply(REMEDY, ESCAPE)
+    assert "`--loss chunked`: ZeRO-2" in person.text
+    assert "compute the loss in chunks in `chunked.py`" in " ".join(person.text.split())
+    launch = [sys.executable, "-m", "zerowiz", "launch", "--yes", *said, "--loss", "chunked"]
+    reports = hf / "reports"
+    done = run([*launch, "chunked.py", "--max_steps", "2"], env=rank_environ(reports), cwd=hf)
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert 2 * 2 == done.stdout.count("chunks 16\n")
+    assert [2, 2] == [report["stage"] for report in read_reports(reports)]
