@@ -90,6 +90,13 @@ def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: Strategy
     assert {0} == sizes_of("head gradient", place(UNTIED, strategy))
 
 
+def test_an_embedding_may_be_narrower_than_the_blocks() -> None:
+    """OPTDecoder embeds in `word_embed_proj_dim`, 512 in OPT-350M, whose blocks have 1024."""
+    narrow = read_model("opt-350m")
+    for strategy in (DDP, ZERO2, ZERO3):
+        assert 2 * 50272 * 512 == max(sizes_of("head gradient", place(narrow, strategy)))
+
+
 AUTOCAST = replace(FP32, torch_autocast=Precision.BF16)
 
 

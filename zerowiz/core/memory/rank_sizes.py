@@ -176,7 +176,7 @@ def _untied(a: Architecture) -> int:
     if not a.tied_embeddings:
         return 0
     times = 3 if a.encoder_layers else 1
-    return times * a.vocab_size * a.hidden_size
+    return times * a.embedding_params
 
 
 def with_trainer_heads(model: Model, workload: Workload) -> Model:
@@ -271,7 +271,7 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
     if workload.torch_autocast is None or workload.method is not Method.FULL or sharded:
         return 0
     a = model.architecture
-    looked_up = 0 if a.tied_embeddings else a.vocab_size * a.hidden_size
+    looked_up = 0 if a.tied_embeddings else a.embedding_params
     return HALF_BYTES * (model.params - looked_up)
 
 
@@ -298,11 +298,11 @@ def _largest(model: Model, workload: Workload) -> tuple[int, int]:
 
 
 def _gathered_head(a: Architecture, workload: Workload) -> int:
-    return a.vocab_size * a.hidden_size if has_fused_head(workload) else 0
+    return a.embedding_params if has_fused_head(workload) else 0
 
 
 def _staying_embedding(a: Architecture, workload: Workload) -> int:
-    return a.vocab_size * a.hidden_size if workload.trainer is Trainer.REWARD else 0
+    return a.embedding_params if workload.trainer is Trainer.REWARD else 0
 
 
 def _cuts(
@@ -393,7 +393,7 @@ def rank_sizes(
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
-        embedding=0 if adapters else architecture.vocab_size * architecture.hidden_size,
+        embedding=0 if adapters else architecture.embedding_params,
         gathered_head=_gathered_head(architecture, workload),
         staying_embedding=_staying_embedding(architecture, workload),
         tied=tied,

@@ -97,7 +97,7 @@ def _gathered(model: Model, r: RankSizes) -> Moment:
         return ()
     a, ahead = model.architecture, _run_ahead(model, r)
     # A tied embedding is used again by the head (stage3_max_reuse_distance).
-    ends = a.vocab_size * a.hidden_size if a.tied_embeddings else 0
+    ends = a.embedding_params if a.tied_embeddings else 0
     live = min(model.params, max(r.module, min(r.buffers.stage3_max_live_parameters, ahead + ends)))
     # What comes from the host is on the GPU as a shard until it is gathered (tr1-024).
     shards = ahead // r.ranks if r.strategy.offload is Offload.ALL else 0

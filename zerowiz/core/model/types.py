@@ -82,6 +82,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return "tie_word_embeddings" in self.switches
 
     @property
+    def embedding_params(self) -> int:
+        """Elements of the token embedding, and of a head: narrower than the blocks in OPT-350M."""
+        return self.vocab_size * self.embedding_size
+
+    @property
     def query_size(self) -> int:
         """Width of all query heads together."""
         return self.heads * self.head_dim

@@ -80,7 +80,7 @@ def _head(model: Model, trainer: Trainer) -> Products:
     a = model.architecture
     if not a.vocab_size or trainer is Trainer.REWARD:
         return Products()
-    size = a.vocab_size * a.embedding_size
+    size = a.embedding_params
     return Products(size, size, a.vocab_size + a.embedding_size)
 
 

@@ -58,7 +58,7 @@ def _plain(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
 
 def _head_gradient_bytes(a: Architecture, workload: Workload) -> int:
     trains = workload.method is Method.FULL
-    return workload.precision.size_bytes * a.vocab_size * a.hidden_size if trains else 0
+    return workload.precision.size_bytes * a.embedding_params if trains else 0
 
 
 def _chunked(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
@@ -113,7 +113,7 @@ def _fused(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     read_bytes = w * a.hidden_size * tokens
     # ChunkedLogProbFunction.backward: both gradients in fp32, then in w beside that.
     cast = 0 if w == FP32_BYTES else w
-    head = a.vocab_size * a.hidden_size if workload.method is Method.FULL else 0
+    head = a.embedding_params if workload.method is Method.FULL else 0
     gradients_bytes = (FP32_BYTES + cast) * (a.hidden_size * scored + head)
     return LossBytes(
         kept_bytes=copied_bytes,
