@@ -154,6 +154,7 @@ def test_states_in_bf16_are_half_as_large(optimizer: Optimizer, bytes_per_param:
 def test_on_the_host_deepspeeds_own_adam_steps_whatever_was_asked_for(
     strategy: StrategyRow, optimizer: Optimizer
 ) -> None:
+    """DeepSpeed's CPU Lion makes a second moment too, though it never reads it."""
     assert 8 == place(TIED, strategy, Workload(optimizer=optimizer)).state_bytes
 
 

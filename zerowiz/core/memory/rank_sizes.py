@@ -370,8 +370,9 @@ def rank_sizes(
     cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
-    # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for
-    # (accelerate/utils/deepspeed.py, map_pytorch_optim_to_deepspeed).
+    # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
+    # deepspeed.py, map_pytorch_optim_to_deepspeed). Its CPU Lion takes as much: it makes a second
+    # moment, which it never reads (deepspeed/ops/lion/cpu_lion.py, step).
     offloaded = strategy.offload is not Offload.NONE
     stepping = Optimizer.ADAMW if offloaded else workload.optimizer
     return RankSizes(
