@@ -293,7 +293,8 @@ def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     if workload.method is not Method.FULL:
         largest = max(numel for _, numel in _halves(model, workload))
         return largest, largest
-    in_block = max(tensor.numel for tensor in model.tensors if tensor.in_block)
+    # A trace may find no blocks; its model is counted as one.
+    in_block = max((t.numel for t in model.tensors if t.in_block), default=model.largest_param)
     return min(model.largest_param, model.params), in_block
 
 

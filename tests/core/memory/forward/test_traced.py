@@ -80,6 +80,15 @@ def test_every_part_of_a_trace_grows_with_the_bytes_of_a_micro_step(
     assert expected == [getattr(grown, f"{part}_bytes") for part in parts]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+def test_a_model_without_blocks_has_a_prediction(strategy: StrategyRow) -> None:
+    """`find_blocks` may find none; the trace then counts the model as one block."""
+    tensors = tuple(replace(tensor, in_block=False) for tensor in TENSORS)
+    model = replace(TRACED, layers=1, tensors=tensors).model("a")
+    rank = rank_sizes(model, ASKED, 2, strategy, DEEPSPEED_DEFAULTS, TRACED)
+    assert model.params < estimate(model, rank).peak_bytes
+
+
 def test_checkpointing_takes_the_run_that_was_checkpointed() -> None:
     asked = replace(ASKED, gradient_checkpointing=True)
     assert CHECKPOINTED.activations == TRACED.activations(asked)
