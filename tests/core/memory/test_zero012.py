@@ -21,7 +21,14 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    Method,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Trainer,
+    Workload,
+)
 
 Moment = Mapping[str, int]
 """Bytes by part."""
@@ -88,6 +95,15 @@ def test_the_gradient_of_a_tied_head_waits_for_the_embeddings(strategy: Strategy
     """Of one that is not tied nothing waits."""
     assert 2 * embedding(TIED) == max(sizes_of("head gradient", place(TIED, strategy)))
     assert {0} == sizes_of("head gradient", place(UNTIED, strategy))
+
+
+def test_a_reward_has_no_head_whose_gradient_comes_first() -> None:
+    """So what leaves for the host while backward runs through the blocks is one of theirs."""
+    largest = {block_largest(UNTIED), embedding(UNTIED)}
+    reward = place(UNTIED, ZERO3_OFFLOAD, Workload(trainer=Trainer.REWARD))
+    assert {2 * each // RANKS for each in largest} == sizes_of("offload staging", reward)
+    plain = place(UNTIED, ZERO3_OFFLOAD)
+    assert {2 * embedding(UNTIED) // RANKS} == sizes_of("offload staging", plain)
 
 
 def test_an_embedding_may_be_narrower_than_the_blocks() -> None:

@@ -145,6 +145,15 @@ class RankSizes(Struct, frozen=True, kw_only=True):
         return self.workload.accumulation_steps > 1
 
     @property
+    def own_head(self) -> int:
+        """Elements of a head that is a tensor of its own: its gradient is the first of backward.
+
+        A tied one's comes with the embedding's, and a reward has a score in its place.
+        """
+        has_one = not self.tied and self.workload.trainer is not Trainer.REWARD
+        return self.embedding if has_one else 0
+
+    @property
     def share(self) -> int:
         """P: the parameters whose optimizer states this rank keeps."""
         return -(-self.trainable // self.ranks)

@@ -238,7 +238,7 @@ def _forward(r: RankSizes) -> tuple[Moment, ...]:
 def _reduced(r: RankSizes) -> Iterator[tuple[int, int]]:
     """Each time that the bucket is full inside the blocks: what went through, and the block."""
     blocks = len(r.layout.blocks)
-    ahead = 0 if r.tied else r.embedding
+    ahead = r.own_head
     inside = r.trainable - ahead - r.embedding
     full = _first_bucket(r)
     for passed in range(full, ahead + inside, max(full, inside // blocks)):
@@ -286,8 +286,8 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
         return _backward_unordered(r)
     running, gathering = _running(r), _gathering(r)
     last = _gathered(r, gathering.end)
-    # A head that is tied is the last of them, not the first.
-    early_slice = _slice(r, r.block_largest if r.tied else r.largest)
+    # The embedding is the last of them, and a head that is not tied to it the first.
+    early_slice = _slice(r, max(r.block_largest, r.own_head))
     # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
     flush_bytes = r.weight_bytes * _first_bucket(r)
     flush = Allocation(AllocationKind.REDUCE_SCATTER_COPY, flush_bytes, "w min(N, b)")
