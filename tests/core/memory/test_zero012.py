@@ -106,6 +106,16 @@ def test_a_reward_has_no_head_whose_gradient_comes_first() -> None:
     assert {2 * embedding(UNTIED) // RANKS} == sizes_of("offload staging", plain)
 
 
+def test_a_formula_has_the_bytes_of_the_masters_it_is_of() -> None:
+    for dtype, size_bytes in ((StateDtype.FP32, 4), (StateDtype.BF16, 2)):
+        rank = place(TIED, ZERO2, Workload(optimizer_state_dtype=dtype))
+        *_, last = rank.strategy.moments(rank)[Phase.STEP]
+        formulas = [
+            each.formula for each in last if each.kind == "gradients in the master's format"
+        ]
+        assert [f"{size_bytes} P"] == formulas
+
+
 def test_an_embedding_may_be_narrower_than_the_blocks() -> None:
     """OPTDecoder embeds in `word_embed_proj_dim`, 512 in OPT-350M, whose blocks have 1024."""
     narrow = read_model("opt-350m")

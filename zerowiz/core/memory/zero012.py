@@ -146,7 +146,9 @@ def _partitioned_step(r: RankSizes, lasting: Moment) -> tuple[Moment, ...]:
     flat = Allocation(AllocationKind.FLAT_GRADIENTS, r.weight_bytes * r.share, "w P")
     copied_bytes = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
     copied = Allocation(AllocationKind.FP32_GRADIENTS, copied_bytes, "4 P")
-    stepped = Allocation(AllocationKind.MASTER_GRADIENTS, r.master_bytes * r.share, "4 P")
+    stepped = Allocation(
+        AllocationKind.MASTER_GRADIENTS, r.master_bytes * r.share, f"{r.master_bytes} P"
+    )
     # step: the share's gradients are one tensor, which the next group still needs.
     kept = (share_gradients(r),) if r.cut.groups > 1 else ()
     return (
