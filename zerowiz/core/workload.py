@@ -509,6 +509,16 @@ class Workload(Struct, frozen=True, kw_only=True):
         return adapted and compared and self.resolved_reference is Reference.NONE
 
     @property
+    def runs_reference(self) -> bool:
+        """Whether each micro-step runs a pass without gradients more, to compare its loss with.
+
+        A trainer that generates asks its reference before the micro-steps.
+        """
+        compares = self.trainer.compares and not self.trainer.generates
+        by_copy = self.resolved_reference is Reference.MODEL
+        return compares and (by_copy or self.is_own_reference)
+
+    @property
     def resolved_zero_init(self) -> bool:
         """Whether stage 3 builds the model in shards: one in 4 bits is always built whole.
 

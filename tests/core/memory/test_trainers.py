@@ -125,6 +125,20 @@ def test_no_reference_is_computed_before_what_it_judges_is_generated(trainer: Tr
         training(trainer, reference=Reference.PRECOMPUTED)
 
 
+@pytest.mark.parametrize("trainer", [Trainer.DPO, Trainer.KTO])
+def test_a_pass_for_the_reference_is_held_where_one_runs(trainer: Trainer) -> None:
+    """A loss without a reference, asked for with `reference none`, runs none."""
+    architecture = read_model("llama-2-7b").architecture
+
+    def held_bytes(**said: object) -> int:
+        return activations(architecture, training(trainer, **said)).loss_forward_bytes
+
+    compared = held_bytes(reference=Reference.MODEL)
+    assert compared == held_bytes(method=Method.LORA)
+    assert compared > held_bytes(reference=Reference.NONE)
+    assert compared > held_bytes(reference=Reference.PRECOMPUTED)
+
+
 def test_sleep_mode_needs_a_vllm_that_sleeps() -> None:
     with pytest.raises(UsageError, match="needs a vLLM"):
         training(Trainer.GRPO, vllm_sleeps=True)

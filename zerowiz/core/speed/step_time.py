@@ -31,7 +31,7 @@ from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import Reference, Workload
+from zerowiz.core.workload import Workload
 from zerowiz.words import N_, _
 
 _FORMULAS: Mapping[TermKind, str] = {
@@ -213,7 +213,7 @@ def _seconds(
     total = _Sum()
 
     forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
-    total.add(forward, micro_steps * (1 + _reference_passes(workload)))
+    total.add(forward, micro_steps * (2 if workload.runs_reference else 1))
     for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
         total.add(_beside(incoming, busy, 0.0, costs), times)
@@ -242,13 +242,6 @@ def _seconds(
     total.add(stepping.seconds)
     total.add({TermKind.GATHERING: sent.updated})
     return total.seconds
-
-
-def _reference_passes(workload: Workload) -> int:
-    """Passes without gradients that a loss compares with."""
-    compares = workload.trainer.compares and not workload.trainer.generates
-    with_model = workload.resolved_reference is Reference.MODEL
-    return 1 if compares and (with_model or workload.is_own_reference) else 0
 
 
 def _is_unknown(r: RankSizes) -> bool:

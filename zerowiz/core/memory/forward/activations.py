@@ -39,7 +39,7 @@ from zerowiz.core.model.family import Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Reference, Trainer, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
 from zerowiz.words import _
 
 
@@ -354,12 +354,6 @@ def _pass_bytes(architecture: Architecture, workload: Workload) -> int:
     return w * (wides * wide + 2 * a.hidden_size)
 
 
-def _runs_reference(workload: Workload) -> bool:
-    """Whether forward runs once more without gradients, beside what the first one keeps."""
-    compares = workload.trainer in {Trainer.DPO, Trainer.KTO}
-    return compares and workload.resolved_reference is not Reference.PRECOMPUTED
-
-
 def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
     """The model with Liger's kernels in it, where the loss is theirs."""
     if workload.loss is not Loss.LIGER:
@@ -411,7 +405,8 @@ def activations(
     if not loss.keeps_input and (adapters is None or adapters.head_kept):
         ends -= w * a.hidden_size
     passing_bytes = _pass_bytes(a, workload) * tokens
-    again_bytes = passing_bytes if _runs_reference(workload) else 0
+    # The pass of a reference runs beside what the model's own keeps.
+    again_bytes = passing_bytes if workload.runs_reference else 0
     return Activations(
         saved_bytes=saved,
         saved_formula=_("{layers} layers x {name} x t", layers=a.layers, name=name),
