@@ -177,6 +177,23 @@ def test_adapters_are_cut_as_they_stand_in_the_model() -> None:
     assert model.lora_params(workload.lora_rank, workload.lora_target_modules) == total
 
 
+def test_the_names_of_a_fused_stack_of_experts_share_one_pair_of_adapters() -> None:
+    """As get_peft_model of 0.21 makes them of `w1`, `w2` and `w3`: of a stack of 4 experts."""
+    mixtral = {
+        "model_type": "mixtral",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 64,
+        "num_local_experts": 4,
+    }
+    experts = Workload(method=Method.LORA, lora_rank=2, lora_target_modules=("w1", "w2", "w3"))
+    gradients = list_gradients(model_from_config("m", mixtral), experts)
+    assert [16 * 32, 96 * 16, 8 * 48, 32 * 8] == [each.numel for each in gradients]
+
+
 def test_the_last_rank_holds_its_gradients_first_and_the_first_one_last() -> None:
     kept = [cut.appearing.blocks_kept for cut in cut_llama(4, 25_000_000)]
     assert sorted(kept) == kept

@@ -151,14 +151,15 @@ def _gradients(model: Model, adapters: _TrainedAdapters | None) -> tuple[Gradien
     adapted = frozenset(model.adapted(adapters.target_modules))
     return tuple(
         Gradient(
-            numel=adapters.rank * tensor.adapters // len(tensor.targets) * width,
+            # The names of fused experts share one pair of so many times the rank (peft/utils/
+            # transformers_weight_conversion.py, _convert_peft_config_moe).
+            numel=adapters.rank * tensor.adapters * width,
             block=block,
             decays=True,
             is_cast=True,
         )
         for block, tensor in model.placed()
         if tensor in adapted
-        for _ in tensor.targets
         for width in (tensor.shape[-2:] if tensor.transposed else tensor.shape[:-3:-1])
     )
 
