@@ -83,9 +83,14 @@ class Strategy(Struct, frozen=True, kw_only=True):
     """Whether a run of tests/measured holds its formulas; the bounds of a prediction ask."""
 
     @property
+    def shards_weights(self) -> bool:
+        """Whether a rank holds a part of each weight, and gathers what it computes with."""
+        return Part.PARAMETERS in self.sharded
+
+    @property
     def cuts_shares(self) -> bool:
         """Whether the ranks' shares are cut from flat vectors; stage 3 divides each tensor."""
-        return Part.OPTIMIZER in self.sharded and Part.PARAMETERS not in self.sharded
+        return Part.OPTIMIZER in self.sharded and not self.shards_weights
 
     def shards_or_offloads_more_than(self, other: "Strategy") -> bool:
         """Whether it shards or offloads something that the other keeps on every GPU."""

@@ -8,7 +8,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import Part, ZeroKey
+from zerowiz.core.strategy import ZeroKey
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ def _bucket(r: RankSizes) -> Cost:
     size = r.buffers.reduce_bucket_size
     # stage_1_and_2.py, setup_buckets: two where communication overlaps; stage3.py has one, and
     # copies its content to reduce it.
-    copies = 2 if Part.PARAMETERS in r.strategy.sharded else r.buffers.buckets
+    copies = 2 if r.strategy.shards_weights else r.buffers.buckets
     size_bytes = copies * r.weight_bytes * size
     return Cost(key=ZeroKey.REDUCE_BUCKET_SIZE, value=size, size_bytes=size_bytes)
 
@@ -57,5 +57,5 @@ def buffer_costs(job: PlanInput, evaluated: StrategyEstimate) -> tuple[Cost, ...
     r = evaluated.estimate.rank
     if ZeroKey.REDUCE_BUCKET_SIZE not in r.strategy.zero_keys:
         return ()
-    sharded = Part.PARAMETERS in r.strategy.sharded
+    sharded = r.strategy.shards_weights
     return (_bucket(r), *(_of_parameters(job.model, r) if sharded else ()))

@@ -28,7 +28,7 @@ from zerowiz.core.speed.communication import wire_bytes_per_step
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Workload
 
@@ -152,7 +152,7 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
 
         Below stage 3 every rank may build the whole model there; at stage 3 none does (zero.Init).
         """
-        if Part.PARAMETERS in self.strategy.sharded:
+        if self.strategy.shards_weights:
             return self.host_bytes
         built_bytes = job.model.params * job.workload.precision.size_bytes * len(job.machine.gpus)
         return max(self.host_bytes, built_bytes)

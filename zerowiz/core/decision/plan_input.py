@@ -17,7 +17,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.step_time import why_untimed
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
@@ -145,7 +145,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
             return (self.own_buffers,)
         trainable = trainable_params(self.model, self.workload)
         fitted = fit_buffers(self.model, trainable, strategy)
-        moved = Part.PARAMETERS in strategy.sharded and strategy.offload is not Offload.NONE
+        moved = strategy.shards_weights and strategy.offload is not Offload.NONE
         if self.nvme_path is not None and moved:
             group = fit_sub_group(DEEPSPEED_DEFAULTS.sub_group_size, self.machine.world_size)
             fitted = tuple(replace(b, on_nvme=True, sub_group_size=group) for b in fitted)
@@ -157,7 +157,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
 
     def _may_copy(self, strategy: Strategy) -> bool:
         """Whether each node may keep a copy of the weights; by default, between slow nodes."""
-        if Part.PARAMETERS not in strategy.sharded or self.hpz is False:
+        if not strategy.shards_weights or self.hpz is False:
             return False
         apart = self.machine.nodes > 1 and not self.machine.network.is_fast
         return bool(self.hpz) or (apart and strategy.offload is Offload.NONE)

@@ -22,7 +22,7 @@ from zerowiz.core.memory.forward.losses import has_fused_head
 from zerowiz.core.memory.ledger import AllocationKind, Moment
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import (
     Accounting,
     Attention,
@@ -173,7 +173,7 @@ def _is_new_trainer(job: PlanInput, strategy: Strategy) -> bool:
     w = job.workload
     scores = w.trainer not in {Trainer.SFT, Trainer.REWARD}
     other_adapters = w.method is not Method.FULL and w.trainer not in {Trainer.SFT, Trainer.DPO}
-    in_shards = Part.PARAMETERS in strategy.sharded
+    in_shards = strategy.shards_weights
     return (scores and not has_fused_head(w)) or (other_adapters and in_shards)
 
 
@@ -313,14 +313,14 @@ DOUBTS: Sequence[Doubt] = (
     # f2-008: 1.44 %, f2-014: 1.34 %: checkpointed, as a bucket is full.
     Doubt(
         what=Assumption.GATHERED,
-        holds=lambda _, strategy: Part.PARAMETERS in strategy.sharded,
+        holds=lambda _, strategy: strategy.shards_weights,
         rate=0.01,
     ),
     # j3-014: 1.48 %, of which ZeRO-3 is a part; the other of two runs 0.2 %.
     Doubt(
         what=Assumption.SHARDED_ADAPTERS,
         holds=lambda job, strategy: (
-            Part.PARAMETERS in strategy.sharded
+            strategy.shards_weights
             and job.workload.method is not Method.FULL
             and job.workload.gradient_checkpointing
         ),

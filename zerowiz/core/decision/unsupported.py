@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _
@@ -30,11 +30,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     strategy: Strategy
     integration: Integration
     script_has_optimizer: bool
-
-    @property
-    def sharded(self) -> bool:
-        """Whether the parameters are sharded: stage 3."""
-        return Part.PARAMETERS in self.strategy.sharded
 
     @property
     def offloaded(self) -> bool:
@@ -88,7 +83,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         hints=(_("offload to NVMe with `$stage 3 $offload all`"), _("remove `$nvme_path`")),
         outcome=Effect.IGNORED,
         source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
-        is_asked=lambda a: a.on_nvme and a.offloaded and not a.sharded,
+        is_asked=lambda a: a.on_nvme and a.offloaded and not a.strategy.shards_weights,
     ),
     Combination(
         name="nvme-without-offload",
@@ -111,7 +106,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             "swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
             "utils.py, SwapBufferManager.allocate"
         ),
-        is_asked=lambda a: a.on_nvme and a.half_states and a.sharded,
+        is_asked=lambda a: a.on_nvme and a.half_states and a.strategy.shards_weights,
     ),
     Combination(
         name="nvme-with-8-bit-adam",
@@ -123,7 +118,9 @@ COMBINATIONS: tuple[Combination, ...] = (
         outcome=Effect.DIFFERS,
         source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
         is_asked=lambda a: (
-            a.on_nvme and a.sharded and a.job.workload.optimizer is Optimizer.ADAMW_8BIT
+            a.on_nvme
+            and a.strategy.shards_weights
+            and a.job.workload.optimizer is Optimizer.ADAMW_8BIT
         ),
     ),
     Combination(
@@ -136,7 +133,10 @@ COMBINATIONS: tuple[Combination, ...] = (
         outcome=Effect.RAISES,
         source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
         is_asked=lambda a: (
-            a.on_nvme and a.sharded and a.strategy.offload is Offload.ALL and a.job.hpz is True
+            a.on_nvme
+            and a.strategy.shards_weights
+            and a.strategy.offload is Offload.ALL
+            and a.job.hpz is True
         ),
     ),
     Combination(
@@ -145,7 +145,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         hints=(_("shard the weights with `$stage 3`"), _("remove `$hpz`")),
         outcome=Effect.IGNORED,
         source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
-        is_asked=lambda a: a.job.hpz is True and not a.sharded,
+        is_asked=lambda a: a.job.hpz is True and not a.strategy.shards_weights,
     ),
     Combination(
         name="quantized-weights-below-stage-3",
@@ -156,7 +156,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         hints=(_("gather the weights with `$stage 3`"), _("remove `$quantized_weights`")),
         outcome=Effect.IGNORED,
         source="zero/partition_parameters.py alone reads zero_quantized_weights",
-        is_asked=lambda a: a.job.quantized_weights and not a.sharded,
+        is_asked=lambda a: a.job.quantized_weights and not a.strategy.shards_weights,
     ),
     Combination(
         name="quantized-weights-with-autocast",

@@ -11,7 +11,7 @@ from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import Offload, Part, Strategy, ZeroKey
+from zerowiz.core.strategy import Offload, Strategy, ZeroKey
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 
 Section = Mapping[str, object]
@@ -127,7 +127,7 @@ def _gathers_on_save(w: _Writing) -> bool:
 
 def _overlaps(w: _Writing) -> bool:
     # stage3.py gathers and reduces on streams of their own, with one bucket either way.
-    return w.evaluated.buffers.overlap_comm or Part.PARAMETERS in w.strategy.sharded
+    return w.evaluated.buffers.overlap_comm or w.strategy.shards_weights
 
 
 def _hpz_partition_size(w: _Writing) -> int | None:

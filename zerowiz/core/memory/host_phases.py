@@ -12,7 +12,7 @@ from msgspec import Struct
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, moment_bytes
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count
 from zerowiz.core.workload import FP32_BYTES, Method
 from zerowiz.words import N_
@@ -140,7 +140,7 @@ def predict_host(
             f"{use.workers} of each rank",
         ),
     )
-    sharded = Part.PARAMETERS in r.strategy.sharded
+    sharded = r.strategy.shards_weights
     collects = use.saving is Saving.TRAINER and (gathers or not sharded)
     copied = _collected(r, ranks) if collects else ()
     written = () if use.saving is Saving.PORTABLE else _written(r, ranks) if on_cuda else ()
@@ -166,7 +166,7 @@ def _process(ranks: int, size_bytes: int) -> Moment:
 
 def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
     """A model with new weights; 4-bit weights are made on the GPU."""
-    sharded = Part.PARAMETERS in r.strategy.sharded and r.zero_init
+    sharded = r.strategy.shards_weights and r.zero_init
     if not use.builds_on_host or sharded or r.workload.method is Method.QLORA:
         return ()
     whole_bytes = r.weight_bytes * model.params + r.untied_head_bytes
@@ -175,7 +175,7 @@ def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
 
 def _defragmented(r: RankSizes, ranks: int) -> Moment:
     """stage3.py, _create_fp16_partitions_with_defragmentation: zero/utils.py, defragment."""
-    if Part.PARAMETERS not in r.strategy.sharded or r.strategy.offload is Offload.ALL:
+    if not r.strategy.shards_weights or r.strategy.offload is Offload.ALL:
         return ()
     share_bytes = ranks * r.trained_bytes * r.share
     return (Allocation(AllocationKind.SHARES_MOVED, share_bytes, N_("w P of each rank")),)
@@ -191,7 +191,7 @@ def _collected(r: RankSizes, ranks: int) -> Moment:
     peft those alone that are trained (transformers 5.23, trainer.py, save_model).
     """
     trained_bytes = r.trained_bytes * r.trainable
-    if Part.PARAMETERS in r.strategy.sharded:
+    if r.strategy.shards_weights:
         return (Allocation(AllocationKind.WEIGHTS_COLLECTED, trained_bytes, "w N"),)
     adapters = r.workload.method is not Method.FULL
     one_bytes = trained_bytes + r.untied_head_bytes if not adapters else trained_bytes

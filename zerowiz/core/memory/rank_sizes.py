@@ -374,7 +374,7 @@ def rank_sizes(
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     tied = architecture.tied_embeddings and workload.trainer is not Trainer.REWARD
     adapters = workload.method is not Method.FULL
-    sharded = Part.PARAMETERS in strategy.sharded
+    sharded = strategy.shards_weights
     experts = _experts(model)
     largest, block_largest = _largest(model, workload)
     cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)

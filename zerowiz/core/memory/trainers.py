@@ -11,7 +11,7 @@ Symbols are those of `rank_sizes.py`. Held against tests/measured/2026-11-trl.js
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Moments, Phase
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Architecture, Model
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Reference, Trainer
 from zerowiz.words import N_
@@ -47,10 +47,6 @@ _SAMPLED_COPIES = 3
 _CONTAINERS = 4
 
 
-def _is_sharded(r: RankSizes) -> bool:
-    return Part.PARAMETERS in r.strategy.sharded
-
-
 def _copies(r: RankSizes) -> int:
     """Frozen models beside the one that trains; PPO has a reward model too."""
     scores = r.workload.trainer is Trainer.PPO
@@ -64,7 +60,7 @@ def _copy_bytes(model: Model, r: RankSizes) -> int:
 def _held(model: Model, r: RankSizes) -> Moment:
     """The frozen models on the GPU."""
     size_bytes = _copy_bytes(model, r)
-    if not _is_sharded(r):
+    if not r.strategy.shards_weights:
         return (Allocation(AllocationKind.REFERENCE, size_bytes, "w (N + F)"),)
     # The engine is made of the same config, less `offload_optimizer`.
     on_gpu_bytes = 0 if r.strategy.offload is Offload.ALL else size_bytes // r.ranks
@@ -93,7 +89,7 @@ def _run_ahead(model: Model, r: RankSizes) -> int:
 
 def _gathered(model: Model, r: RankSizes) -> Moment:
     """What stage 3 gathers of a copy: each module is used once, and released at once."""
-    if not _is_sharded(r) or not _copies(r) or r.ranks == 1 or not r.prefetching:
+    if not r.strategy.shards_weights or not _copies(r) or r.ranks == 1 or not r.prefetching:
         return ()
     a, ahead = model.architecture, _run_ahead(model, r)
     # A tied embedding is used again by the head (stage3_max_reuse_distance).
@@ -137,7 +133,7 @@ def host_allocations(model: Model, r: RankSizes) -> Moment:
 
 def _whole_model(r: RankSizes) -> Moment:
     """Stage 3: all parameters at once, beside their shards."""
-    if not _is_sharded(r) or r.ranks == 1:
+    if not r.strategy.shards_weights or r.ranks == 1:
         return ()
     size_bytes = r.trained_bytes * r.trainable + r.frozen_bytes
     return (Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, "w N + F"),)
@@ -214,7 +210,7 @@ def _between_steps(moment: Moment, r: RankSizes) -> Moment:
     stage_1_and_2.py: stage 1 drops its bucket as it steps. Stage 3 keeps the one that it made.
     """
     gone = OF_A_MICRO_STEP - _OF_ANY_PASS
-    if not _is_sharded(r):
+    if not r.strategy.shards_weights:
         gone |= {AllocationKind.REDUCE_BUCKET}
     return tuple(each for each in moment if each.kind not in gone)
 

@@ -18,7 +18,6 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.speed.costs import Costs
 from zerowiz.core.speed.rates import GpuRates
-from zerowiz.core.strategy import Part
 from zerowiz.core.values import replace
 from zerowiz.core.workload import HALF_BYTES, Method, Trainer, Workload
 
@@ -188,7 +187,7 @@ def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
     alike = workload if workload.packing else replace(workload, micro_batch=1)
     one = replace(alike, gradient_checkpointing=False, accumulation_steps=1)
     sequences = workload.micro_batch // one.micro_batch
-    sharded = Part.PARAMETERS in rank.strategy.sharded
+    sharded = rank.strategy.shards_weights
     return min(upper_bytes, sequences * _kept_bytes(a, one, sharded=sharded))
 
 

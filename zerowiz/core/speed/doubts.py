@@ -6,7 +6,6 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.speed.terms import Term, TermKind
-from zerowiz.core.strategy import Part
 from zerowiz.core.workload import Method
 
 # The GPUs of tests/measured.
@@ -60,7 +59,7 @@ def doubt_fraction(
     guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
     doubts = (
         (_PLAIN, True),
-        (_STAGE_3, Part.PARAMETERS in r.strategy.sharded),
+        (_STAGE_3, r.strategy.shards_weights),
         (_OFFLOADED, r.offloaded),
         (_ADAPTERS, r.workload.method is not Method.FULL),
         (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),

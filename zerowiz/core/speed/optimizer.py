@@ -65,7 +65,7 @@ def step_optimizer(
     # _reassign_or_swap_out_partitioned_parameters). torch casts such a copy on the host, into
     # memory that is not pinned (ATen/native/cuda/Copy.cu). Stage 2 keeps a pinned buffer for it.
     cast = r.weight_bytes != r.master_bytes
-    stays = Part.PARAMETERS in r.strategy.sharded and r.strategy.offload is not Offload.ALL
+    stays = r.strategy.shards_weights and r.strategy.offload is not Offload.ALL
     back = r.weight_bytes * r.share / costs.pageable_bytes_per_s if cast and stays else copied
     return Stepping(
         {
@@ -85,7 +85,7 @@ def _gradient_bytes(r: RankSizes) -> int:
     stage 2 keeps the sum there between micro-steps (stage_1_and_2.py, copy_grads_in_partition).
     """
     micro_steps = r.workload.accumulation_steps
-    if Part.PARAMETERS in r.strategy.sharded:
+    if r.strategy.shards_weights:
         crossings = 2 * micro_steps
     else:
         crossings = 2 * micro_steps - 1 if micro_steps > 1 else 0

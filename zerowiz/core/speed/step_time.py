@@ -131,13 +131,9 @@ def _phase(computed: Pass, host: float, hooks: float, costs: Costs) -> tuple[Sec
     return parts, gpu + waited
 
 
-def _sharded_weights(r: RankSizes) -> bool:
-    return Part.PARAMETERS in r.strategy.sharded
-
-
 def _hooks_seconds(r: RankSizes, counted: Counted, costs: Costs) -> float:
     """DeepSpeed hooks every module, also one without weights of its own, and gathers by tensor."""
-    if not _sharded_weights(r):
+    if not r.strategy.shards_weights:
         return 0.0
     layout = r.layout
     visits = len(layout.first) + sum(map(len, layout.blocks)) + len(layout.last)
@@ -157,7 +153,7 @@ def _communication(
     # The last gradient is that of the embedding, and buckets are half full as backward ends.
     alone = min(1.0, (bucket / 2 + r.embedding) / r.trainable)
     moves_weights = r.strategy.offload is Offload.ALL
-    if not _sharded_weights(r):
+    if not r.strategy.shards_weights:
         updated = ring.seconds(gradient_bytes, min(1, buckets)) if r.strategy.cuts_shares else 0.0
         return _MicroStep(
             gathered_first=0.0,
@@ -191,10 +187,6 @@ def _communication(
     )
 
 
-def _reduces_each_micro_step(r: RankSizes) -> bool:
-    return Part.GRADIENTS in r.strategy.sharded
-
-
 def _seconds(
     model: Model, r: RankSizes, machine: Machine, rates: GpuRates, flop_per_s: float, costs: Costs
 ) -> Seconds:
@@ -220,7 +212,7 @@ def _seconds(
 
     # Below stage 2 gradients accumulate where they are, and the last backward alone reduces them
     # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
-    each_time = _reduces_each_micro_step(r)
+    each_time = Part.GRADIENTS in r.strategy.sharded
     reductions = micro_steps if each_time else 1
     host_behind = again * host + checkpoints
     backward, busy = _phase(passes.backward, host_behind, again * hooks + reducing, costs)
