@@ -74,6 +74,17 @@ class Constraints(Struct, frozen=True, kw_only=True):
     allow_slow: bool = False
     force: bool = False
 
+    @property
+    def pinned(self) -> bool:
+        """Whether strategies were asked for: the flowchart is not followed then."""
+        asked = self.offload in {OffloadChoice.OPTIMIZER, OffloadChoice.ALL}
+        return self.stage is not None or asked
+
+    @property
+    def free(self) -> bool:
+        """Whether every strategy may be chosen; without offload some are forbidden."""
+        return not self.pinned and self.offload is not OffloadChoice.NONE
+
 
 class Answer(Struct, frozen=True, kw_only=True):
     """One answered question, with the numbers that settled it."""
@@ -124,7 +135,7 @@ def _stages_with(offload: Offload) -> str:
 
 def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     """The strategies that these constraints leave open, the largest on a GPU first."""
-    if constraints.stage is None and constraints.offload in (None, OffloadChoice.AUTO):
+    if constraints.free:
         return FLOWCHART_STRATEGIES
     offloads = {
         None: (Offload.NONE,) if constraints.stage is not None else tuple(Offload),
@@ -291,16 +302,13 @@ _REMARKED: Mapping[Verdict, Reason] = {
 def _choose(
     flowchart: _Flowchart, job: PlanInput, constraints: Constraints
 ) -> tuple[StrategyEstimate | None, list[Reason]]:
-    pinned = constraints.stage is not None or constraints.offload in (
-        OffloadChoice.OPTIMIZER,
-        OffloadChoice.ALL,
-    )
     strategies = considered(constraints)
-    if pinned:
+    if constraints.pinned:
         chosen, reason = _asked_for(flowchart, strategies)
     else:
         chosen, reason = _unpinned(flowchart, job, constraints)
-    if pinned and chosen is None and constraints.force and not flowchart.surely:
+    forced = constraints.pinned and constraints.force and not flowchart.surely
+    if forced and chosen is None:
         chosen, reason = flowchart.find(strategies[0].name), Reason.FORCED
     reasons = [reason]
     if flowchart.passed_over:

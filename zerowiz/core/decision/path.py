@@ -71,11 +71,7 @@ def _other(answer: Answer, order: Sequence[str]) -> str | None:
 
 def _order(job: PlanInput, constraints: Constraints) -> tuple[Strategy, ...]:
     """The strategies that the flowchart asks of for a job, one after the other."""
-    pinned = constraints.stage is not None or constraints.offload in {
-        OffloadChoice.OPTIMIZER,
-        OffloadChoice.ALL,
-    }
-    if pinned:
+    if constraints.pinned:
         return considered(constraints)
     skipped = {ZERO1} if job.machine.is_fast else set()
     if job.machine.world_size == 1:

@@ -146,8 +146,7 @@ def unpin_stage(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
 
 def shard_one_gpu(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
-    free = constraints.stage is None and constraints.offload in {None, OffloadChoice.AUTO}
-    if job.machine.world_size == 1 and free:
+    if job.machine.world_size == 1 and constraints.free:
         pinned = replace(constraints, stage=3)
         yield Attempt(change={"stage": "3"}, job=job, constraints=pinned)
 

@@ -9,7 +9,6 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
-    OffloadChoice,
     Reason,
     considered,
     follow_flowchart,
@@ -116,7 +115,7 @@ def search(
         walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
         walk = _decide(job, constraints, covered, walk.job.workload)
         decision = _kept(decision, choice, walk)
-    has_rivals = compares and taken is None and _is_unpinned(constraints)
+    has_rivals = compares and taken is None and constraints.free
     faster = take_fastest(candidates, ranks) if has_rivals else None
     return Search(
         objective=Objective.FLOWCHART if taken is None else objective,
@@ -141,13 +140,9 @@ def _each_once(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple({(each.workload, each.strategy.name): each for each in candidates}.values())
 
 
-def _is_unpinned(constraints: Constraints) -> bool:
-    return constraints.stage is None and constraints.offload in {None, OffloadChoice.AUTO}
-
-
 def _allowed(constraints: Constraints) -> Sequence[Strategy]:
     """The flowchart leaves out what is rarely the best; a search may find that it is."""
-    return STRATEGIES if _is_unpinned(constraints) else considered(constraints)
+    return STRATEGIES if constraints.free else considered(constraints)
 
 
 def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
