@@ -237,17 +237,18 @@ def compute_passes(
     # A frozen weight has no gradient; its input has one, and adapters train.
     gradients = 2 if workload.method is Method.FULL else 1
     attention = _attention_seconds(a, workload, tokens, flop_per_s, costs)
-    r = rank.activations
+    saved = rank.activations
     blocks += _unpacking_seconds(gpu, counted.blocks, workload)
-    kept = _recomputed_bytes(model, rank) if again else r.saved_bytes
-    loss = r.head_bytes + r.loss_forward_bytes
-    moved = costs.forward_passes / gpu.bytes_per_s
-    moved_back = 2 * moved
+    kept_bytes = _recomputed_bytes(model, rank) if again else saved.saved_bytes
+    seconds_per_kept_byte = costs.forward_passes / gpu.bytes_per_s
+    forward_bytes = kept_bytes + saved.head_bytes + saved.loss_forward_bytes
+    backward_bytes = kept_bytes + saved.head_bytes + saved.loss_backward_bytes
     return Passes(
-        Pass(blocks + ends + adapters, attention, moved * (kept + loss)),
+        Pass(blocks + ends + adapters, attention, seconds_per_kept_byte * forward_bytes),
         Pass(
             (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
             (2.5 + again) * attention,
-            moved_back * (kept + r.head_bytes + r.loss_backward_bytes) + again * moved * kept,
+            # Twice as much as forward moves, and once more what is computed again.
+            2 * seconds_per_kept_byte * backward_bytes + again * seconds_per_kept_byte * kept_bytes,
         ),
     )

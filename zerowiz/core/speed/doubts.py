@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.terms import Term, TermKind
 from zerowiz.core.workload import Method
 
@@ -55,7 +56,6 @@ def doubt_fraction(
     tight: bool,
 ) -> float:
     """By which fraction a step may be longer, and as many times shorter; each doubt adds to it."""
-    link_known = len(machine.gpus) == 1 or machine.interconnect.bytes_per_s is not None
     guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
     doubts = (
         (_PLAIN, True),
@@ -65,7 +65,7 @@ def doubt_fraction(
         (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),
         (_UNKNOWN_CORES, r.offloaded and machine.host.cores is None),
         (_LAUNCHED * _launched_share(terms), machine.host.python_call_seconds is None),
-        (_UNKNOWN_LINK, not link_known),
+        (_UNKNOWN_LINK, is_assumed(machine)),
         (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
         (_NODES, machine.nodes > 1),
         (_STRANGE_MODEL, guessed),
