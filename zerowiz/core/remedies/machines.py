@@ -14,6 +14,7 @@ from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect_option import with_interconnect
 from zerowiz.core.machine.names.gpus import GpuModel, match_models
+from zerowiz.core.machine.network import Network
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.remedies.remedy import Attempt, Lazy
 from zerowiz.core.settings import Change
@@ -24,7 +25,7 @@ from zerowiz.core.workload import Precision
 Complete = Callable[[Machine], Machine]
 """What the options add to a machine of the table: the memory of its hosts."""
 
-_BITS_OF_A_GB = 8
+_BITS_OF_A_BYTE = 8
 
 
 class MachineTable:
@@ -94,11 +95,11 @@ class MachineTable:
     ) -> Iterator[Attempt]:
         """The job on so many of these; over several nodes also with the network of their time."""
         built = MachineKind(gpu=gpu, sizes=()).build(size, self._table)
-        plain = replace(built.machine, network=type(built.machine.network)())
+        plain = replace(built.machine, network=Network())
         yield self._attempt({"machine": built.name}, plain, job, constraints)
         if size.nodes > 1:
             bytes_per_s = size.gpus * ADAPTER_BYTES_PER_S[min(5, gpu.pcie_generation)]
-            words = f"infiniband:{bytes_per_s * _BITS_OF_A_GB // 10**9}Gb/s"
+            words = f"infiniband:{bytes_per_s * _BITS_OF_A_BYTE // 10**9}Gb/s"
             joined = with_interconnect(plain, words)
             change = {"machine": built.name, "interconnect": words}
             yield self._attempt(change, joined, job, constraints)

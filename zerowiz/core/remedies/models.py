@@ -5,7 +5,7 @@ from functools import partial
 
 from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.known import KnownModel, find_siblings
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.remedies.remedy import Attempt, Lazy
@@ -14,9 +14,6 @@ from zerowiz.errors import UsageError
 
 # Sizes that people train, from the largest.
 _SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
-_SIZE_PARAMS = (70e9, 32e9, 14e9, 7e9, 3e9, 1.5e9, 1e9, 5e8, 1e8)
-
-
 # Of a model's parameters; one that is hardly smaller is no remedy.
 _AT_MOST = 0.8
 
@@ -31,9 +28,9 @@ def smaller_models(
     params = range(int(at_least_params), int(_AT_MOST * job.model.params))
     if job.model.source is ModelSource.SIZE:
         return [
-            partial(_with_model, name, partial(model_from_size, name, int(size)), job, constraints)
-            for name, size in zip(_SIZES, _SIZE_PARAMS, strict=True)
-            if int(size) in params
+            partial(_with_model, name, partial(model_from_size, name, size), job, constraints)
+            for name, size in ((name, parse_size(name)) for name in _SIZES)
+            if size is not None and size in params
         ]
     return [
         partial(_with_model, row.id, row.build, job, constraints)
