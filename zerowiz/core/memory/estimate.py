@@ -79,9 +79,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
         if Phase.FORWARD not in self.moments:
             return {}
         r = self.rank
-        unused = as_it_runs(replace(r, prefetching=r.accumulating))
+        unordered = as_it_runs(replace(r, prefetching=r.accumulating))
         first = _first_iteration(r, r.strategy.moments(as_it_runs(r)))
-        first = with_generation(with_frozen_models(first, self.model, unused), self.model, unused)
+        first = with_generation(
+            with_frozen_models(first, self.model, unordered), self.model, unordered
+        )
         if self.accelerator is not Accelerator.CUDA:
             return first
         return _with_workspaces(first, () if r.accumulating else _BEFORE_BACKWARD)

@@ -14,7 +14,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count
-from zerowiz.core.workload import FP32_BYTES, Method
+from zerowiz.core.workload import Method
 from zerowiz.words import N_
 
 
@@ -208,6 +208,7 @@ def _written(r: RankSizes, ranks: int) -> Moment:
     """
     if r.offloaded:
         return ()
-    value_bytes = r.master_bytes or FP32_BYTES
     elements = {0: r.largest, 3: ranks * r.sub_group}.get(r.strategy.stage, ranks * r.share)
-    return (Allocation(AllocationKind.STORAGE_WRITTEN, value_bytes * elements, "4 M, 4 P or 4 G"),)
+    return (
+        Allocation(AllocationKind.STORAGE_WRITTEN, r.master_bytes * elements, "4 M, 4 P or 4 G"),
+    )

@@ -82,7 +82,7 @@ class Evaluator:
     def __init__(self, job: PlanInput, *, only_running: bool = False) -> None:
         self.job = job
         self._only_running = only_running
-        self.known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
+        self._known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
         self._made: dict[tuple[Workload, str], Candidate] = {}
 
     def candidate(self, workload: Workload, strategy: StrategyRow) -> Candidate:
@@ -105,9 +105,9 @@ class Evaluator:
         job = replace(self.job, workload=workload)
         if not self.job.ran_out:
             return Candidate(workload=workload, evaluated=evaluate(job, strategy))
-        if workload not in self.known:
-            self.known[workload] = evaluate_all(job)
-        evaluated = next(e for e in self.known[workload] if e.strategy.name == strategy.name)
+        if workload not in self._known:
+            self._known[workload] = evaluate_all(job)
+        evaluated = next(e for e in self._known[workload] if e.strategy.name == strategy.name)
         return Candidate(workload=workload, evaluated=evaluated)
 
     def splits(self, steps: Sequence[Workload], strategy: StrategyRow) -> Iterator[Candidate]:
