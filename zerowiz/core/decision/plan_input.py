@@ -97,10 +97,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
 
     def _refuse_uncounted_step(self) -> None:
         """Some losses and packed rows are counted for some models alone."""
-        a, w = self.model.architecture, self.workload
+        a, w, counted = self.model.architecture, self.workload, self.is_counted_decoder
         family = FAMILIES.get(a.family)
-        decodes = family is not None and family.causal and not a.encoder_layers
-        counted = decodes and self.own_trace is None
         asked = {
             f"$loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
             "$loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
@@ -124,6 +122,12 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         if self.traced is not None and self.traced.params == self.model.params:
             return self.traced
         return None
+
+    @property
+    def is_counted_decoder(self) -> bool:
+        """Whether formulas, and no trace, count a causal model."""
+        family = FAMILIES.get(self.model.architecture.family)
+        return family is not None and family.causal and self.own_trace is None
 
     @property
     def counted_workload(self) -> Workload:

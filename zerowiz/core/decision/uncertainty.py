@@ -390,18 +390,12 @@ UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = Mapping
     {
         Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped,
         Uncounted.TRAINER_OF_ANOTHER_MODEL: lambda job, _: (
-            job.workload.trainer is not Trainer.SFT and not _is_counted_decoder(job)
+            job.workload.trainer is not Trainer.SFT and not job.is_counted_decoder
         ),
         Uncounted.PPO_ROLLOUT: lambda job, _: job.workload.trainer is Trainer.PPO,
         Uncounted.VLLM: lambda job, _: job.workload.vllm_memory_fraction,
     }
 )
-
-
-def _is_counted_decoder(job: PlanInput) -> bool:
-    """Whether formulas, and no trace, count a causal model."""
-    family = FAMILIES.get(job.model.architecture.family)
-    return family is not None and family.causal and job.own_trace is None
 
 
 def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:
