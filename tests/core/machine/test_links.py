@@ -212,6 +212,15 @@ def test_rings_are_found_at_once(gpus: int) -> None:
         assert time.perf_counter() - start < 2
 
 
+@pytest.mark.parametrize("lost", [0, 7, 15])
+def test_a_gpu_without_links_behind_a_switch_is_seen_at_once(lost: int) -> None:
+    counts = {pair: 0 if lost in pair else 18 for pair in combinations(range(16), 2)}
+    start = time.perf_counter()
+    joined = join_pairs(of_matrix(counts), {**ports(16, 18), lost: 0})
+    assert LinkClass.NVLINK_PARTIAL is joined.link_class
+    assert time.perf_counter() - start < 2
+
+
 def test_no_pairs_are_no_link() -> None:
     assert Interconnect(link_class=LinkClass.NONE) == join_pairs([])
 

@@ -152,8 +152,10 @@ _Hop = tuple[int, int]
 """Two neighbors of a ring, the lower index first."""
 _Ring = tuple[_Hop, ...]
 
-# All rings through 8 GPUs are 7! / 2. As NCCL does (`NCCL_SEARCH_TIMEOUT`), a search ends after so
-# many steps with what it has: less than there is, for meshes denser than any that was built.
+# All rings through 8 GPUs are 7! / 2, and to list them takes 13,700 steps. As NCCL does
+# (`NCCL_SEARCH_TIMEOUT`), a search ends after so many steps with what it has: less than there is,
+# for meshes denser than any that was built. Where one of 16 GPUs has lost its links, it would look
+# through all ways between the others.
 _MOST_RINGS = 2520
 _MOST_STEPS = 1 << 14
 
@@ -183,12 +185,20 @@ def _usable(gpu: int, halves: Mapping[_Hop, int], nvlinks: int | None) -> int:
 
 
 def _list_rings(gpus: Sequence[int], hops: Container[_Hop]) -> Iterator[_Ring]:
-    """Every ring through all GPUs, once; that in the order of the GPUs comes first."""
+    """Every ring through all GPUs, once; that in the order of the GPUs comes first.
+
+    It ends after _MOST_STEPS.
+    """
     near = {
         gpu: [other for other in gpus if (min(gpu, other), max(gpu, other)) in hops] for gpu in gpus
     }
+    steps = 0
 
     def walk(path: tuple[int, ...]) -> Iterator[_Ring]:
+        nonlocal steps
+        steps += 1
+        if steps > _MOST_STEPS:
+            return
         if len(path) < len(gpus):
             for gpu in near[path[-1]]:
                 if gpu not in path:
