@@ -15,6 +15,7 @@ from zerowiz.core.machine.topology import (
     lanes_bytes_per_s,
     link_pair,
     slot_bytes_per_s,
+    without_nvlink,
 )
 from zerowiz.core.machine.types import Gpu, PcieSlot
 from zerowiz.core.values import replace
@@ -302,3 +303,11 @@ def test_a_pair_over_pcie_is_as_fast_as_the_slower_slot() -> None:
 
 def test_the_paths_are_told_from_the_nearest_to_the_farthest() -> None:
     assert list(PciePath) == [PCIE_PATHS[level] for level in sorted(PCIE_PATHS)]
+
+
+def test_a_pair_without_peer_to_peer_meets_over_pcie_also_beside_slices() -> None:
+    """A GPU in MIG mode is among the GPUs once for each slice, or not at all without one."""
+    sliced = [replace(gpu(1), mig_slice=index) for index in range(3)]
+    link = PairLink(pair=(0, 1), nvlinks=0)
+    assert GEN4_X16_BYTES_PER_S == without_nvlink(link, [gpu(0), *sliced]).bytes_per_s
+    assert without_nvlink(link, [gpu(0)]).bytes_per_s is None

@@ -192,8 +192,10 @@ def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
 
 def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
     """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
-    one, other = (slot_bytes_per_s(gpu.pcie) for gpu in gpus if gpu.index in link.pair)
-    return replace(link, nvlinks=0, bytes_per_s=_slower(one, other))
+    # The slices of a GPU have its number and its slot.
+    rates = {gpu.index: slot_bytes_per_s(gpu.pcie) for gpu in gpus}
+    one, other = link.pair
+    return replace(link, nvlinks=0, bytes_per_s=_slower(rates.get(one), rates.get(other)))
 
 
 def without_peer_to_peer(machine: Machine) -> Machine:
