@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_bytes_that_are_no_text_are_replaced(host: HostFiles) -> None:
     assert "a\ufffdb" == host.text("binary")
 
 
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_what_never_ends_is_no_text(host: HostFiles, what: str) -> None:
+    """A variable names the file with the hosts of a job, and may name anything."""
+    if what == "pipe":
+        os.mkfifo(host.root / what)
+    else:
+        (host.root / what).symlink_to("/dev/zero")
+    assert host.text(what) is None
+
+
 def test_a_folder_is_its_sorted_names(host: HostFiles) -> None:
     assert ("a", "b") == host.names("sys/block")
     assert () == host.names("proc/meminfo")
@@ -42,6 +53,12 @@ def test_a_folder_is_its_sorted_names(host: HostFiles) -> None:
 def test_a_link_is_resolved_within_the_root(host: HostFiles) -> None:
     assert "sys/block/a" == host.real("sys/class/block/a")
     assert host.real("not/there") is None
+
+
+def test_a_link_to_itself_leads_nowhere(host: HostFiles) -> None:
+    (host.root / "loop").symlink_to("loop")
+    assert host.real("loop") is None
+    assert host.text("loop") is None
 
 
 def test_a_link_out_of_the_root_leads_nowhere(host: HostFiles) -> None:

@@ -9,6 +9,10 @@ from msgspec import Struct, field
 
 from zerowiz.core.speed.python_call import time_python_call
 from zerowiz.core.values import Count
+from zerowiz.probe.named_file import read_named
+
+# /proc/cpuinfo has 2 kB for each core, and a file of hosts a name for each rank.
+_MOST_BYTES = 4 * 2**20
 
 FOLDER = "{folder}"
 """Stands for the path of the job's folder, which a recording must not contain."""
@@ -60,7 +64,7 @@ class HostFiles(Struct, frozen=True, kw_only=True):
     def text(self, path: str) -> str | None:
         """As `Files.text`."""
         try:
-            return self._path(path).read_bytes().decode("utf-8", "replace")
+            return read_named(self._path(path), _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             return None
 
@@ -74,8 +78,9 @@ class HostFiles(Struct, frozen=True, kw_only=True):
     def real(self, path: str) -> str | None:
         """As `Files.real`."""
         try:
-            resolved = self._path(path).resolve(strict=True)
-            return resolved.relative_to(self.root.resolve()).as_posix()
+            # Path.resolve() raises no OSError on a loop before Python 3.13.
+            resolved = Path(os.path.realpath(self._path(path), strict=True))
+            return resolved.relative_to(os.path.realpath(self.root)).as_posix()
         except (OSError, ValueError):
             return None
 
