@@ -27,6 +27,16 @@ def test_an_encoding_cookie_a_shebang_and_a_bom_are_python(tmp_path: Path) -> No
         assert str(tmp_path / name) == read_script(tmp_path / name).path
 
 
+@pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "punycode", "utf-16"])
+def test_an_encoding_that_python_refuses_is_an_error_of_one_line(
+    tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"# -*- coding: {encoding} -*-\nimport torch\n")
+    with pytest.raises(ZerowizError, match=f"is not Python: encoding problem: {encoding}"):
+        read_script(path)
+
+
 def test_the_args_file_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text((SCRIPTS / "hf_parser.py").read_text())
     (tmp_path / "train.args").write_text("--per_device_train_batch_size 2\n--bf16\n")

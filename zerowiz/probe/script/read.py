@@ -309,6 +309,9 @@ def _decode(data: bytes, path: Path) -> str:
     """The text of Python source, by its encoding cookie or BOM."""
     try:
         encoding, _lines = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:
+        raise _no_python(path, error.msg) from None
+    try:
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -321,7 +324,10 @@ def _decode(data: bytes, path: Path) -> str:
             ),
             _("save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`"),
         ) from None
-    except SyntaxError as error:
-        raise ZerowizError(
-            _("{path} line 1 is not Python: {msg}", path=path, msg=error.msg)
-        ) from None
+    except (LookupError, UnicodeError):
+        # A codec that is for bytes (`hex`), or refuses all of it; the words are CPython's own.
+        raise _no_python(path, f"encoding problem: {encoding}") from None
+
+
+def _no_python(path: Path, msg: str) -> ZerowizError:
+    return ZerowizError(_("{path} line 1 is not Python: {msg}", path=path, msg=msg))
