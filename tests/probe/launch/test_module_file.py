@@ -33,6 +33,13 @@ def test_a_module_of_pythonpath_is_found(place: Path) -> None:
     assert place / "other" / "far" / "train.py" == found
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "pkg.", ".train", "pkg..train"])
+def test_a_name_with_an_empty_part_is_no_module(place: Path, name: str) -> None:
+    assert place.is_dir()
+    with pytest.raises(PreflightError, match="is not a module name"):
+        find_module_file(name, {})
+
+
 def test_an_installed_module_is_found(place: Path) -> None:
     assert place.is_dir()
     assert "pytest/__main__.py" == "/".join(find_module_file("pytest", {}).parts[-2:])

@@ -18,10 +18,11 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     Raises:
         PreflightError: There is none.
     """
-    if name.endswith(".py") or "/" in name:
+    is_path = name.endswith(".py") or "/" in name
+    if is_path or not all(name.split(".")):
+        as_script = _("to start it as a script: `zerowiz launch {name}`", name=name)
         raise PreflightError(
-            _("`{name}` is not a module name", name=name),
-            _("to start it as a script: `zerowiz launch {name}`", name=name),
+            _("`{name}` is not a module name", name=name), *([as_script] if is_path else [])
         )
     relative = Path(*name.split("."))
     for folder in _list_folders(environ):
