@@ -123,6 +123,18 @@ def test_a_download_that_is_not_finished_says_nothing(folder: Path) -> None:
     assert (ModelSource.CONFIG, None) == (model.source, model.stored_params)
 
 
+@pytest.mark.parametrize("shape", ["[null]", '["7"]', '"74"', "[-7, 4]", "[1e400]", "[[7], 4]"])
+def test_a_shape_that_no_tensor_has_is_refused(shape: str) -> None:
+    with pytest.raises(UsageError, match="its header is invalid"):
+        parse_header("`a`", f'{{"w": {{"dtype": "F32", "shape": {shape}}}}}'.encode())
+
+
+@pytest.mark.parametrize("name", ["1", "null", "true", "[]"])
+def test_an_index_names_files_by_texts(name: str) -> None:
+    with pytest.raises(UsageError, match="is not an index"):
+        parse_index("`a`", f'{{"weight_map": {{"w": {name}}}}}'.encode())
+
+
 def test_a_folder_without_weights_has_no_checkpoint(folder: Path) -> None:
     assert read_stored(folder) is None
 

@@ -1,5 +1,7 @@
 """Read the tensors of a checkpoint from the headers of its safetensors files, without weights."""
 
+import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +32,7 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
     try:
         entries = cast("Any", parse_json(content))
         return tuple(
-            StoredTensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]))
+            StoredTensor(name=name, dtype=str(entry["dtype"]), shape=_shape(entry["shape"]))
             for name, entry in entries.items()
             if name != "__metadata__"
         )
@@ -38,6 +40,13 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
         raise UsageError(
             _("{where} is not a safetensors file: its header is invalid", where=where), _CUT_SHORT
         ) from error
+
+
+def _shape(sizes: Sequence[object]) -> tuple[int, ...]:
+    shape = tuple(operator.index(cast("Any", size)) for size in sizes)
+    if any(size < 0 for size in shape):
+        raise ValueError(shape)
+    return shape
 
 
 def parse_index(where: str, content: bytes) -> Sequence[str]:
@@ -52,7 +61,7 @@ def parse_index(where: str, content: bytes) -> Sequence[str]:
     """
     try:
         index = cast("Any", parse_json(content))
-        return sorted(set(index["weight_map"].values()))
+        return sorted({os.fspath(name) for name in index["weight_map"].values()})
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
             _("{where} is not an index of safetensors", where=where), _CUT_SHORT
