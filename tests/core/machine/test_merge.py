@@ -358,6 +358,18 @@ def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
     assert expected == odd
 
 
+def test_a_number_of_any_length_in_a_name_or_a_version_is_sorted() -> None:
+    digits = "7" * 5000
+    fleet = merge_nodes(
+        [
+            NodeAnswer(host=f"n{digits}", machine=node(7)),
+            *(NodeAnswer(host=f"n{i}", machine=node(driver_version=digits)) for i in (3, 20)),
+        ]
+    )
+    fewer = [each.host for each in fleet.outliers if each.kind is OutlierKind.FEWER_GPUS]
+    assert [f"n{digits}"] == fewer
+
+
 def test_the_worst_of_each_fact_comes_from_any_node() -> None:
     slow = replace(PARTIAL, bytes_per_s=200 * GB)
     pcie = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=60 * GB)

@@ -22,6 +22,7 @@ from zerowiz.core.machine.outliers import (
     find_outliers,
     link_rank,
     network_rank,
+    numbers_in,
     usual,
     version_rank,
 )
@@ -136,7 +137,7 @@ def _by_name(host: str) -> tuple[list[str], list[int], str]:
     """A key that sorts `n2` before `n10`."""
     return (
         re.split(r"[0-9]+", host),
-        [int(digits) for digits in re.findall(r"[0-9]+", host)],
+        numbers_in(host),
         host,
     )
 

@@ -89,7 +89,15 @@ def network_rank(network: Network) -> tuple[bool, int, int]:
 
 def version_rank(version: str) -> tuple[list[int], str]:
     """A key that sorts the older version first."""
-    return ([int(digits) for digits in re.findall(r"[0-9]+", version)], version)
+    return (numbers_in(version), version)
+
+
+def numbers_in(text: str) -> list[int]:
+    """The numbers in a text, to sort by; one of many digits is several.
+
+    Python reads no number of more than `sys.get_int_max_str_digits()`.
+    """
+    return [int(digits) for digits in re.findall(r"[0-9]{1,18}", text)]
 
 
 def usual(values: Sequence[_Value], better: Callable[[Sequence[_Value]], _Value]) -> _Value:
