@@ -39,3 +39,9 @@ def test_the_mpirun_of_another_mpi_is_refused(tmp_path: Path) -> None:
     environ = install(tmp_path, "mpirun", "ssh", says="mpirun (Open MPI) 4.1")
     with pytest.raises(PreflightError, match=f"`{tmp_path}/mpirun` belongs to another MPI"):
         check_launcher(Launcher.MPICH, environ)
+
+
+def test_an_mpirun_that_prints_no_utf_8_is_told_by_the_rest(tmp_path: Path) -> None:
+    environ = install(tmp_path, "ompi_info", "mpirun", "ssh", says="Open MPI")
+    (tmp_path / "mpirun").write_bytes(b"#!/bin/sh\necho 'Open MPI \xff'\n")
+    check_launcher(Launcher.OPENMPI, environ)

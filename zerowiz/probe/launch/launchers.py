@@ -79,6 +79,7 @@ def _version(environ: Mapping[str, str]) -> str:
             env=environ,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_LIMIT_S,
             check=False,
         )
