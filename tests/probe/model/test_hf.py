@@ -18,7 +18,7 @@ from paths import MODELS
 from zerowiz.core.model.known import KnownModel
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
-from zerowiz.probe.model.hf import model_of, parse_config, read_config
+from zerowiz.probe.model.hf import cached_models, model_of, parse_config, read_config
 from zerowiz.probe.model.known_models import read_known_models
 
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
@@ -485,6 +485,14 @@ def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
     assert "use a folder with config.json, or a size such as `$model 7b`" == error.hints[-1]
 
 
+@pytest.mark.parametrize("name", ["HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"])
+def test_the_home_of_nobody_holds_no_cache(name: str, environ: dict[str, str]) -> None:
+    without = {key: value for key, value in environ.items() if key not in {"HF_HOME", "HOME"}}
+    nobodys = {**without, name: "~no-such-user/cache", "HF_HUB_OFFLINE": "1"}
+    assert [] == [*cached_models(nobodys)]
+    assert "not in the local cache" in refuse("org/unknown", nobodys).message
+
+
 def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
     error = refuse("org/unknown-0.5B", environ)
@@ -493,7 +501,12 @@ def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub)
 
 @pytest.mark.parametrize(
     "variables",
-    [{"HF_ENDPOINT": "file:///etc"}, {"HF_ENDPOINT": "hf"}, {"HF_TOKEN": "hf_\nsecret"}],
+    [
+        {"HF_ENDPOINT": "file:///etc"},
+        {"HF_ENDPOINT": "hf"},
+        {"HF_ENDPOINT": "http://["},
+        {"HF_TOKEN": "hf_\nsecret"},
+    ],
 )
 def test_an_environment_that_cannot_be_sent_is_told_without_the_token(
     variables: Mapping[str, str], environ: dict[str, str]

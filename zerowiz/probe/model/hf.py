@@ -13,7 +13,7 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.known import KnownModel, close_known, find_known
 from zerowiz.core.model.types import Model
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.cache import cache_folder
+from zerowiz.probe.cache import cache_folder, without_tilde
 from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.safetensors import read_stored
 from zerowiz.probe.named_file import is_named_file, read_named
@@ -176,14 +176,14 @@ def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 def _home(environ: Mapping[str, str]) -> Path:
     """The folder of Hugging Face's caches and tokens."""
     if home := environ.get("HF_HOME"):
-        return Path(home).expanduser()
+        return without_tilde(home)
     return cache_folder(environ) / "huggingface"
 
 
 def _hub_folder(environ: Mapping[str, str]) -> Path:
     """The cache of what the Hub sent."""
     cache = _first(environ, _CACHE_KEYS)
-    return Path(cache).expanduser() if cache else _home(environ) / "hub"
+    return without_tilde(cache) if cache else _home(environ) / "hub"
 
 
 def cached_models(environ: Mapping[str, str]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _read_token(environ: Mapping[str, str]) -> str | None:
     if token := _first(environ, _TOKEN_KEYS):
         return token.strip()
     token_path = environ.get("HF_TOKEN_PATH")
-    path = Path(token_path).expanduser() if token_path else _home(environ) / "token"
+    path = without_tilde(token_path) if token_path else _home(environ) / "token"
     return path.read_text(errors="replace").strip() if path.is_file() else None
 
 

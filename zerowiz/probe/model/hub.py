@@ -114,6 +114,13 @@ def _within_deadline(ask: Callable[[], bytes]) -> bytes:
         raise URLError(_("no answer within {deadline_s} s", deadline_s=_DEADLINE_S)) from None
 
 
+def _is_http(endpoint: str) -> bool:
+    try:
+        return urlsplit(endpoint).scheme in {"http", "https"}
+    except ValueError:
+        return False
+
+
 def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     """The content of the main revision's config.json.
 
@@ -125,7 +132,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     Raises:
         ZerowizError: The Hub cannot be reached, or refuses.
     """
-    if urlsplit(endpoint).scheme not in {"http", "https"}:
+    if not _is_http(endpoint):
         raise UsageError(
             _("`HF_ENDPOINT` is not a http address: `{endpoint}`", endpoint=endpoint),
             "`unset HF_ENDPOINT`",
