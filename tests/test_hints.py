@@ -38,6 +38,7 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "a machine has at least one node, not {nodes}",
             "a machine needs at least one GPU",
             "config.json of `{name}`: `{key}` {found}",
+            "the config holds what JSON cannot: {error}",
             "model `{name}` has no parameters",
             "the index of a GPU cannot be negative: {index}",
             "`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}",

@@ -219,6 +219,18 @@ def test_a_file_is_checked_as_its_values_are(tmp_path: Path) -> None:
     assert found == zerowiz.check(values, integration="deepspeed")
 
 
+def test_a_reader_of_a_config_has_the_words_of_the_option() -> None:
+    assert zerowiz.check({}, integration="trainer") == zerowiz.check({}, integration="hf")
+    with pytest.raises(UsageError, match="`integration` must be one of"):
+        zerowiz.check({}, integration="nobody")
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), Path("x")])
+def test_values_that_no_config_has_are_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="the config holds what JSON cannot"):
+        zerowiz.check({"train_batch_size": value})
+
+
 def test_a_result_shows_itself_in_a_notebook() -> None:
     html = zerowiz.plan("2xRTX4090", model="70b")._repr_html_()
     assert "What would help" in html

@@ -418,6 +418,13 @@ def write_config(
     return Path(config_file(decided.options, strategy))
 
 
+def _as_json(config: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(dict(config), indent=2).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(_("the config holds what JSON cannot: {error}", error=error)) from None
+
+
 def check(
     config: str | os.PathLike[str] | Mapping[str, object],
     *,
@@ -436,6 +443,7 @@ def check(
         deepspeed_version: Whose keys count; that of the installed one, else the newest.
 
     Raises:
+        UsageError: An argument makes no sense, or a value is none that JSON has.
         ZerowizError: The file cannot be read.
 
     Example:
@@ -451,13 +459,13 @@ def check(
 
     schema = read_ds_schema(choose_version(deepspeed_version))
     if isinstance(config, Mapping):
-        configs = [decode_config("config", json.dumps(config, indent=2).encode())]
+        configs = [decode_config("config", _as_json(config))]
     else:
         found = find_configs([os.fspath(config)], schema)
         if found.unreadable:
             raise found.unreadable[0]
         configs = list(found.configs)
-    reader = None if integration is None else Integration(integration)
+    reader = _settings({"integration": integration}).integration
     context = find_context(reader, world_size, None, None)
     if machine is not None:
         context = on_machine(context, _find(machine, _named(machine, Options())))
