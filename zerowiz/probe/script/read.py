@@ -326,7 +326,7 @@ def _decode(data: bytes, path: Path) -> str:
         ) from None
     except (LookupError, UnicodeError):
         # A codec that is for bytes (`hex`), or refuses all of it; the words are CPython's own.
-        raise _no_python(path, f"encoding problem: {encoding}") from None
+        raise _no_python(path, _("encoding problem: {encoding}", encoding=encoding)) from None
 
 
 def _no_python(path: Path, msg: str) -> ZerowizError:
