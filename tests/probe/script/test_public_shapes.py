@@ -335,6 +335,10 @@ def test_the_arguments_of_the_data_are_not_those_of_the_training() -> None:
     [
         ("class Mine(Trainer):\n    pass\nMine(args=make())", Obstacle.HIDDEN_HF),
         ("class Trainer(Trainer):\n    pass\nTrainer(args=make())", Obstacle.HIDDEN_HF),
+        (
+            "class M(Trainer): ...\nclass O(M): ...\nclass M(O): ...\nM(args=make())",
+            Obstacle.NO_ENGINE,
+        ),
         ("class Trainer:\n    pass\nMine(args=make())", Obstacle.NO_ENGINE),
     ],
 )

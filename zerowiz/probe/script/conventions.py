@@ -148,14 +148,16 @@ def _hidden(facts: ScriptFacts, line: int) -> ScriptFacts:
     )
 
 
-def _is_trainer(read: Reader, expr: ast.expr) -> bool:
+def _is_trainer(read: Reader, expr: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a class is a Trainer of a library, or a subclass in the script."""
     library, name = read.source.imported(expr)
     if library in HF_LIBRARIES and name.endswith("Trainer"):
         return True
     node = read.source.classes.get(expr.id) if isinstance(expr, ast.Name) else None
     bases = node.bases if node is not None else []
-    return any(_is_trainer(read, base) for base in bases if last_name(base) != last_name(expr))
+    # A class may have the name of one that its bases are made of.
+    seen |= {last_name(expr)}
+    return any(_is_trainer(read, base, seen) for base in bases if last_name(base) not in seen)
 
 
 def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
