@@ -52,6 +52,13 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
     ) == seen.shadowing
 
 
+def test_a_text_that_python_warns_of_is_read_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('import datasets\nPATTERN = "\\d"\n')
+    seen = read_script_text(script, lambda _: False, tmp_path)
+    assert ["datasets"] == [each.name for each in seen.missing]
+
+
 def test_a_link_that_leads_to_itself_is_no_package(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import loop\n")

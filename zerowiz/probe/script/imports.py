@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Import, Script
 from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named
+from zerowiz.probe.script.source import parse_quietly
 
 # Libraries that a file in the script's folder must not shadow.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
@@ -23,7 +24,7 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
     """
     try:
         text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
-        tree = ast.parse(text)
+        tree = parse_quietly(text)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return Script(path=str(path))
     siblings = _list_names(folder)

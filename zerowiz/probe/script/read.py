@@ -5,7 +5,6 @@ import difflib
 import io
 import re
 import tokenize
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from zerowiz.probe.script.config.keys import with_config_keys
 from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model import with_model
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.source import Source
+from zerowiz.probe.script.source import Source, parse_quietly
 from zerowiz.probe.script.strict import reads_no_words
 from zerowiz.probe.script.trainer.trainer import with_trainer
 from zerowiz.probe.script.training import with_training
@@ -119,9 +118,7 @@ def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source 
 
 def _parse(text: str, path_name: str) -> ast.Module:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes in the script
-            return ast.parse(text)
+        return parse_quietly(text)
     except (SyntaxError, ValueError) as error:
         line = (
             _(" line {lineno}", lineno=error.lineno)

@@ -1,6 +1,7 @@
 """The names that a script imports and defines, and the calls that it makes."""
 
 import ast
+import warnings
 
 from msgspec import Struct, field
 
@@ -10,6 +11,19 @@ from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_n
 
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
+
+
+def parse_quietly(text: str) -> ast.Module:
+    """The syntax tree of a script, without Python's warnings, such as of invalid escapes.
+
+    Raises:
+        SyntaxError: It is not Python.
+        ValueError: It has a zero byte.
+        MemoryError: It has too many levels, also a RecursionError.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 class FunctionCall(Struct, frozen=True, kw_only=True):
