@@ -750,3 +750,9 @@ def test_the_places_where_reading_ended_are_named(
     name: str, expected: list[tuple[str, int]]
 ) -> None:
     assert expected == [(each.code, each.line) for each in facts_of(name).unfollowed]
+
+
+@pytest.mark.parametrize("batch", ["9" * 4000, f"{'9' * 4000} * {'9' * 4000}", f"-{'9' * 30}"])
+def test_a_number_that_no_setting_has_is_not_followed(batch: str) -> None:
+    text = f"{RAW_HEAD}B = {batch}\nloader = DataLoader(data, batch_size=B)\n{RAW_TAIL}"
+    assert settle(parse_script(text, "t.py"), ()).micro_batch is None

@@ -12,6 +12,8 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 # How many names are followed one after the other: two names may stand for each other.
 MOST_STEPS = 8
+# No setting is larger.
+_LARGEST = 2**63 - 1
 
 
 class Scope:
@@ -83,6 +85,12 @@ def follow(expr: ast.expr, scope: Scope) -> ast.expr:
 
 def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
     """The value of a constant, of a name or a `Path(...)` of one, or of arithmetic with them."""
+    value = _literal(expr, scope, depth)
+    # Python writes no number of more than `sys.get_int_max_str_digits()`.
+    return None if isinstance(value, int) and abs(value) > _LARGEST else value
+
+
+def _literal(expr: ast.expr | None, scope: Scope, depth: int) -> Scalar:
     if depth == MOST_STEPS:
         return None
     match expr and follow(expr, scope):
