@@ -95,3 +95,10 @@ def test_a_name_that_would_steer_a_terminal_does_not_in_a_page(here: Run, folder
         page = path.read_text(encoding="utf-8").replace("\n", "")
         assert "A?[31m??&lt;/b&gt;" in page
         assert not set("\x1b\x07\u202e") & set(page)
+
+
+def test_bars_that_are_a_billion_budgets_long_are_drawn(here: Run) -> None:
+    gpu = {"index": 0, "name": "A", "total_bytes": 10, "free_bytes": 5}
+    content = {"schema_version": 1, "machine": {"gpus": [gpu]}}
+    Path("tiny.json").write_text(json.dumps(content), encoding="utf-8")
+    assert 4 == here("plan", "--machine", "tiny.json", "--model", "7b").code

@@ -87,7 +87,8 @@ class _Scale:
         self.budget = None if budget_bytes is None else self.cells_of(budget_bytes)
 
     def cells_of(self, size_bytes: int) -> int:
-        return round(size_bytes * self._cells_per_byte)
+        """One more than a bar has, at most: a size may be a billion budgets."""
+        return min(round(size_bytes * self._cells_per_byte), self.cells + 1)
 
     def bar(self, sizes: Sizes) -> Line:
         """The parts, one behind the other, with the column of the budget between them."""
