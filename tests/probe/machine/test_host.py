@@ -216,6 +216,13 @@ def test_a_scheduler_bounds_what_it_gave(
     assert expected == (host.available_bytes, host.available_by)
 
 
+def test_no_more_is_available_than_there_is() -> None:
+    """A container whose /proc/meminfo is made up (lxcfs) may say so."""
+    text = {"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 1001 kB\n"}
+    host = read_host(RecordedFiles(answers=FileAnswers(text=text)))
+    assert 1000 * 1024 == host.total_bytes == host.available_bytes
+
+
 def test_a_bound_alone_does_not_tell_what_is_available() -> None:
     host = read_host(RecordedFiles(answers=FileAnswers()), scheduler_bytes=GIB, scheduler="SLURM")
     assert (None, None) == (host.available_bytes, host.available_by)

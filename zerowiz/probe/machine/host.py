@@ -163,10 +163,12 @@ def _read_memory(files: Files) -> tuple[int | None, int | None]:
     ]
     not_host_bytes = sum(node.get("MemTotal", 0) for node in others)
     not_host_free_bytes = sum(node.get(key, 0) for node in others for key in _FREEABLE)
-    return (
-        None if total_bytes is None else total_bytes - not_host_bytes,
-        None if free_bytes is None else max(0, free_bytes - not_host_free_bytes),
-    )
+    total_bytes = None if total_bytes is None else max(0, total_bytes - not_host_bytes)
+    if free_bytes is None:
+        return total_bytes, None
+    free_bytes = max(0, free_bytes - not_host_free_bytes)
+    # Where a container makes /proc/meminfo up, more may be available than there is.
+    return total_bytes, free_bytes if total_bytes is None else min(free_bytes, total_bytes)
 
 
 def _list_nodes_without_cores(files: Files) -> list[int]:
