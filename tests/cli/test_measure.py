@@ -97,6 +97,15 @@ def test_what_the_trainer_does_not_step_with_is_refused(here: Run, folder: Path)
     assert "the Trainer cannot use `FusedLion`" in done.problem
 
 
+def test_a_model_of_a_case_that_cannot_be_read_is_named(here: Run, folder: Path) -> None:
+    with (folder / "huge.json").open("wb") as file:
+        file.truncate(40 * 2**20)
+    for name in ("~no-such-user/model", str(folder / "huge.json"), "m" * 5000):
+        done = here("measure", *CPU, "--cases", cases_file(folder, {"model": name, "stage": 0}))
+        assert 2 == done.code
+        assert f"cannot read the model `{name[:50]}" in done.problem
+
+
 def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
     own = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
     (folder / "own.json").write_text(json.dumps(own))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,23 @@ class Named(NamedTuple):
     """The content of its config.json."""
     note: str | None = None
     """What was taken for granted of it."""
+
+
+@contextmanager
+def unreadable_refused(text: str) -> Iterator[None]:
+    """Within, what cannot be read of a model raises a UsageError that names the model.
+
+    Args:
+        text: The value of `--model`.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # A folder without permission, a path that is too long, the home of an unknown user.
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            _("cannot read the model `{text}`: {reason}", text=text, reason=reason), _WANTED
+        ) from error
 
 
 def parse_config(where: str, content: bytes) -> Mapping[str, object]:
@@ -298,25 +316,19 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
     """
     if not text.strip():
         raise UsageError(_("`$model` is empty"), _WANTED)
-    try:
+    with unreadable_refused(text):
         return _read(text, environ)
-    except (OSError, RuntimeError) as error:
-        # A folder without permission, a path that is too long, the home of an unknown user.
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            _("cannot read the model `{text}`: {reason}", text=text, reason=reason), _WANTED
-        ) from error
 
 
 def is_near(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a model can be read without the network: a size, a path, or what is cached."""
     try:
         is_path = Path(text).expanduser().exists()
+        if is_path or parse_size(text) is not None or _find_short(text) is not None:
+            return True
+        return _find_cached(text, environ) is not None
     except (OSError, RuntimeError):
         return False
-    if is_path or parse_size(text) is not None or _find_short(text) is not None:
-        return True
-    return _find_cached(text, environ) is not None
 
 
 def model_of(text: str, named: Named | None) -> Model:
@@ -337,11 +349,6 @@ def model_of(text: str, named: Named | None) -> Model:
         model, check = guess_model(name, config), settle_guess
     else:
         model, check = model_from_config(name, config), settle
-    folder = Path(text).expanduser()
-    try:
+    with unreadable_refused(text):
+        folder = Path(text).expanduser()
         return check(model, read_stored(folder)) if folder.is_dir() else model
-    except OSError as error:
-        raise UsageError(
-            _("cannot read the model `{text}`: {strerror}", text=text, strerror=error.strerror),
-            _WANTED,
-        ) from error

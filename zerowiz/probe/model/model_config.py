@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.probe.model.hf import parse_config
+from zerowiz.probe.model.hf import parse_config, unreadable_refused
 from zerowiz.probe.named_file import read_named
 
 
@@ -14,10 +14,13 @@ def read_config_json(text: str) -> Mapping[str, object]:
         text: The file, or its folder.
 
     Raises:
-        UsageError: The file is no JSON object.
+        UsageError: The file cannot be read, or is no JSON object.
     """
-    path = Path(text).expanduser()
-    config_path = path if path.is_file() else path / "config.json"
-    if not config_path.is_file():
-        return {}
-    return parse_config(f"`{config_path}`", read_named(config_path))
+    with unreadable_refused(text):
+        path = Path(text).expanduser()
+        config_path = path if path.is_file() else path / "config.json"
+        return (
+            parse_config(f"`{config_path}`", read_named(config_path))
+            if config_path.is_file()
+            else {}
+        )
