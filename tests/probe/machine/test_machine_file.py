@@ -12,7 +12,7 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
-from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.errors import ExitCode, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.machine_file import parse_machine_file, read_machine_file
 
@@ -181,6 +181,31 @@ def test_a_broken_answer_is_refused_by_its_call(call: str, answer: object) -> No
     said = f"machine file `m.json`: the recorded answer of `{call}` is broken: {answer!r}"
     assert said == error.message
     assert "zerowiz machine --save node.json" in error.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("of_a_slice", "label"), [({}, "1"), ({"mig_slice": 2}, "1:2")], ids=["whole", "slice"]
+)
+def test_a_person_who_says_that_more_is_free_than_there_is_is_told_which_gpu(
+    of_a_slice: dict[str, int], label: str
+) -> None:
+    """They contradict themselves; without the GPU the plan would be for another machine."""
+    sizes = {"total_bytes": 10, "free_bytes": 11, **of_a_slice}
+    gpus = [{"index": 0, "name": "A"}, {"index": 1, "name": "A", **sizes}]
+    refused = refuse(json.dumps({"schema_version": 1, "machine": {"gpus": gpus}}))
+    said = f"`m.json: machine.gpus[1]`: GPU {label} cannot have 11 of 10 bytes free"
+    assert said == refused.message
+    assert ExitCode.USAGE == refused.exit_code
+
+
+def test_a_driver_that_said_so_when_it_was_recorded_loses_that_gpu() -> None:
+    """As a driver that says so now: nobody can repair what it answers."""
+    content = recording("h200-x2")
+    content["nvml"]["nvmlDeviceGetMemoryInfo_v2(gpu1)"] = {"ok": {"total": 10, "free": 11}}
+    machine = parse(content)
+    assert [0] == [gpu.index for gpu in machine.gpus]
+    [left_out] = machine.left_out
+    assert "11 of 10 bytes are free" in left_out.why
 
 
 def test_a_recording_of_a_driver_that_did_not_start_says_so_again() -> None:

@@ -140,7 +140,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
                 raise UsageError(
                     _(
                         "GPU {index} cannot have {size_bytes} bytes of {label} memory",
-                        index=self.index,
+                        index=self.label,
                         size_bytes=size_bytes,
                         label=label,
                     )
@@ -150,7 +150,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
             raise UsageError(
                 _(
                     "GPU {index} cannot have {free} of {total} bytes free",
-                    index=self.index,
+                    index=self.label,
                     free=free,
                     total=total,
                 )
