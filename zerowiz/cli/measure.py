@@ -9,7 +9,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.answers_file.layers import FileUse, TakesScript
-from zerowiz.app.measure import plan_measurement, require_all, run_measurement
+from zerowiz.app.measure.run import plan_measurement, require_all, run_measurement
 from zerowiz.app.options import Options
 from zerowiz.cli.help.completion import complete_script
 from zerowiz.cli.json_output import write_json
@@ -155,7 +155,7 @@ def _measure_script(
 ) -> None:
     """Run a person's own script, and show what its steps took."""
     # Loaded here: what launches a script takes long to load.
-    from zerowiz.app.measure_script import (  # noqa: PLC0415
+    from zerowiz.app.measure.script import (  # noqa: PLC0415
         measure_script,
         plan_script,
         require_steps,

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.ask.answers import answer, by_default, open_questions
-from zerowiz.app.candidates import find_candidates, name_candidate
 from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
 from zerowiz.app.launch.preflight import check_locks
 from zerowiz.app.machines.machine import find_machine, is_here
+from zerowiz.app.measure.candidates import find_candidates, name_candidate
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.guards import check_accounting

@@ -1,0 +1,1 @@
+"""Measuring: real steps on this machine, beside their prediction."""
