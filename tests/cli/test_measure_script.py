@@ -12,7 +12,7 @@ from cli.test_measure import CPU, MODEL, measuring_environ
 from paths import TEMPLATES
 from ranks.harness import run
 
-from zerowiz.app.measure_script import require_steps
+from zerowiz.app.measure.script import require_steps
 from zerowiz.core.codec import decode
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.plan_input import PlanInput

@@ -9,7 +9,8 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.answers_file.layers import FileUse, TakesScript
-from zerowiz.app.measure.run import plan_measurement, require_all, run_measurement
+from zerowiz.app.measure.plan import plan_measurement
+from zerowiz.app.measure.run import require_all, run_measurement
 from zerowiz.app.options import Options
 from zerowiz.cli.help.completion import complete_script
 from zerowiz.cli.json_output import write_json

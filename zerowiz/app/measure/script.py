@@ -8,7 +8,7 @@ from pathlib import Path
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
 from zerowiz.app.launch.start import Start
-from zerowiz.app.measure.run import check_alone
+from zerowiz.app.measure.plan import check_alone
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.core.launch.plan import Launcher
