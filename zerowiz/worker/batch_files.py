@@ -1,8 +1,8 @@
 """The files of a batch: what `zerowiz measure` gives the ranks, and what they say in answer.
 
-core and emit read and write the other side of them. This room may not import those, so
-`tests/worker/test_contract.py` holds the two sides together. Each file is written whole or not at
-all.
+core and emit read and write the other side of them. This room may not import emit, and takes
+nothing of core that says what a file has, so `tests/worker/test_contract.py` holds the two sides
+together. Each file is written whole or not at all.
 """
 
 import json
