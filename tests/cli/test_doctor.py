@@ -74,6 +74,9 @@ def test_a_model_alone_makes_a_plan(here: Run, folder: Path) -> None:
 def test_a_model_that_nobody_names_leaves_the_rest_looked_at(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     assert "info" == found_by(here, *CPU, "train.py")["no-plan"]
+    (folder / "train.py").write_text("import no_such_library\n" + HF_PARSER)
+    severities = found_by(here, *CPU, "train.py")
+    assert ("info", "error") == (severities["no-plan"], severities["import-missing"])
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def _examine(examination: _Examination, node: NodeRank | None) -> tuple[Prefligh
     environ = _job_environ(machine, programs)
     if plan is None or machine is None:
         with examination.reporter.wait(_CHECKING):
-            return (*examination.refused, *check_any_job(program, machine, environ))
+            return (*examination.refused, *check_any_job(program, machine, environ, facts))
     port = None if examination.options.hostfile else _said_port(node, machine)
     strategy = require_strategy(plan)
     with examination.reporter.wait(_CHECKING):

@@ -100,8 +100,7 @@ def preflight_input(
             ops=planned.ops,
             cuda=job.machine.accelerator is Accelerator.CUDA,
             script=None if facts is None else Path(facts.path),
-            # `python -m` imports from the working folder, not from the script's.
-            import_folder=None if facts is None or facts.module is None else Path(),
+            import_folder=_import_folder(facts),
             nvme_path=job.nvme_path,
             output_folder=_output_folder(plan, facts, script_args),
             resumed_from=None if facts is None else resumed_checkpoint(facts, script_args),
@@ -112,12 +111,27 @@ def preflight_input(
 
 
 def check_any_job(
-    program: str | None, machine: Machine | None, environ: Mapping[str, str]
+    program: str | None,
+    machine: Machine | None,
+    environ: Mapping[str, str],
+    script: ScriptFacts | None,
 ) -> tuple[PreflightFinding, ...]:
-    """Run the preflight checks that hold for any job here."""
-    cuda = machine is not None and machine.accelerator is Accelerator.CUDA
-    facts = read_facts(program, environ, HostFiles(), cuda=cuda)
+    """Run the preflight checks that need no plan: those of any job here, and of its imports."""
+    facts = read_facts(
+        program,
+        environ,
+        HostFiles(),
+        cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
+        script=None if script is None else Path(script.path),
+        import_folder=_import_folder(script),
+    )
     return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
+
+
+def _import_folder(script: ScriptFacts | None) -> Path | None:
+    """Where the script imports from first, if not from its own folder."""
+    # `python -m` imports from the working folder.
+    return None if script is None or script.module is None else Path()
 
 
 def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
