@@ -307,6 +307,17 @@ def test_what_accelerate_builds_of_its_yaml_is_checked_where_it_stands(
     assert ("bad.yaml", "zero_optimization.stage", 5) == (error[0], error[2], error[3])
 
 
+def test_what_is_found_in_a_yaml_file_stands_in_the_order_of_its_lines(
+    here: Run, configs: Path
+) -> None:
+    text = ACCELERATE.format(stage=7).replace(
+        "  zero3_init_flag", "  clipping: 1\n  zero3_init_flag"
+    )
+    (configs / "bad.yaml").write_text(text)
+    report = json.loads(here("check", "--json", "bad.yaml").stdout)
+    assert [5, 7] == [each["line"] for each in report["files"][0]["findings"]]
+
+
 def test_a_config_inside_a_yaml_file_is_checked_where_it_stands(here: Run, configs: Path) -> None:
     (configs / "axolotl.yml").write_text(INLINE)
     result = here("check", "--json", "axolotl.yml")

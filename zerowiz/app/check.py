@@ -124,7 +124,8 @@ def check_file(
         context = replace(context, integration=config.integration)
     find = partial(lint, schema=schema, context=context)
     if not fix or not config.is_fixable:
-        findings = (*_of_accelerate(config), *check_config(config, find))
+        found = (*_of_accelerate(config), *check_config(config, find))
+        findings = tuple(sorted(found, key=lambda each: (each.line, each.column)))
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     result = fix_text(config.text, find)
