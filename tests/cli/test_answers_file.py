@@ -182,7 +182,7 @@ def test_an_error_says_where_its_setting_comes_from(process: Run, folder: Path) 
     assert 2 == result.code, result.stderr
     assert "`--hpz` is set by zerowiz.toml line 3" in result.hints
     wrong = process("plan", ZEROWIZ_SEQ_LEN="long")
-    assert (2, "`--seq-len`: it takes a whole number") == (wrong.code, wrong.problem)
+    assert (2, "`--seq-len`: it takes a whole number, not `long`") == (wrong.code, wrong.problem)
     assert "`ZEROWIZ_SEQ_LEN` is set to `long`" in wrong.hints
 
 

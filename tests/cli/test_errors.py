@@ -57,11 +57,16 @@ def scripts(folder: Path) -> Path:
         (("plan", "--model"), 2, "`--model` requires an argument", "zerowiz plan --help"),
         (("plan", "--stage", "7"), 2, "`--stage`: `7` is not one of `auto`, `0`", "--help"),
         (("plan", "--offload", "gpu"), 2, "`--offload`: `gpu` is not one of `auto`", "--help"),
-        (("plan", "--micro-batch", "x"), 2, "`--micro-batch`: it takes a whole number", "--help"),
+        (
+            ("plan", "--micro-batch", "4k"),
+            2,
+            "`--micro-batch`: it takes a whole number, not `4k`",
+            "--help",
+        ),
         (
             ("plan", "--vllm-memory-fraction", "x"),
             2,
-            "`--vllm-memory-fraction`: it takes a number",
+            "`--vllm-memory-fraction`: it takes a number, not `x`",
             "",
         ),
         (("plan", *CPU, "--seq-len", "0"), 2, "`--seq-len 0`", ""),

@@ -118,6 +118,22 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             ),
         ),
         (
+            candidate(replace(OWN, gradient_checkpointing=True), None),
+            candidate(OWN, None),
+            (
+                "no gradient checkpointing, which needs no more memory than the step with it;"
+                " `$gradient_checkpointing` keeps yours"
+            ),
+        ),
+        (
+            candidate(OWN, 1.0),
+            candidate(split(4, 2), 1.01),
+            (
+                "micro-batch 4 x 2 micro-steps, as fast as the script's 8 x 1;"
+                " `$micro_batch 8` keeps yours"
+            ),
+        ),
+        (
             candidate(replace(OWN, gradient_checkpointing=True), 1.3),
             candidate(OWN, 1.0),
             (

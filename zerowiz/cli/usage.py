@@ -108,8 +108,14 @@ _WORDS = (
     (re.compile(r"Value error, "), ""),
     (re.compile(r"Input should be a valid integer.*"), _("it takes a whole number")),
     (re.compile(r"Input should be a valid number.*"), _("it takes a number")),
-    (re.compile(r"'[^']*' is not a valid (int|integer)\b.*"), _("it takes a whole number")),
-    (re.compile(r"'[^']*' is not a valid (number|float)\b.*"), _("it takes a number")),
+    (
+        re.compile(r"'([^']*)' is not a valid (?:int|integer)\b.*"),
+        _(r"it takes a whole number, not `\1`"),
+    ),
+    (
+        re.compile(r"'([^']*)' is not a valid (?:number|float)\b.*"),
+        _(r"it takes a number, not `\1`"),
+    ),
     (re.compile(r"^Option (\S+) requires an argument$"), _(r"option \1 requires an argument")),
     (
         re.compile(r"^Got unexpected extra argument\(s\) \((.*)\)$"),

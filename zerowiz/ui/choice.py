@@ -124,15 +124,25 @@ def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
             unfit=_UNFIT[own.evaluated.verdict],
             strategy=STRATEGIES[choice.strategy.name],
         )
-    less = _("{less} less per rank", less=small(max(0, choice.headroom_bytes - own.headroom_bytes)))
+    less_bytes = choice.headroom_bytes - own.headroom_bytes
+    less = _("{less} less per rank", less=small(less_bytes)) if less_bytes > 0 else None
     joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
     if own.seconds is None or choice.seconds is None:
         fewest = _("the fewest micro-steps that fit, instead of {whose}", whose=whose)
-        return fewest if joins else _("which needs {less} than {whose}", less=less, whose=whose)
+        return fewest if joins else _needs(less, whose)
     if choice.seconds * (1 + SAME_FRACTION) < own.seconds:
         return _("{times} faster than {whose}", times=_times(own, choice), whose=whose)
     if choice.seconds <= own.seconds * (1 + SAME_FRACTION):
+        if less is None:
+            return _("as fast as {whose}", whose=whose)
         return _("as fast as {whose} with {less}", whose=whose, less=less)
+    return _needs(less, whose)
+
+
+def _needs(less: str | None, whose: str) -> str:
+    """How much less memory another step needs."""
+    if less is None:
+        return _("which needs no more memory than {whose}", whose=whose)
     return _("which needs {less} than {whose}", less=less, whose=whose)
 
 
@@ -278,6 +288,14 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         for plain, recomputed in zip(found[::2], found[1::2], strict=True)
     ]
     show_rows(stream, ("strategy", "batch", N_("with"), N_("tokens"), N_("with")), rows)
+    if not all(each.micro_batch and each.sequence_tokens for each in found):
+        say(
+            stream,
+            _(
+                "-: none is certain to fit; where the free host memory is unknown, no offload is"
+                " (`$host_memory`)"
+            ),
+        )
     if any(each.by_positions for each in found):
         say(
             stream,
