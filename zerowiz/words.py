@@ -35,6 +35,11 @@ class Message(str):
         """As `+`, behind a text that is the same in every language."""
         return Message(other + str(self), other + self.english)
 
+    def format(self, *_: object, **values: object) -> "Message":
+        """Both texts, with the values in them by their names."""
+        in_english = {name: english(value) for name, value in values.items()}
+        return Message(fill(self, values), self.english.format(**in_english))
+
     def __reduce__(self) -> tuple[type["Message"], tuple[str, str]]:
         """To copy it whole."""
         return Message, (str(self), self.english)
@@ -160,11 +165,8 @@ def _(message: str, /, **values: object) -> str:
     look_up = _CATALOG.look_up
     if look_up is None:
         return message.format(**values) if values else message
-    shown = look_up(message) if message else message
-    if not values:
-        return Message(shown, message)
-    in_english = {name: english(value) for name, value in values.items()}
-    return Message(fill(shown, values), message.format(**in_english))
+    text = Message(look_up(message) if message else message, message)
+    return text.format(**values) if values else text
 
 
 def fill(shown: str, values: Mapping[str, object]) -> str:

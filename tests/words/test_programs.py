@@ -3,11 +3,13 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, Result, run_process
+from cli.harness import HF_IN_CODE, Result, clean_environ, run_process
 
 ADVISED = '{"zero_optimization": {"stage": 7}, "trian_batch_size": 3}'
 
@@ -84,6 +86,44 @@ def test_the_files_that_init_writes_are_english(words: Sequence[str], folder: Pa
         shutil.rmtree(folder / "job")
     assert written["en"] == written["ja"]
     assert "zerowiz.toml" in written["en"]
+
+
+# The Python API and records ask for no `--json`, which chooses English before all else.
+_REFUSE = """\
+import json
+from zerowiz.core.script import Convention, Obstacle, ScriptFacts, deliver
+from zerowiz.errors import PreflightError
+from zerowiz.words import english
+
+for obstacle in Obstacle:
+    facts = ScriptFacts(
+        path="train.py",
+        integration=None,
+        convention=Convention.UNKNOWN,
+        obstacle=obstacle,
+        config_line=7,
+    )
+    try:
+        deliver(facts, (), "ds.json")
+    except PreflightError as error:
+        print(error.message, json.dumps(english([error.message, *error.hints])), sep="\\n")
+"""
+
+
+def test_why_a_script_is_refused_is_english_to_programs(folder: Path) -> None:
+    shown = {}
+    for language in ("en", "ja"):
+        done = subprocess.run(
+            [sys.executable, "-c", _REFUSE],
+            cwd=folder,
+            env=clean_environ(ZEROWIZ_LANG=language),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shown[language] = done.stdout.splitlines()
+    assert shown["en"][1::2] == shown["ja"][1::2]
+    assert shown["en"][0::2] != shown["ja"][0::2]
 
 
 def test_a_saved_machine_is_english(folder: Path) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from words.finder import all_unmarked, is_for_people, words_put_in
+from words.finder import PACKAGE, all_unmarked, is_for_people, words_put_in
 
 # A module, or a folder that ends in a slash; what its strings match; why nobody translates them.
 ALLOWED: Mapping[str, tuple[str, str]] = {
@@ -103,3 +103,17 @@ def test_what_looks_like_words_is_found(text: str, expected: bool) -> None:
 )
 def test_a_word_that_is_put_into_a_text_is_found(code: str, expected: list[str]) -> None:
     assert expected == [word for _, word in words_put_in(ast.parse(code))]
+
+
+def test_texts_are_joined_by_what_keeps_their_english() -> None:
+    joins = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "join"
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "_"
+    ]
+    assert [] == joins, "`joined(_(...), parts)` instead of `_(...).join(parts)`"

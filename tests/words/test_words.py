@@ -51,6 +51,12 @@ def test_a_program_reads_english() -> None:
     assert ("too little memory",) == english((MEMORY,))
 
 
+def test_a_text_of_a_table_keeps_its_english_when_its_values_come() -> None:
+    row = Message("{path} は {why}", "{path}: {why}")
+    filled = row.format(path="train.py", why=MEMORY)
+    assert ("train.py はメモリ不足", "train.py: too little memory") == (filled, english(filled))
+
+
 def test_a_value_with_texts_is_encoded_in_english() -> None:
     machine = parse_machine("4xA100-40GB", read_gpu_table(), read_instances())
     noted = replace(machine, notes=(MEMORY,))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 # No GPU has less than a MiB: a smaller bare number is one that lost its unit.
@@ -121,7 +121,7 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
     times, rest = divmod(global_batch, unit)
     if times and not rest:
         return times
-    nearest = _(" or ").join(str(size * unit) for size in (times, times + 1) if size)
+    nearest = joined(_(" or "), (str(size * unit) for size in (times, times + 1) if size))
     raise UsageError(
         _(
             "`$global_batch {global_batch}` is not a multiple of {words}",
@@ -170,5 +170,5 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     below = largest_part(part, micro_batch)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
-    nearest = _(" or ").join(f"`$micro_batch {size}`" for size in sizes)
+    nearest = joined(_(" or "), (f"`$micro_batch {size}`" for size in sizes))
     return (_("or use {nearest}", nearest=nearest),)

@@ -17,7 +17,7 @@ from zerowiz.core.launch.provenance import (
     plan_path,
 )
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
 # wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is
@@ -233,7 +233,7 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
 
 
 def _refusal(losses: Sequence[LostEdit]) -> str:
-    names = _(" and ").join(f"`{loss.path}`" for loss in losses)
+    names = joined(_(" and "), (f"`{loss.path}`" for loss in losses))
     if len(losses) == 1:
         return _(
             "{names} exists and was not written by zerowiz, or was changed since; it "

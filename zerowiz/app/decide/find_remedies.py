@@ -24,7 +24,7 @@ from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.libraries import read_version
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # What the config that zerowiz writes decides where the script says nothing of it.
 _BY_CONFIG = frozenset(
@@ -146,10 +146,13 @@ class RemedyFinder:
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
         path = "" if self.facts is None else self.facts.path
-        return "; ".join(
-            self._edit_of(name, value, path)
-            for name, value in remedy.change.items()
-            if not self._reaches({name: value})
+        return joined(
+            "; ",
+            (
+                self._edit_of(name, value, path)
+                for name, value in remedy.change.items()
+                if not self._reaches({name: value})
+            ),
         )
 
     def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:

@@ -21,7 +21,7 @@ from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.checkpoints import CheckpointStates, read_saved, read_states
 from zerowiz.probe.launch.oom_history import history_path, read_history
 from zerowiz.ui.sentences import decisions
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 
 def keep(start: Start, memory: MemoryKind) -> RanOut | None:
@@ -100,7 +100,7 @@ def escalate(
     launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
     check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
-    reasons = "; ".join(decisions.reasons(decision))
+    reasons = joined("; ", decisions.reasons(decision))
     return replace(
         start,
         plan=plan,

@@ -50,7 +50,7 @@ from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.machine.environment_kind import read_launch_environment
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui.sentences import decisions
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 _LAUNCH = confirmation("launch", _("Launch?"))
 
@@ -267,7 +267,7 @@ def start_planned(
         run=run,
         launch_plan=launch_plan,
         resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
-        why="; ".join(decisions.reasons(plan.decision)),
+        why=joined("; ", decisions.reasons(plan.decision)),
     )
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from zerowiz.core.script import Setting
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 T = TypeVar("T")
 
@@ -85,5 +85,5 @@ def by_config(
             said=said,
             own=own,
         ),
-        "; ".join((setting.change_to(own), *drop)),
+        joined("; ", (setting.change_to(own), *drop)),
     )

@@ -10,7 +10,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.values import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 
 class LastAnswer(StrEnum):
@@ -191,7 +191,7 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
         if one
         else _(
             "{paths} were changed, or not written by zerowiz. Overwrite them?",
-            paths=_(" and ").join(paths),
+            paths=joined(_(" and "), paths),
         ),
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,

@@ -5,7 +5,7 @@ from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.new_files import add_files, refuse_other_files, remove_added
 from zerowiz.probe.templates import read_template
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 
 def script_of(answer: str) -> str:
@@ -63,7 +63,7 @@ class CopiedTemplate:
                 [
                     _(
                         "{stays} stays: it was edited since it was copied",
-                        stays=_(" and ").join(stays),
+                        stays=joined(_(" and "), stays),
                     )
                 ]
             )

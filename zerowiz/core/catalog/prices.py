@@ -14,7 +14,7 @@ from zerowiz.core.machine.spec import read_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 _AMOUNT = re.compile(
     r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)"
@@ -144,7 +144,9 @@ def read_prices(
     prices = [_read(name, amount, table, instances, own_gpus) for name, amount in amounts.items()]
     currencies = sorted({price.currency for price in prices})
     if len(currencies) > 1:
-        shown = _(" and ").join(f"`{currency}`" if currency else "none" for currency in currencies)
+        shown = joined(
+            _(" and "), (f"`{currency}`" if currency else _("none") for currency in currencies)
+        )
         raise UsageError(
             _("`$price` has more than one currency: {shown}", shown=shown),
             _("use one currency for all"),

@@ -25,7 +25,7 @@ from zerowiz.core.launch.launcher_options import (
 )
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?t?)?")
 
@@ -166,7 +166,7 @@ class _Typed:
                     "`{read} {flag}`: `{flag}` could mean {options}",
                     read=self._read,
                     flag=flag,
-                    options=_(" or ").join(f"`{n}`" for n in found[:4]),
+                    options=joined(_(" or "), (f"`{n}`" for n in found[:4])),
                 )
             )
         raise UsageError(

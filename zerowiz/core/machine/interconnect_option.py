@@ -11,7 +11,7 @@ from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 FLAG = "$interconnect"
 
@@ -35,7 +35,7 @@ _BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
 _HINTS = (
     _(
         "inside a node: {inside}; between nodes: {between}",
-        inside=_(" or ").join(_INSIDE),
+        inside=joined(_(" or "), _INSIDE),
         between=listing(_BETWEEN),
     ),
     _("add the rate one way if you know it: `{flag} nvlink,infiniband:400Gb/s`", flag=FLAG),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.topology import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 from zerowiz.core.machine.types import Gpu, Machine
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 # The values of nvmlGpuP2PStatus_t as sentences.
 _P2P_WHY = {
@@ -141,7 +141,7 @@ def _shared_memory(machine: Machine) -> Iterator[str]:
 def _busy(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         if gpu.processes:
-            held = "; ".join(f"{p.name or _('a process')} ({p.pid})" for p in gpu.processes)
+            held = joined("; ", ((p.name or _("a process")) + f" ({p.pid})" for p in gpu.processes))
             yield _(
                 "GPU {label} is in use by {held}: the plan uses the memory that is free now",
                 label=gpu.label,

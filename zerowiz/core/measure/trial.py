@@ -30,7 +30,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 Section = Mapping[str, object]
 
@@ -99,7 +99,7 @@ class Trial(Struct, frozen=True, kw_only=True):
                 raise UsageError(_("`{name}` must be at least 1", name=name))
         changed = [n for n in self.workload.changed() if not SETTINGS[n].measurable]
         if changed:
-            named = _(" and ").join(f"`${name}`" for name in changed)
+            named = joined(_(" and "), (f"`${name}`" for name in changed))
             raise UsageError(
                 _("`measure` cannot train with {named}", named=named),
                 _("remove {named}", named=named),

@@ -36,7 +36,7 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 
 def _no_words(_name: str, _value: object) -> Words | None:
@@ -318,5 +318,5 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
             line=facts.bf16.line or facts.fp16.line,
         )
         words = {Precision.BF16: "`bf16=True`", Precision.FP16: "`fp16=True`"}
-    neither = _("neither {names}", names=_(" nor ").join(words.values()))
+    neither = _("neither {names}", names=joined(_(" nor "), words.values()))
     return change, {**words, Precision.FP32: neither}

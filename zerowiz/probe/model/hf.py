@@ -18,7 +18,7 @@ from zerowiz.probe.cache import cache_folder, without_tilde
 from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.safetensors import read_stored
 from zerowiz.probe.named_file import is_named_file, read_named
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = _(
@@ -268,7 +268,7 @@ def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
         said = _("its shape is in zerowiz's table of models")
         if known.id != model_id:
             said = _("zerowiz plans with the shape of `{id}`", id=known.id)
-        return Named(model_id.rpartition("/")[2], known.config, f"{error.message}; {said}")
+        return Named(model_id.rpartition("/")[2], known.config, joined("; ", (error.message, said)))
 
 
 def _close(text: str) -> tuple[str, ...]:

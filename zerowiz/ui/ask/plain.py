@@ -10,7 +10,7 @@ from zerowiz.ui.ask.paths import as_answer
 from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.fold import columns, fold
 from zerowiz.ui.text.plain import plain
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 _BACK, _MORE = "<", "?"
 # Of a menu in which what is typed is an answer, too; a longer one would push the question away.
@@ -90,7 +90,7 @@ def _prompt(question: Question, *, can_go_back: bool) -> str:
         _("number"): bool(question.choices),
         _("answer"): question.kind is not AnswerKind.CHOICE,
     }
-    what = _(" or ").join(word for word, is_known in words.items() if is_known)
+    what = joined(_(" or "), (word for word, is_known in words.items() if is_known))
     return f"  {what} ({keys}): " if keys else f"  {what}: "
 
 

@@ -169,7 +169,7 @@ def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
         if evaluated.interval is not None and evaluated.interval.uncounted:
             yield _(
                 "not counting {uncounted}",
-                uncounted=_(" and ").join(map(uncounted, evaluated.interval.uncounted)),
+                uncounted=joined(_(" and "), map(uncounted, evaluated.interval.uncounted)),
             )
         if evaluated.lacks_to_save:
             yield _("the host lacks memory to save")
@@ -228,7 +228,7 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
         lacks.append(
             _("lacks {host_room} of host memory {when}", host_room=small(-host_room), when=when)
         )
-    return _(", and ").join(lacks) or _("fits")
+    return joined(_(", and "), lacks) or _("fits")
 
 
 def _too_full(evaluated: StrategyEstimate, machine: Machine) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.network import Network
 from zerowiz.core.values import Count
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # SageMaker's and Azure's words before the name of a machine; punctuation is left out by people.
 _NOISE = re.compile(r"^ml\.|^standard[ _-]|[^a-z0-9]")
@@ -72,7 +72,7 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     taken, *others = mean_instances(name, instances)
     if not others:
         return ()
-    names = _(" or ").join(f"`{row.name}`" for row in others)
+    names = joined(_(" or "), (f"`{row.name}`" for row in others))
     return (
         _(
             "`{name}` is taken to be `{taken}`; for another one use {names}",

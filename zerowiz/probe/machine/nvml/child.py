@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar, cast
 from zerowiz.errors import PreflightError
 from zerowiz.probe.recording.files import FilesLog
 from zerowiz.probe.recording.world import World
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 _Value = TypeVar("_Value")
 Announce = Callable[[str], None]
@@ -223,7 +223,7 @@ def whose(call: str) -> str:
     Example: `GPU 3` of `nvmlDeviceGetName(gpu3)`.
     """
     found = re.findall(r"gpu(\d+)", call) or re.findall(r"HandleByIndex\w*\((\d+)", call)
-    return _("GPU {found}", found=_(" and ").join(found)) if found else _("the NVIDIA driver")
+    return _("GPU {found}", found=joined(_(" and "), found)) if found else _("the NVIDIA driver")
 
 
 def _name(call: str) -> str:

@@ -7,7 +7,7 @@ from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # runtime/engine.py, _configure_zero_optimizer: what only one of the optimizers is handed.
 _STAGE_3_ALONE = (STAGE_3,)
@@ -51,7 +51,7 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
         _("`{label}` has no effect at stage {stage}", label=entry.label, stage=config.stage),
-        fix=_("remove it, or write stage {stages}", stages=_(" or ").join(map(str, stages))),
+        fix=_("remove it, or write stage {stages}", stages=joined(_(" or "), map(str, stages))),
     )
 
 

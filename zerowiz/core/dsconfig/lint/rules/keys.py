@@ -14,7 +14,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.lint.rules.effects import KEY_DOES_NOTHING
 from zerowiz.core.dsconfig.schema import SchemaKey, Unknown
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # One letter wrong in a name of nine. People have keys of their own in the sections that ignore
 # unknown ones: `model_parallel_size` is no misspelt `data_parallel_size`.
@@ -246,7 +246,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
     is_sure = len(homes) == 1 and home.path not in config.last
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
     refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
-    places = _(" or ").join(_section(config.schema.keys[key.section]) for key in homes)
+    places = joined(_(" or "), (_section(config.schema.keys[key.section]) for key in homes))
     useless = _is_loss_scaling(entry)
     return entry.found(
         MISPLACED_KEY,

@@ -14,7 +14,7 @@ from zerowiz.core.dsconfig.lint.rules.values import (
 )
 from zerowiz.core.dsconfig.schema import NUMERALS, Kind, release
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 _WARMUP_RATES = frozenset({"warmup_min_lr", "warmup_max_lr"})
 _TOTAL = "total_num_steps"
@@ -268,7 +268,7 @@ def _arguments(config: Config, scheduler: Entry, built: BuiltClass) -> Iterator[
         )
     missing = [word for word in built.needs if word not in given]
     if missing:
-        names = _(" and ").join(f"`{word}`" for word in missing)
+        names = joined(_(" and "), (f"`{word}`" for word in missing))
         auto = _(', for the Trainer as `"auto"`') if missing == [_TOTAL] else ""
         yield scheduler.found(
             SCHEDULER_REFUSED,

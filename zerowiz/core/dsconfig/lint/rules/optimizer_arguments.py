@@ -9,7 +9,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.rule import Severity
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # Theory. runtime/engine.py, _configure_basic_optimizer (0.19.8; the same since 0.16.9) hands
 # `optimizer.params` over as keyword arguments. What each class takes is in the schema, tried on
@@ -77,7 +77,7 @@ def _who(name: str, built: Sequence[BuiltClass]) -> str:
     kinds = dict.fromkeys(each.class_name for each in built if each.class_name)
     others = [kind for kind in kinds if kind.lower() != name.lower()]
     return f"`{shown(name)}`" + (
-        _(" (here {others})", others=_(" or ").join(others)) if others else ""
+        _(" (here {others})", others=joined(_(" or "), others)) if others else ""
     )
 
 

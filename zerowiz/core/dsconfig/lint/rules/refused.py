@@ -7,7 +7,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.words import _
+from zerowiz.words import _, joined
 
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
 _DEFAULT_CLIPPING = 1.0
@@ -231,7 +231,7 @@ def _passes(config: Config) -> Iterator[ConfigFinding]:
             REFUSED_TOGETHER,
             _(
                 "{offloaded} exclude each other",
-                offloaded=_(" and ").join(f"`{name}`" for name in offloaded),
+                offloaded=joined(_(" and "), (f"`{name}`" for name in offloaded)),
             ),
             fix=_("keep one of them"),
         )

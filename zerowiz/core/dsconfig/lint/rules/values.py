@@ -11,7 +11,7 @@ from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 # What counts as meant, by JSON Schema's words. Python takes 1 for true, true for 1, and null is
 # what is not set.
@@ -241,8 +241,10 @@ _BOUND_WORDS: Mapping[str, str] = {
 
 
 def _wants(key: SchemaKey) -> str:
-    return _(" or ").join(_WORDS[word] for word in key.types) or _("something else")
+    return joined(_(" or "), (_WORDS[word] for word in key.types)) or _("something else")
 
 
 def _bounds(key: SchemaKey) -> str:
-    return _(" and ").join(f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())
+    return joined(
+        _(" and "), (f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())
+    )
