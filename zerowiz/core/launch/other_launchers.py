@@ -249,7 +249,7 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
     if isinstance(total, int):
         nodes = settings.get("nodes", 1)
         each, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
-        if rest or not each:
+        if rest:
             raise UsageError(
                 _(
                     "`{said_by}`: {total} ranks cannot be divided equally over {nodes} nodes",
