@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
+from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import as_words
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
-from zerowiz.core.machine.types import Accelerator, MachineSource
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.outcome.resume import RESUME
 from zerowiz.core.script import ScriptFacts, add_words
 from zerowiz.core.values import replace
@@ -37,14 +38,13 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         on_node = replace(
             on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
         )
-    seen = machine.source in {MachineSource.NVML, MachineSource.CPU}
     virtual = sys.prefix != sys.base_prefix
     path = str((options.output_dir or Path()) / NAME)
     job = JobScript(
         nodes=machine.nodes,
         ranks=len(machine.gpus),
         has_gpus=has_gpus,
-        cores=machine.host.cores if seen else None,
+        cores=machine.host.cores if is_here(machine) else None,
         activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
         stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
