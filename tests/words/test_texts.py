@@ -17,7 +17,6 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "core/machine/topology.py": (r"[NVSYX\d ]+", "a matrix of links"),
     "core/measure/optimizer_kernels.py": ("torch .*", "names in rows that programs read"),
     "core/measure/machine_results.py": (".*gib.*", "names a file"),
-    "core/decision/unsupported.py": (r"[\w/]+\.py\b.*", "places in DeepSpeed's source"),
     "core/decision/questions.py": ("template: ", "begins an answer that is kept"),
     "core/dsconfig/lint/jsonschema.py": (".*", "JSON for editors"),
     "core/dsconfig/lint/rules/precision.py": ('"fp16": .*', "a line of a config"),

@@ -64,15 +64,13 @@ class Combination(Struct, frozen=True, kw_only=True):
     """`{strategy}` stands for its name."""
     hints: tuple[str, ...]
     outcome: Effect
-    source: str
-    """Where DeepSpeed 0.19.8 decides it, below its folder `runtime`."""
     is_asked: Callable[[Asked], bool]
 
 
 # Rule: a row says only what the library really does; what it trains as asked must not be refused
 # (tests/core/decision/test_unsupported_really.py trains those, too: hpZ with offload or on one
 # node, torch_autocast with offload and under the Trainer, SGD and Adafactor with offload where they
-# are not swapped).
+# are not swapped). A comment in a row says where DeepSpeed 0.19.8 decides it, below `runtime/`.
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
@@ -82,7 +80,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=(_("offload to NVMe with `$stage 3 $offload all`"), _("remove `$nvme_path`")),
         outcome=Effect.IGNORED,
-        source="engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload",
+        # engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload
         is_asked=lambda a: a.on_nvme and a.offloaded and not a.strategy.shards_weights,
     ),
     Combination(
@@ -90,7 +88,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message=_("`$nvme_path` has no effect with `{strategy}`, which offloads nothing"),
         hints=(_("offload to NVMe with `$stage 3 $offload all`"), _("remove `$nvme_path`")),
         outcome=Effect.IGNORED,
-        source="zero/offload_config.py: `device` is none",
+        # zero/offload_config.py: `device` is none
         is_asked=lambda a: a.on_nvme and not a.offloaded,
     ),
     Combination(
@@ -102,10 +100,8 @@ COMBINATIONS: tuple[Combination, ...] = (
         hints=(_("remove `$optimizer_state_dtype bf16`"), _("remove `$nvme_path`")),
         outcome=Effect.RAISES,
         # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
-        source=(
-            "swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/"
-            "utils.py, SwapBufferManager.allocate"
-        ),
+        # swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/utils.py,
+        # SwapBufferManager.allocate
         is_asked=lambda a: a.on_nvme and a.half_states and a.strategy.shards_weights,
     ),
     Combination(
@@ -116,7 +112,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=(_("keep fp32 states on NVMe with `$optimizer adamw`"), _("remove `$nvme_path`")),
         outcome=Effect.DIFFERS,
-        source="swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor",
+        # swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor
         is_asked=lambda a: (
             a.on_nvme
             and a.strategy.shards_weights
@@ -131,7 +127,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=("`$no_hpz`", _("keep the weights off NVMe with `$offload optimizer`")),
         outcome=Effect.RAISES,
-        source="zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`",
+        # zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`
         is_asked=lambda a: (
             a.on_nvme
             and a.strategy.shards_weights
@@ -144,7 +140,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         message=_("`$hpz` has no effect with `{strategy}`: below stage 3, ranks hold all weights"),
         hints=(_("shard the weights with `$stage 3`"), _("remove `$hpz`")),
         outcome=Effect.IGNORED,
-        source="zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size",
+        # zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size
         is_asked=lambda a: a.job.hpz is True and not a.strategy.shards_weights,
     ),
     Combination(
@@ -155,7 +151,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=(_("gather the weights with `$stage 3`"), _("remove `$quantized_weights`")),
         outcome=Effect.IGNORED,
-        source="zero/partition_parameters.py alone reads zero_quantized_weights",
+        # zero/partition_parameters.py alone reads zero_quantized_weights
         is_asked=lambda a: a.job.quantized_weights and not a.strategy.shards_weights,
     ),
     Combination(
@@ -169,7 +165,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             _("remove `$quantized_weights`"),
         ),
         outcome=Effect.RAISES,
-        source="torch_autocast.py, _validate_auto_cast_settings",
+        # torch_autocast.py, _validate_auto_cast_settings
         is_asked=lambda a: a.job.quantized_weights and a.job.workload.torch_autocast is not None,
     ),
     Combination(
@@ -180,7 +176,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=(_("remove `$quantized_weights`"),),
         outcome=Effect.RAISES,
-        source="zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py",
+        # zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py
         is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
     ),
     Combination(
@@ -196,7 +192,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         outcome=Effect.DIFFERS,
         # GradScaler scales the loss, but unscale_and_clip_grads divides by ZeRO's own scale, 1.
-        source="zero/stage_1_and_2.py and zero/stage3.py, unscale_and_clip_grads",
+        # zero/stage_1_and_2.py and zero/stage3.py, unscale_and_clip_grads
         is_asked=lambda a: a.job.workload.torch_autocast is Precision.FP16 and a.strategy.stage > 0,
     ),
     Combination(
@@ -207,7 +203,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         hints=(_("use `$stage 1` or higher"), _("remove `$optimizer_state_dtype bf16`")),
         outcome=Effect.RAISES,
-        source="config.py, DeepSpeedConfig._do_error_check",
+        # config.py, DeepSpeedConfig._do_error_check
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
     ),
     Combination(
@@ -221,7 +217,7 @@ COMBINATIONS: tuple[Combination, ...] = (
             _("remove `$optimizer adamw_8bit`"),
         ),
         outcome=Effect.RAISES,
-        source="engine.py, _configure_basic_optimizer: its own names, and those of torch.optim",
+        # engine.py, _configure_basic_optimizer: its own names, and those of torch.optim
         is_asked=lambda a: (
             a.job.workload.optimizer is Optimizer.ADAMW_8BIT
             and a.integration is Integration.DEEPSPEED
@@ -240,7 +236,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         ),
         outcome=Effect.RAISES,
         # DeepSpeedCPUAdam(fp32_optimizer_states=False) would do; Accelerate cannot build it.
-        source="base_optimizer.py, _configure_master_weights; zero/stage3.py, __init__",
+        # base_optimizer.py, _configure_master_weights; zero/stage3.py, __init__
         is_asked=lambda a: a.half_states and a.offloaded and a.swapped_optimizer,
     ),
 )
