@@ -18,6 +18,7 @@ from zerowiz.core.launch.provenance import (
     plan_path,
     render_plan,
     without_identities,
+    without_secrets,
 )
 from zerowiz.core.machine.types import Gpu, GpuProcess, Machine, MachineSource
 
@@ -98,6 +99,11 @@ def test_the_shells_line_is_the_command_whatever_its_words_hold() -> None:
         (("https://ghp_1@host/x", "ssh://git@host/x"), ("https://***@host/x", "ssh://git@host/x")),
         (("--url=ftp://me:pass@host:21",), ("--url=ftp://***@host:21",)),
         (("https://host:80/a@b", "s3://b/c"), ("https://host:80/a@b", "s3://b/c")),
+        (("api_key=abc", "lr=1"), ("api_key=***", "lr=1")),
+        (("+hub.token=abc", "++wandb.api_key=abc"), ("+hub.token=***", "++wandb.api_key=***")),
+        (("model.tokenizer=x", "max_tokens=5"), ("model.tokenizer=x", "max_tokens=5")),
+        (("data.eos_token=</s>", "text_key=x"), ("data.eos_token=</s>", "text_key=x")),
+        (("token", "abc"), ("token", "abc")),
         (("--key", "x", "--monkey", "y"), ("--key", "x", "--monkey", "y")),
     ],
 )
@@ -105,6 +111,20 @@ def test_passwords_are_blotted_out_and_nothing_else(
     words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     assert expected == hide_secrets(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--hub_token", "abc", "--lr", "1"), ("--lr", "1")),
+        (("--bf16", "--url=https://me:pass@host"), ("--bf16",)),
+        (("-m", "api_key=abc", "lr=1"), ("-m", "lr=1")),
+    ],
+)
+def test_an_option_goes_with_the_secret_that_is_its_value(
+    words: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert expected == without_secrets(words)
 
 
 def test_a_machine_is_told_without_people() -> None:

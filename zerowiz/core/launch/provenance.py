@@ -17,11 +17,11 @@ _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
 """The libraries whose releases decide what a config does."""
 
-# The values of these options are secrets: `--hub_token` of TrainingArguments, `--api-key`. Words of
-# a vocabulary (`--eos_token`) and counts (`--max_tokens`) are not.
-_SECRET_OPTION = re.compile(
-    r"--?(?:.*\.)?token"
-    r"|--?(?:.*[-_.])?(?:(?:hub|hf|auth|access|api|wandb|github)[-_]?token"
+# These name secrets: `--hub_token` of TrainingArguments, `--api-key`, hydra's `api_key=`.
+# Words of a vocabulary (`--eos_token`) and counts (`--max_tokens`) are not.
+_SECRET_NAME = re.compile(
+    r"(?:.*\.)?token"
+    r"|(?:.*[-_.])?(?:(?:hub|hf|auth|access|api|wandb|github)[-_]?token"
     r"|(?:api|access|secret|private|auth|account|wandb|comet|neptune|openai|hf|hub|aws|azure)[-_]?key"
     r"|secret|passw(?:or)?d)",
     re.IGNORECASE,
@@ -98,9 +98,14 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     for word, shown in zip(words, hide_secrets(words), strict=True):
         if word == shown:
             kept.append(word)
-        elif not word.startswith("-") and kept and kept[-1].startswith("-"):
+        elif _is_value(word) and kept and kept[-1].startswith("-"):
             kept.pop()
     return tuple(kept)
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word with a secret in it may belong to the option before it."""
+    return not word.startswith("-") and _secret_of(word) is None
 
 
 def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -109,7 +114,7 @@ def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _hide_value(name: str, value: object) -> object:
-    if value and _SECRET_OPTION.fullmatch(f"--{name}"):
+    if value and _SECRET_NAME.fullmatch(name):
         return _HIDDEN
     return _SECRET_VALUE.sub(_HIDDEN, value) if isinstance(value, str) else value
 
@@ -117,14 +122,20 @@ def _hide_value(name: str, value: object) -> object:
 def _hide_values(words: Sequence[str]) -> Iterator[str]:
     secret = False
     for word in words:
-        name, equals, _ = word.partition("=")
         if secret and not word.startswith("-"):
             secret = False
             yield _HIDDEN
             continue
-        named = _SECRET_OPTION.fullmatch(name) is not None
-        secret = named and not equals
-        yield f"{name}={_HIDDEN}" if named and equals else word
+        named = _secret_of(word)
+        secret = named == word
+        yield word if named is None or secret else f"{named}={_HIDDEN}"
+
+
+def _secret_of(word: str) -> str | None:
+    """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
+    name, equals, _ = word.partition("=")
+    is_option = bool(equals) or word.startswith("-")
+    return name if is_option and _SECRET_NAME.fullmatch(name.lstrip("-+")) else None
 
 
 def without_identities(
