@@ -6,6 +6,7 @@ from zerowiz.core.launch.shell_script import ShellCommand, find_training_command
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1\nexport A=1\npython prepare.py\npip install torch\n"
 TORCHRUN = ("torchrun", "--nproc_per_node", "2", "train.py", "--batch", "3")
+QUOTED = ("torchrun", "train.py", "--pad", "<pad>", "--sep", "|", ">")
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,10 @@ TORCHRUN = ("torchrun", "--nproc_per_node", "2", "train.py", "--batch", "3")
         (HEAD + "python -m pkg.train > log\n", 6, ("python", "-m", "pkg.train")),
         (HEAD + "torchrun --unknown train.py\n", 6, ("torchrun", "--unknown", "train.py")),
         (HEAD + "torchrun --nproc_per_node 2 train.py \\\n  --batch 3 \\\n", 6, TORCHRUN),
+        ("torchrun train.py --pad '<pad>' --sep \"|\" '>' >log\n", 1, QUOTED),
+        ("make data&&torchrun train.py --pad \\<pad\\> --sep '|' \">\"|tee log\n", 1, QUOTED),
+        ("torchrun train.py --url=a#b # it's\n", 1, ("torchrun", "train.py", "--url=a#b")),
+        ("python train.py 'a;' && python eval.py\n", 1, ("python", "train.py", "a;")),
         ("# python a.py \\\ntorchrun --nproc_per_node 2 train.py --batch 3\n", 2, TORCHRUN),
         ("echo 'a\nb'\ndeepspeed $ARGS train.py\n", 3, ("deepspeed", "$ARGS", "train.py")),
     ],

@@ -12,7 +12,12 @@ from zerowiz.errors import UsageError
 _SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
 _PYTHON = "python"
-_ENDS = re.compile(r"[|&;]|\d*[<>]")
+# What ends a command, or a word with its quotes; else a quote that stays open.
+_TOKEN = re.compile(
+    r"""(?P<end>[|&;]|\d*[<>])"""
+    r"""|(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s'"\\|&;<>])+)"""
+    r"""|\S"""
+)
 
 
 class ShellCommand(Struct, frozen=True, kw_only=True):
@@ -44,15 +49,31 @@ def find_training_command(text: str) -> ShellCommand | None:
 
 def _list_commands(text: str) -> Iterator[ShellCommand]:
     for number, line in _join_lines(text):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            continue  # a quote that ends on a later line
-        for index in range(len(words)):
-            name, own = launcher_words(words[index:]), _until_end(words[index:])
-            if name and _starts_training(own):
-                yield ShellCommand(line=number, launcher=" ".join(name), words=own)
+        starts = (words[at:] for words in _split_commands(line) for at in range(len(words)))
+        for words in starts:
+            name = launcher_words(words)
+            if name and _starts_training(words):
+                yield ShellCommand(line=number, launcher=" ".join(name), words=words)
                 break
+
+
+def _split_commands(line: str) -> list[tuple[str, ...]]:
+    """The words of each command of a line, without quotes; none where a quote ends on a later line.
+
+    What a redirection names is taken for a command, too.
+    """
+    commands: list[tuple[str, ...]] = [()]
+    for token in _TOKEN.finditer(line):
+        word = token["word"]
+        if token["end"]:
+            commands.append(())
+        elif word is None:
+            return []
+        elif word.startswith("#"):
+            break
+        else:
+            commands[-1] += (*shlex.split(word),)
+    return commands
 
 
 def _join_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -82,15 +103,3 @@ def _starts_training(words: Sequence[str]) -> bool:
     if not words[0].rpartition("/")[2].startswith(_PYTHON):
         return True
     return command.target.endswith(".py") or (command.is_module and command.target != "pip")
-
-
-def _until_end(words: list[str]) -> tuple[str, ...]:
-    """The words of one command, without redirections and what follows it."""
-    own: list[str] = []
-    for word in words:
-        if _ENDS.match(word):
-            break
-        own.append(word.removesuffix(";"))
-        if word.endswith(";"):
-            break
-    return tuple(own)
