@@ -1,5 +1,7 @@
 """Where the file of a module lies, found without importing it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,36 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_module_of_the_working_folder_is_found(place: Path, name: str, expected: str) -> None:
     assert place.is_dir()
     assert Path(expected) == find_module_file(name, {})
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (("tune.py", "tune/__init__.py", "tune/__main__.py"), "tune/__main__.py"),
+        (("tune.py", "tune/__main__.py"), "tune.py"),
+        (("tune/__main__.py", "later/tune.py"), "later/tune.py"),
+        (("tune.py", "later/tune/__init__.py", "later/tune/__main__.py"), "tune.py"),
+        (("tune.py", "tune/__init__.py"), None),
+    ],
+)
+def test_the_file_is_the_one_that_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: tuple[str, ...], expected: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("print(__file__)\n" * path.endswith(("e.py", "main__.py")))
+    environ = {"PYTHONPATH": str(tmp_path / "later")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tune"], env=environ, capture_output=True, text=True, check=False
+    )
+    if expected is None:
+        assert "is a package and cannot be directly executed" in done.stderr
+        with pytest.raises(PreflightError, match="is a package without"):
+            find_module_file("tune", environ)
+        return
+    assert Path(expected).resolve() == Path(done.stdout.strip()).resolve()
+    assert Path(expected).resolve() == find_module_file("tune", environ).resolve()
 
 
 def test_a_module_of_pythonpath_is_found(place: Path) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 from zerowiz.errors import PreflightError
 from zerowiz.words import _
 
+_MAIN = "__main__.py"
+
 
 def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """The file that `python -m NAME` runs: `pkg/train.py`, or `pkg/train/__main__.py`.
+
+    Python prefers a package to a file beside it, and both to a folder without `__init__.py`.
 
     Args:
         name: The module.
@@ -25,10 +29,15 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
             _("`{name}` is not a module name", name=name), *([as_script] if is_path else [])
         )
     relative = Path(*name.split("."))
-    for folder in _list_folders(environ):
-        for path in (folder / relative.with_suffix(".py"), folder / relative / "__main__.py"):
-            if path.is_file():
-                return path
+    places = [folder / relative for folder in _list_folders(environ)]
+    for place in places:
+        if (place / "__init__.py").is_file():
+            return _main_of(place, name)
+        if place.with_suffix(".py").is_file():
+            return place.with_suffix(".py")
+    for place in places:
+        if (place / _MAIN).is_file():
+            return place / _MAIN
     raise PreflightError(
         _(
             "there is no module `{name}`: neither `{relative}.py` nor "
@@ -40,6 +49,18 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
         _(
             "start zerowiz in the folder that contains the package, or add that folder to"
             " PYTHONPATH"
+        ),
+    )
+
+
+def _main_of(package: Path, name: str) -> Path:
+    if (package / _MAIN).is_file():
+        return package / _MAIN
+    raise PreflightError(
+        _("the module `{name}` is a package without `{main}`", name=name, main=_MAIN),
+        _(
+            "name the module in it that starts the training: `zerowiz launch -m {name}.train`",
+            name=name,
         ),
     )
 
