@@ -10,7 +10,7 @@ from zerowiz.core.script.arguments import (
 )
 from zerowiz.core.script.bindings import Bindings, Setting, State, Words
 from zerowiz.core.script.config_via import named_file, split_config_via, with_config_via
-from zerowiz.core.script.delivery import OBSTACLES, Delivery, add_settled, add_words, deliver
+from zerowiz.core.script.delivery import Delivery, add_settled, add_words, deliver
 from zerowiz.core.script.facts import (
     UNSEEN,
     Binding,
@@ -56,7 +56,6 @@ __all__ = [
     "BY_ARCHITECTURE",
     "FIELD_ALIASES",
     "LOCAL_RANK_FLAG",
-    "OBSTACLES",
     "SWITCHES",
     "TRAINING_CLASSES",
     "UNSEEN",

@@ -7,7 +7,8 @@ from typing import NoReturn
 from msgspec import Struct, field
 
 from zerowiz.core.script.bindings import Words
-from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.obstacles import refuse
 from zerowiz.core.script.options import Takes, left_over, read_words
 from zerowiz.core.script.said import read_said
 from zerowiz.core.script.settings import Settled
@@ -20,7 +21,7 @@ from zerowiz.core.script.settings_file import (
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.words import _
 
 
@@ -262,27 +263,7 @@ def _stage_hints(literal: str) -> tuple[str, ...]:
 
 
 def _refuse(run: _Run) -> NoReturn:
-    facts = run.facts
-    reason, *hints = OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
-    words = {"path": facts.path, "line": str(facts.config_line), "config": run.config_path}
-    raise PreflightError(
-        _(
-            "zerowiz cannot pass a config to {path}: {reason}",
-            path=facts.path,
-            reason=reason.format(**words),
-        ),
-        *(hint.format(**words) for hint in hints),
-        _SAY_HOW,
-        *((_SAY_WHO,) if facts.integration is None else ()),
-    )
-
-
-_SAY_HOW = _(
-    "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or"
-    " `$config_via file:PATH`; with `$config_via none` it keeps its own"
-)
-
-_SAY_WHO = _("and add `$integration hf` if a Trainer reads it that zerowiz cannot see")
+    refuse(run.facts, run.config_path)
 
 
 def _by_nothing(run: _Run) -> Delivery:
@@ -300,61 +281,4 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
     Convention.ACCELERATOR: _by_environment,
     Convention.NONE: _by_nothing,
     Convention.UNKNOWN: _refuse,
-}
-
-# For each obstacle the reason, then the hints; {path}, {line} and {config} are the run's.
-OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
-    Obstacle.NO_ENGINE: (
-        _("it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`"),
-        _(
-            "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass `args=args`"
-            " to `deepspeed.initialize`"
-        ),
-        _('HF Trainer: `TrainingArguments(..., deepspeed="{config}")`'),
-    ),
-    Obstacle.ENGINE_UNSEEN: (
-        _(
-            "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz cannot see"
-            " a `deepspeed.initialize(args=...)` that gets them, in the script or in a module"
-            " next to it"
-        ),
-        _("use `$config_via flag:deepspeed_config` if an engine does get them"),
-        _("use `$config_via none` if the script builds its config itself"),
-    ),
-    Obstacle.NO_CONFIG: (
-        _("`deepspeed.initialize` in line {line} gets no config that zerowiz can see"),
-        _("call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}"),
-    ),
-    # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
-    Obstacle.TWO_CONFIGS: (
-        _(
-            "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as"
-            " `config=`"
-        ),
-        _("remove `config=` in {path} line {line}: `args=` already has it"),
-    ),
-    Obstacle.BUILT: (
-        _("`deepspeed.initialize` in line {line} takes a config that the script builds itself"),
-        _(
-            "remove `config=` in {path} line {line} and pass `args=args` there, from a parser"
-            " with `deepspeed.add_config_arguments(parser)`"
-        ),
-    ),
-    Obstacle.BUILT_HF: (
-        _("`deepspeed=` in line {line} is a value that the script computes"),
-        _("remove `deepspeed=` in {path} line {line}: zerowiz then passes its file"),
-        _('or write `deepspeed="{config}"` there'),
-    ),
-    Obstacle.BUILT_ACCELERATE: (
-        _("the DeepSpeed plugin in line {line} is built by the script"),
-        _("remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file"),
-    ),
-    Obstacle.HIDDEN_HF: (
-        _("zerowiz cannot see where its TrainingArguments come from (line {line})"),
-        _('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
-        _(
-            "or use `$config_via env` if it is called without `deepspeed=`, `$config_via"
-            " flag:deepspeed` if a parser fills it"
-        ),
-    ),
 }
