@@ -187,6 +187,18 @@ def test_a_disagreement_names_both_sides(here: Run, scripts: Path) -> None:
     assert "in_code.py" in result.problem + result.hints
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_config_with_a_number_of_any_length_is_planned(
+    here: Run, scripts: Path, stage: int
+) -> None:
+    zero = {"stage": stage, "reduce_bucket_size": 10**400, "stage3_max_reuse_distance": 10**400}
+    own = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": zero}
+    (scripts / "own.json").write_text(json.dumps(own))
+    result = here("plan", "--machine", "4xA100-80GB", "--model", "7b", "--config", "own.json")
+    assert 4 == result.code
+    assert f"ZeRO-{stage} does not fit 7b" in result.problem
+
+
 def test_a_script_that_disagrees_with_a_config_is_named(here: Run, scripts: Path) -> None:
     own = '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}'
     (scripts / "own.json").write_text(own)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
+from zerowiz.core.dsconfig.user_config import MOST_COUNT, UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -126,6 +126,13 @@ def test_a_count_is_a_whole_number_or_nothing(value: object, expected: int | Non
         {"train_micro_batch_size_per_gpu": value, "gradient_accumulation_steps": value}
     )
     assert (expected, expected) == (own.micro_batch, own.accumulation_steps)
+
+
+@pytest.mark.parametrize("value", [10**400, 1e300])
+def test_a_count_is_one_that_torch_has(value: float) -> None:
+    read = read_own_config({"zero_optimization": {"stage": 2, "reduce_bucket_size": value}})
+    assert read.buffers is not None
+    assert MOST_COUNT == read.buffers.reduce_bucket_size
 
 
 def test_buffers_are_read_by_either_of_deepspeeds_names() -> None:

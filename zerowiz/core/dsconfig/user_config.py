@@ -21,6 +21,8 @@ TRUTHS: Mapping[str, bool] = {
 }
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
+MOST_COUNT = 2**63 - 1
+"""torch counts in 64 bits, and with more no formula of floats can calculate."""
 # As many digits as Python turns into a number without a look at the limit.
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
@@ -88,11 +90,13 @@ def _count(values: Mapping[str, object], *keys: str) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
         return int(value)
-    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return max(-MOST_COUNT, min(value, MOST_COUNT))
 
 
 def truth_of(value: object) -> bool | None:

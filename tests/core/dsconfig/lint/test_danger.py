@@ -34,6 +34,13 @@ def names(findings: tuple[ConfigFinding, ...]) -> set[str]:
     return {each.rule.name for each in findings if each.rule.name in OF_DANGER}
 
 
+@pytest.mark.parametrize("key", SIZES)
+@pytest.mark.parametrize("elements", [10**400, 10**4299])
+def test_a_number_that_torch_cannot_count_is_survived(key: str, elements: int) -> None:
+    for stage in (2, 3):
+        assert not names(found(stage, key, elements, 8 * GIB))
+
+
 @pytest.mark.parametrize(
     ("key", "elements", "gpu_gib", "expected"),
     [

@@ -9,7 +9,7 @@ from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
-from zerowiz.core.dsconfig.user_config import truth_of
+from zerowiz.core.dsconfig.user_config import MOST_COUNT, truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
@@ -99,11 +99,13 @@ class Config(Struct, frozen=True, kw_only=True):
         return truth_of(value)
 
     def number(self, path: str) -> int | None:
-        """A whole number; None where it is not set, or anything else."""
+        """A whole number up to MOST_COUNT; None where it is not set, or anything else."""
         value = self.get(path)
         if isinstance(value, float) and value.is_integer():
-            return int(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if abs(value) <= MOST_COUNT else None
 
     def word(self, path: str) -> str | None:
         """A word; None where it is not set, or anything else."""
