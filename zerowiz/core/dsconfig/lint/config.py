@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
-from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, kind_of
+from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
 from zerowiz.core.dsconfig.user_config import MOST_COUNT, truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
@@ -49,6 +49,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     def kind(self) -> Kind:
         """What the value looks like."""
         return kind_of(self.value)
+
+    @property
+    def in_strict_section(self) -> bool:
+        """Whether its section refuses keys that it does not know, and converts values."""
+        return self.section is not None and self.section.unknown is Unknown.REFUSED
 
     def found(
         self,

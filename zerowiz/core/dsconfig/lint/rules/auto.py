@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from zerowiz.core.dsconfig.lint.config import AUTO, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.schema import Kind, Unknown
+from zerowiz.core.dsconfig.schema import Kind
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
@@ -134,8 +134,7 @@ def _harm_by_deepspeed(entry: Entry) -> Severity | None:
     # runtime/engine.py compares the clipping with 0 in the first step.
     if Kind.AUTO not in key.takes or key.path in _ANOTHER_TRAINING | {"gradient_clipping"}:
         return Severity.ERROR
-    is_strict = entry.section is not None and entry.section.unknown is Unknown.REFUSED
-    return Severity.WARNING if is_strict or not _NO_NUMBER & {*key.types} else None
+    return Severity.WARNING if entry.in_strict_section or not _NO_NUMBER & {*key.types} else None
 
 
 def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:

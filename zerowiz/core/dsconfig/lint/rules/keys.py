@@ -163,7 +163,7 @@ UNKNOWN_KEY = Rule(
 def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigFinding]:
     if entry.section is None or entry.section.unknown in {None, Unknown.FREE}:
         return
-    refused = entry.section.unknown is Unknown.REFUSED
+    refused = entry.in_strict_section
     if not refused and entry.name.startswith(_NOTES):
         return
     homes = _homes(config, entry) if guessed else ()
@@ -213,7 +213,7 @@ def _fate(*, refused: bool) -> str:
 
 def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     """An error where the right key is not there, so that its default counts."""
-    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    refused = entry.in_strict_section
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
     harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
@@ -245,7 +245,7 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
     home = homes[0]
     is_sure = len(homes) == 1 and home.path not in config.last
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
-    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    refused = entry.in_strict_section
     places = joined(_(" or "), (_section(config.schema.keys[key.section]) for key in homes))
     useless = _is_loss_scaling(entry)
     return entry.found(
@@ -283,7 +283,7 @@ def _is_loss_scaling(entry: Entry) -> bool:
 def _homes(config: Config, entry: Entry) -> tuple[SchemaKey, ...]:
     """The sections that have a key of exactly this name, if they are few."""
     keys = () if entry.name == _ANYBODYS else config.schema.keys.values()
-    refused = entry.section is not None and entry.section.unknown is Unknown.REFUSED
+    refused = entry.in_strict_section
     homes = tuple(
         key
         for key in keys

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
-from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
+from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import replace
@@ -30,8 +30,9 @@ _QUOTED: Mapping[str, frozenset[Kind]] = {
     "integer": NUMERALS,
     "number": NUMERALS,
 }
+_STAGE = f"{ZERO}.stage"
 # autotuning/autotuner.py, Autotuner.tune.
-_EVERY_STAGE = ("zero_optimization.stage", "all")
+_EVERY_STAGE = (_STAGE, "all")
 # RFC 8259, section 6.
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
@@ -125,7 +126,7 @@ def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
 def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     """A value that a lax section accepts unchecked."""
     # runtime/zero/config.py: pydantic makes 1 of true.
-    if key.path == f"{ZERO}.stage" and isinstance(entry.value, bool):
+    if key.path == _STAGE and isinstance(entry.value, bool):
         return entry.found(
             WRONG_TYPE,
             _(
@@ -138,7 +139,7 @@ def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
             fix=_("write {entry}, or the stage that you mean", entry=int(entry.value)),
         )
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
-    if is_meant or not key.types or _is_strict(entry):
+    if is_meant or not key.types or entry.in_strict_section:
         return None
     return entry.found(
         WRONG_TYPE,
@@ -196,11 +197,11 @@ def _harm(entry: Entry, key: SchemaKey) -> Severity:
     stage as it stands, so that "3" is not stage 3 to it. Elsewhere a word is true.
     """
     # runtime/engine.py compares the clipping with 0 in the first step.
-    if not key.accepts(entry.value) or key.path == "gradient_clipping":
+    if not key.accepts(entry.value) or key.path == _CLIPPING:
         return Severity.ERROR
-    if _is_strict(entry) and key.path != "zero_optimization.stage":
+    if entry.in_strict_section and key.path != _STAGE:
         return Severity.INFO
-    if entry.kind is not Kind.SWITCH or _is_strict(entry):
+    if entry.kind is not Kind.SWITCH or entry.in_strict_section:
         return Severity.WARNING
     return Severity.ERROR if truth_of(entry.value) is False else Severity.INFO
 
@@ -217,10 +218,6 @@ def _bare(word: str) -> object:
         except ValueError:
             return None
     return {"true": True, "false": False}.get(word.lower())
-
-
-def _is_strict(entry: Entry) -> bool:
-    return entry.section is not None and entry.section.unknown is Unknown.REFUSED
 
 
 _WORDS: Mapping[str, str] = {
