@@ -1,11 +1,16 @@
 """Conversations and plans in Japanese, at a real terminal: whole, and in straight columns."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from cli.harness import DOWN, ENTER, HF_PARSER, Run, Terminal
+from cli.harness import DOWN, ENTER, HF_PARSER, Run, Terminal, clean_environ
+from paths import ROOT
 from rich.cells import cell_len
 from words.make_catalog import read_catalog
 
@@ -36,6 +41,33 @@ def without_english(text: str) -> list[str]:
         r"`[^`]*`|\S*[/_.=-]\S*|NVIDIA [\w ]+|zerowiz [a-z]+[^\n]*(\\\\\n[^\n]*)*", " ", text
     )
     return [each for each in bare.splitlines() if re.search(r"\b[a-z]{3,} [a-z]{2,}\b", each)]
+
+
+_CHECK = """\
+import json
+from lint.rows import FOUND
+from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.words import english
+
+schema = read_ds_schema(None)
+found = [each for row in FOUND for each in lint(row.text, schema, row.context)]
+texts = [text for each in found for text in (each.message, each.fix or "")]
+print(json.dumps({"shown": texts, "english": english(texts)}))
+"""
+
+
+def test_what_check_finds_is_japanese_to_people_and_english_to_programs(folder: Path) -> None:
+    texts = {}
+    for language in ("en", "ja"):
+        environ = clean_environ(ZEROWIZ_LANG=language)
+        environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+        command = [sys.executable, "-c", _CHECK]
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=True)
+        texts[language] = json.loads(done.stdout)
+    assert texts["en"]["english"] == texts["ja"]["english"]
+    shown = "\n".join(texts["ja"]["shown"]).replace("compute capability", "")
+    assert [] == without_english(shown)
 
 
 def test_the_wizard_speaks_japanese_from_the_first_line_to_the_last(

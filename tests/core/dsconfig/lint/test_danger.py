@@ -35,10 +35,10 @@ def names(findings: tuple[ConfigFinding, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("key", SIZES)
-@pytest.mark.parametrize("elements", [10**400, 10**4299])
-def test_a_number_that_torch_cannot_count_is_survived(key: str, elements: int) -> None:
+@pytest.mark.parametrize("digits", [400, 4300])
+def test_a_number_that_torch_cannot_count_is_survived(key: str, digits: int) -> None:
     for stage in (2, 3):
-        assert not names(found(stage, key, elements, 8 * GIB))
+        assert not names(found(stage, key, 10**digits - 1, 8 * GIB))
 
 
 @pytest.mark.parametrize(

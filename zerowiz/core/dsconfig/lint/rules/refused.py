@@ -51,15 +51,18 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
     entry = config.last.get("gradient_allreduce_op")
     if entry is None or str(entry.value).lower() != "sum":
         return
-    others = {
-        "stage 3": config.stage == STAGE_3,
-        "ZenFlow": isinstance(config.get(f"{ZERO}.zenflow"), dict),
-        "DeepCompile": config.truth("compile.deepcompile"),
-    }
-    for name in (name for name, is_there in others.items() if is_there):
-        yield entry.found(
-            SUM_REFUSED, _("`sum` cannot be combined with {name}", name=name), fix=_("write `mean`")
-        )
+    others = (
+        (_("stage 3"), config.stage == STAGE_3),
+        ("ZenFlow", isinstance(config.get(f"{ZERO}.zenflow"), dict)),
+        ("DeepCompile", config.truth("compile.deepcompile")),
+    )
+    for name, is_there in others:
+        if is_there:
+            yield entry.found(
+                SUM_REFUSED,
+                _("`sum` cannot be combined with {name}", name=name),
+                fix=_("write `mean`"),
+            )
 
 
 PRESCALE_REFUSED = Rule(
@@ -130,13 +133,20 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
         return
     clipping = config.last.get("gradient_clipping")
     clips = _DEFAULT_CLIPPING if clipping is None else clipping.value
-    refused = {
-        "needs stage 1 or 2": config.stage in {0, 3},
-        "needs a `gradient_clipping` of 0": clips not in (AUTO, 0),
-        "cannot be combined with `offload_optimizer`": offloads(config),
-    }
-    for message in (message for message, is_so in refused.items() if is_so):
-        yield entry.found(NO_GRAD_NORM, f"`compute_grad_norm: false` {message}", fix=_("remove it"))
+    refused = (
+        (_("`compute_grad_norm: false` needs stage 1 or 2"), config.stage in {0, 3}),
+        (
+            _("`compute_grad_norm: false` needs a `gradient_clipping` of 0"),
+            clips not in (AUTO, 0),
+        ),
+        (
+            _("`compute_grad_norm: false` cannot be combined with `offload_optimizer`"),
+            offloads(config),
+        ),
+    )
+    for message, is_so in refused:
+        if is_so:
+            yield entry.found(NO_GRAD_NORM, message, fix=_("remove it"))
 
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:

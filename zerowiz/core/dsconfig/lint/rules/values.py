@@ -230,10 +230,10 @@ _WORDS: Mapping[str, str] = {
     "null": "null",
 }
 _BOUND_WORDS: Mapping[str, str] = {
-    "ge": _("at least"),
-    "gt": _("more than"),
-    "le": _("at most"),
-    "lt": _("less than"),
+    "ge": _("at least {bound}"),
+    "gt": _("more than {bound}"),
+    "le": _("at most {bound}"),
+    "lt": _("less than {bound}"),
 }
 
 
@@ -242,6 +242,5 @@ def _wants(key: SchemaKey) -> str:
 
 
 def _bounds(key: SchemaKey) -> str:
-    return joined(
-        _(" and "), (f"{_BOUND_WORDS[word]} {bound}" for word, bound in key.bounds.items())
-    )
+    bounds = (_BOUND_WORDS[word].format(bound=bound) for word, bound in key.bounds.items())
+    return joined(_(" and "), bounds)
